@@ -1,0 +1,80 @@
+"""The one directory that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
+
+A server names the berth in KERNELMCP_BERTH and owns it. Without that the kernel makes a private one, deletes it at its end,
+and sweeps those of kernels that were killed: each private berth is locked for as long as its kernel lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+
+class Berth:
+    """A guest's directories on the host."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.workspace = path / "workspace"
+        self.tmp = path / "tmp"
+        for folder in (self.workspace, self.tmp):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def close(self) -> None:
+        """Give the berth up. A berth that a server named stays as it is."""
+
+
+class PrivateBerth(Berth):
+    """A berth nobody else knows of, gone when its kernel is."""
+
+    def __init__(self) -> None:
+        home = _private_home()
+        _sweep(home)
+        path = Path(tempfile.mkdtemp(prefix="berth-", dir=home))
+        self._lock = os.open(_lock_file(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        super().__init__(path)
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        _lock_file(self.path).unlink(missing_ok=True)
+        os.close(self._lock)
+
+
+def open_berth() -> Berth:
+    """The berth that the environment names, else a private one."""
+    named = os.environ.get("KERNELMCP_BERTH")
+    return Berth(Path(named)) if named else PrivateBerth()
+
+
+def _private_home() -> Path:
+    home = Path(tempfile.gettempdir()) / f"kernelmcp-berths-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    status = home.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or home.is_symlink():
+        raise PermissionError(f"{home} belongs to somebody else; remove it, or set TMPDIR to a directory of yours")
+    return home
+
+
+def _lock_file(berth: Path) -> Path:
+    return berth.with_suffix(".lock")
+
+
+def _sweep(home: Path) -> None:
+    """Delete what killed kernels left. A berth whose lock can be had has no kernel any more."""
+    for lock_file in home.glob("berth-*.lock"):
+        try:
+            fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
+            lock_file.unlink(missing_ok=True)
+        except OSError:
+            pass  # its kernel lives
+        finally:
+            os.close(fd)

@@ -1,0 +1,51 @@
+"""The kernel's input history. It is here and not in the guest so that it outlives one."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import deque
+from dataclasses import dataclass
+
+# Cells remembered; a frontend asks for about 1000 of them when it opens.
+_MAX_CELLS = 2000
+
+# This kernel keeps no history of earlier sessions.
+_SESSION = 0
+
+Entry = tuple[int, int, str]
+"""session, line (execution count), source"""
+
+
+@dataclass(frozen=True)
+class Search:
+    """The glob of a history_request with access type `search`."""
+
+    pattern: str
+    most: int | None
+    unique: bool
+
+
+class History:
+    """Cells in the order they ran."""
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque(maxlen=_MAX_CELLS)
+
+    def add(self, line: int, source: str) -> None:
+        """Remember a cell."""
+        self._entries.append((_SESSION, line, source))
+
+    def tail(self, count: int) -> list[Entry]:
+        """The newest `count` cells, oldest first."""
+        return list(self._entries)[-count:] if count > 0 else []
+
+    def range(self, start: int, stop: int | None) -> list[Entry]:
+        """Cells with start <= line < stop; no stop: to the end."""
+        return [entry for entry in self._entries if entry[1] >= start and (stop is None or entry[1] < stop)]
+
+    def search(self, search: Search) -> list[Entry]:
+        """Cells whose source matches the glob, oldest first."""
+        found = [entry for entry in self._entries if fnmatch.fnmatchcase(entry[2], search.pattern)]
+        if search.unique:
+            found = list({entry[2]: entry for entry in found}.values())
+        return found[-search.most :] if search.most else found

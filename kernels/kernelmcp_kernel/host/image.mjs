@@ -1,0 +1,131 @@
+// The boot image: the only module that saves and restores a wasm heap.
+//
+// File: 8 bytes magic, 4 bytes header length (little endian), header (JSON), Pyodide's snapshot header, then the heap's
+// pages that are not all zero, run after run. The header holds {build_id, heap_bytes, snapshot_bytes, runs, crc32}, where
+// `runs` is [[start, length], ...] in the heap and `crc32` covers everything after the header.
+import fs from "node:fs";
+import zlib from "node:zlib";
+
+const MAGIC = Buffer.from("KMIMAGE1");
+const PAGE = 4096;
+const ZEROS = Buffer.alloc(64 * 1024);
+const MAX_HEADER_BYTES = 1 << 20;
+
+/** Raised for an image that must not be loaded; the kernel process rebuilds it. */
+export class ImageError extends Error {}
+
+/** Runs of pages that are not all zero. @param {Buffer} heap @returns {[number, number][]} */
+function occupiedRuns(heap) {
+  /** @type {[number, number][]} */
+  const runs = [];
+  for (let start = 0; start < heap.length; start += PAGE) {
+    const length = Math.min(PAGE, heap.length - start);
+    if (heap.compare(ZEROS, 0, length, start, start + length) === 0) continue;
+    const last = runs.at(-1);
+    if (last && last[0] + last[1] === start) last[1] += length;
+    else runs.push([start, length]);
+  }
+  return runs;
+}
+
+/** Write a snapshot made by Pyodide's makeMemorySnapshot() as an image file.
+ * @param {string} file @param {Uint8Array} snapshot @param {string} buildId */
+export function saveImage(file, snapshot, buildId) {
+  const bytes = Buffer.from(snapshot.buffer, snapshot.byteOffset, snapshot.byteLength);
+  const heapOffset = bytes.readUInt32LE(4); // Pyodide's own layout: magic, offset of the heap, length of its JSON
+  const heap = bytes.subarray(heapOffset);
+  const runs = occupiedRuns(heap);
+  const parts = [bytes.subarray(0, heapOffset), ...runs.map(([start, length]) => heap.subarray(start, start + length))];
+  const crc32 = parts.reduce((crc, part) => zlib.crc32(part, crc), 0);
+  const header = Buffer.from(
+    JSON.stringify({ build_id: buildId, heap_bytes: heap.length, snapshot_bytes: heapOffset, runs, crc32 }),
+  );
+  const length = Buffer.alloc(4);
+  length.writeUInt32LE(header.length);
+  fs.writeFileSync(file, Buffer.concat([MAGIC, length, header, ...parts]));
+}
+
+/** @param {number} fd @param {Uint8Array} target @param {number} position */
+function readFully(fd, target, position) {
+  let done = 0;
+  while (done < target.length) {
+    const count = fs.readSync(fd, target, done, target.length - done, position + done);
+    if (count === 0) throw new ImageError("the image is cut short");
+    done += count;
+  }
+}
+
+/** @param {Uint8Array} heap @param {number} start @param {number} end */
+function clear(heap, start, end) {
+  // Reading a page costs nothing, writing one makes it private memory: so only what the start-up dirtied is written.
+  const bytes = Buffer.from(heap.buffer, heap.byteOffset, heap.byteLength);
+  for (let at = start; at < end; at += ZEROS.length) {
+    const stop = Math.min(at + ZEROS.length, end);
+    if (bytes.compare(ZEROS, 0, stop - at, at, stop) !== 0) heap.fill(0, at, stop);
+  }
+}
+
+/** An open image, checked as far as its header. */
+export class Image {
+  /** @param {string} file @param {string} buildId what the image must have been built from */
+  constructor(file, buildId) {
+    this.fd = fs.openSync(file, "r");
+    const lead = Buffer.alloc(12);
+    readFully(this.fd, lead, 0);
+    if (lead.compare(MAGIC, 0, 8, 0, 8) !== 0) throw new ImageError("not a boot image");
+    const length = lead.readUInt32LE(8);
+    if (length > MAX_HEADER_BYTES) throw new ImageError("the image's header is damaged");
+    const text = Buffer.alloc(length);
+    readFully(this.fd, text, 12);
+    this.header = parseHeader(text);
+    if (this.header.build_id !== buildId) throw new ImageError("the image was built from other sources");
+    this.position = 12 + length;
+    this.snapshot = Buffer.alloc(this.header.snapshot_bytes);
+    readFully(this.fd, this.snapshot, this.position);
+    this.position += this.snapshot.length;
+  }
+
+  /** What loadPyodide needs to start from this image: the heap is read straight into wasm memory.
+   * @param {(settings: any) => Promise<any>} factory Emscripten's module factory */
+  loadOptions(factory) {
+    return {
+      _loadSnapshot: this.snapshot,
+      createPyodideModule: async (/** @type {any} */ settings) => {
+        delete settings.INITIAL_MEMORY; // Pyodide sets it to the snapshot's size, but its wasm brings a memory of its own
+        const module = await factory(settings);
+        if (this.header.heap_bytes > module.HEAPU8.length) module.growMemory(this.header.heap_bytes);
+        module.API.restoreSnapshot = () => this.#restore(module.HEAPU8);
+        return module;
+      },
+    };
+  }
+
+  /** @param {Uint8Array} heap @returns {any} Pyodide's configuration as saved with the heap */
+  #restore(heap) {
+    let position = this.position;
+    let crc = zlib.crc32(this.snapshot, 0);
+    let cleared = 0;
+    for (const [start, length] of this.header.runs) {
+      clear(heap, cleared, start);
+      const target = heap.subarray(start, start + length);
+      readFully(this.fd, target, position);
+      crc = zlib.crc32(target, crc);
+      position += length;
+      cleared = start + length;
+    }
+    clear(heap, cleared, heap.length);
+    fs.closeSync(this.fd);
+    if (crc !== this.header.crc32) throw new ImageError("the image's checksum does not match");
+    const jsonLength = this.snapshot.readUInt32LE(8);
+    return JSON.parse(this.snapshot.toString("utf8", 48, 48 + jsonLength));
+  }
+}
+
+/** @param {Buffer} text @returns {{build_id: string, heap_bytes: number, snapshot_bytes: number, runs: [number, number][], crc32: number}} */
+function parseHeader(text) {
+  try {
+    return JSON.parse(text.toString("utf8"));
+  } catch {
+    throw new ImageError("the image's header is damaged");
+  }
+}

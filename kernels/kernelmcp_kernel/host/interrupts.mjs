@@ -1,0 +1,61 @@
+// The interrupt pipe: 4 bytes (little endian), the number of the request that is to be interrupted.
+//
+// Two readers share it. While WebAssembly runs, CPython's signal check polls through the interrupt buffer; while the guest
+// waits, the event loop is told by an `interrupt` frame to look. Whoever reads the number first consumes it, once.
+import fs from "node:fs";
+
+const POLL_MS = 10;
+const SIGINT = 2;
+
+export class Interrupts {
+  /** @param {number} fd non-blocking @param {(request: number) => void} consumed @param {() => void} tick */
+  constructor(fd, consumed, tick) {
+    this.fd = fd;
+    this.consumed = consumed;
+    this.tick = tick;
+    this.current = 0; // the request that runs; 0: none
+    this.wanted = 0; // the newest request that an interrupt was sent for
+    this.polledAt = 0;
+    this.bytes = Buffer.alloc(256);
+    this.naps = new Int32Array(new SharedArrayBuffer(4));
+  }
+
+  /** Is there an interrupt for the running request? Consumes it. */
+  take() {
+    try {
+      const count = fs.readSync(this.fd, this.bytes);
+      if (count >= 4) this.wanted = this.bytes.readUInt32LE(count - 4);
+    } catch {
+      // EAGAIN: nothing was sent
+    }
+    if (!this.current || this.wanted !== this.current) return false;
+    this.wanted = 0;
+    this.consumed(this.current);
+    return true;
+  }
+
+  /** For Pyodide's setInterruptBuffer: looks like a byte array to CPython's signal check. */
+  buffer() {
+    const poll = () => {
+      const now = performance.now();
+      if (now - this.polledAt < POLL_MS) return 0;
+      this.polledAt = now;
+      this.tick();
+      return this.take() ? SIGINT : 0;
+    };
+    return {
+      get 0() {
+        return poll();
+      },
+      set 0(_value) {}, // CPython clears the byte it saw; `take` has done that
+    };
+  }
+
+  /** Block for at most `ms`; true when an interrupt ended it. @param {number} ms */
+  nap(ms) {
+    this.tick();
+    if (this.take()) return true;
+    Atomics.wait(this.naps, 0, 0, Math.min(ms, POLL_MS));
+    return this.take();
+  }
+}

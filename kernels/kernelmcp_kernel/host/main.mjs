@@ -1,0 +1,144 @@
+// A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":...}'
+// Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
+import { StringDecoder } from "node:string_decoder";
+import { readFrames, writeFrame } from "./frames.mjs";
+import { Image, ImageError } from "./image.mjs";
+import { Interrupts } from "./interrupts.mjs";
+import { loadRuntime, mount } from "./pyodide.mjs";
+import { Streams } from "./streams.mjs";
+
+const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
+const EXIT_BAD_IMAGE = 65; // EX_DATAERR; the kernel process rebuilds the image
+const EXIT_GUEST_FAULT = 70; // EX_SOFTWARE
+
+const settings = JSON.parse(process.argv[2]);
+
+/** @typedef {{resolve: (text: string) => void, reject: (error: Error) => void}} Waiter */
+/** @type {Map<number, Waiter>} */
+const hostCalls = new Map();
+let hostCallCount = 0;
+let currentId = "";
+
+const emitNow = (/** @type {string} */ text) => writeFrame(FRAMES, text);
+const streams = new Streams(emitNow);
+const emit = (/** @type {string} */ text) => {
+  streams.flush();
+  emitNow(text);
+};
+const interrupts = new Interrupts(
+  INTERRUPTS,
+  () => emit(JSON.stringify({ type: "interrupted", id: currentId, content: {} })),
+  () => streams.tick(),
+);
+
+/** A host call: a frame up, later a `result` frame down. @param {string} id @param {string} text @returns {Promise<string>} */
+function ask(id, text) {
+  const call = ++hostCallCount;
+  return new Promise((resolve, reject) => {
+    hostCalls.set(call, { resolve, reject });
+    emit(`{"type":"call","id":${JSON.stringify(id)},"content":{"number":${call},"arguments":${text}}}`);
+  });
+}
+
+/** @param {number} call @returns {Waiter | undefined} */
+function takeHostCall(call) {
+  const waiter = hostCalls.get(call);
+  hostCalls.delete(call);
+  return waiter;
+}
+
+/** @param {number} status */
+function leave(status) {
+  streams.flush();
+  process.exit(status);
+}
+
+/** Guest output below Python: C code and os.write to the standard descriptors. @param {string} name */
+function rawStream(name) {
+  const decoder = new StringDecoder("utf8");
+  return {
+    /** @param {Uint8Array} bytes */
+    write(bytes) {
+      streams.write(name, decoder.write(Buffer.from(bytes)), currentId);
+      return bytes.length;
+    },
+  };
+}
+
+async function boot() {
+  const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id));
+  mount(pyodide, settings.workspace, "/workspace");
+  mount(pyodide, settings.tmp, "/tmp");
+  pyodide.FS.chdir("/workspace");
+  pyodide.setStdout(rawStream("stdout"));
+  pyodide.setStderr(rawStream("stderr"));
+  const guest = pyodide.pyimport("kernelmcp_guest");
+  const nap = (/** @type {number} */ ms) => interrupts.nap(ms);
+  const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
+    streams.write(name, text, id);
+  guest.attach(emit, write, ask, nap, leave);
+  pyodide.setInterruptBuffer(interrupts.buffer());
+  return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
+}
+
+/** @param {unknown} error @returns {never} */
+function refuseImage(error) {
+  process.stderr.write(`${error instanceof Error ? error.message : error}\n`);
+  process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
+}
+
+const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
+
+/** Run one request; requests come one at a time. @param {any} request @param {string} text */
+async function run(request, text) {
+  currentId = request.id;
+  interrupts.current = request.number;
+  try {
+    const pending = await handle.callPromising(text);
+    if (pending) {
+      await pending;
+      pending.destroy?.();
+    }
+  } catch (error) {
+    fault(request.id, error);
+  } finally {
+    interrupts.current = 0;
+    currentId = "";
+    streams.flush();
+  }
+}
+
+/** The guest's own machinery failed. Alive: an error reply; dead: end, and the kernel process says so.
+ * @param {string} id @param {any} error */
+function fault(id, error) {
+  try {
+    pyodide.runPython("None");
+  } catch {
+    process.stderr.write(`${String(error?.message ?? error).slice(-1000)}\n`);
+    leave(EXIT_GUEST_FAULT);
+  }
+  const lines = String(error?.message ?? error).trim().split("\n");
+  const content = { status: "error", ename: error?.type ?? "GuestFault", evalue: lines.at(-1), traceback: lines.slice(-20) };
+  emit(JSON.stringify({ type: "reply", id, content }));
+}
+
+readFrames(
+  REQUESTS,
+  (text) => {
+    const request = JSON.parse(text);
+    if (request.op === "interrupt") {
+      if (!interrupts.take()) return;
+      interrupt();
+      for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+    } else if (request.op === "result") {
+      const { number, value, error } = request.content;
+      if (error) takeHostCall(number)?.reject(new Error(error));
+      else takeHostCall(number)?.resolve(JSON.stringify(value));
+    } else {
+      void run(request, text);
+    }
+  },
+  () => process.exit(0),
+);
+emit(JSON.stringify({ type: "ready", id: "", content: {} }));

@@ -1,0 +1,48 @@
+// What must be in place before Pyodide loads: stand-ins for the parts of Node that the permission model refuses with an
+// exception. A refused call inside WebAssembly is fatal to the guest, so it gets an errno instead.
+import fs from "node:fs";
+
+const ENOSYS = -52; // Emscripten's errno numbers are WASI's
+const FAILURE = -1;
+
+// WebAssembly imports that reach for processes, sockets or eval. They are depth, not boundary: the boundary is the OS.
+const REFUSED = [
+  /^_emscripten_system$/,
+  /^emscripten_(run_script|async_run_script|async_load_script|async_wget|create_worker|websocket_|asm_const)/,
+  /^__syscall_(socket|connect|bind|listen|accept4|sendto|recvfrom|sendmsg|recvmsg)/,
+  /^(getaddrinfo|getnameinfo)$/,
+];
+
+/** @param {string} name */
+function refusal(name) {
+  if (name.startsWith("__syscall")) return ENOSYS;
+  return /script_string/.test(name) ? 0 : FAILURE;
+}
+
+/** Replace refused imports in place: the object is also the table that Emscripten's dlsym looks names up in.
+ * @param {Record<string, any>} env */
+function refuseImports(env) {
+  for (const name of Object.keys(env)) {
+    if (typeof env[name] !== "function" || !REFUSED.some((pattern) => pattern.test(name))) continue;
+    const code = refusal(name);
+    const stub = Object.assign(() => code, { sig: env[name].sig });
+    env[name] = stub;
+  }
+}
+
+/** Install the shims; call once, before pyodide.mjs is imported. */
+export function installShims() {
+  // Pyodide asks for process.binding("constants") only to learn the open() flags.
+  Object.defineProperty(process, "binding", {
+    value: (/** @type {string} */ name) => {
+      if (name === "constants") return { fs: fs.constants };
+      throw new Error(`process.binding(${name}) is not available in the sandbox`);
+    },
+  });
+  const instantiate = WebAssembly.instantiate;
+  const patched = (/** @type {any} */ source, /** @type {any} */ imports) => {
+    if (imports?.env?._emscripten_system) refuseImports(imports.env);
+    return instantiate.call(WebAssembly, source, imports);
+  };
+  WebAssembly.instantiate = /** @type {any} */ (patched);
+}

@@ -1,0 +1,13 @@
+"""The Python side of the guest: an IPython shell that speaks frames.
+
+Runs inside Pyodide and is part of the boot image, so everything at import time happens when the image is built.
+Above: nothing; the guest is the bottom. Below: `bridge`, the few JavaScript functions that the host injects with
+`attach` after the heap has been restored. It must hold no JavaScript object before that: a heap with one cannot be saved.
+
+Everything here may be rewritten by the code that the user runs. It is convenience, never a boundary.
+"""
+
+from kernelmcp_guest.lifecycle import attach, build
+from kernelmcp_guest.operations import handle, interrupt
+
+__all__ = ["attach", "build", "handle", "interrupt"]

@@ -1,0 +1,112 @@
+"""The calls that block: `time.sleep`, `input`, `getpass`, `loop.run_until_complete`. All can be interrupted.
+
+With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and `run_until_complete` do, and the
+event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does everywhere, in naps that notice an interrupt.
+"""
+
+import asyncio
+import builtins
+import getpass
+import json
+import time
+from typing import Any
+
+from IPython.core.error import StdinNotImplementedError
+from pyodide.ffi import JsException, can_run_sync, run_sync
+from pyodide.webloop import WebLoop
+
+from kernelmcp_guest.bridge import bridge, request_id
+
+_run_until_complete = WebLoop.run_until_complete
+stdin_allowed = False
+
+
+class Wait:
+    """Something that the current cell is blocked on: a task to cancel, or a host call, which the host itself rejects."""
+
+    def __init__(self, task: asyncio.Future[Any] | None = None) -> None:
+        self.task = task
+        self.interrupted = False
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+waits: list[Wait] = []
+
+
+def sleep(seconds: float, /) -> None:
+    """time.sleep that an interrupt ends."""
+    if seconds < 0:
+        raise ValueError("sleep length must be non-negative")
+    end = time.monotonic() + seconds
+    while (rest := end - time.monotonic()) > 0:
+        if bridge.nap(rest * 1000):
+            raise KeyboardInterrupt
+
+
+def host_call(kind: str, **arguments: Any) -> Any:
+    """Ask the kernel process for something and wait for the answer.
+
+    Raises KeyboardInterrupt when the cell is interrupted meanwhile, OSError when the host refuses.
+    """
+    if not can_run_sync():
+        raise RuntimeError(f"{kind}() cannot wait here: call it from a cell or a coroutine, not from a callback")
+    wait = Wait()
+    waits.append(wait)
+    try:
+        return json.loads(run_sync(bridge.ask(request_id.get(), json.dumps({"call": kind, **arguments}))))
+    except JsException as error:
+        if wait.interrupted:
+            raise KeyboardInterrupt from None
+        raise OSError(str(error)) from None
+    finally:
+        waits.remove(wait)
+
+
+def _read_line(prompt: object, password: bool) -> str:
+    if not stdin_allowed:
+        raise StdinNotImplementedError(
+            "input() was called, but this client does not support input requests. Pass values in the code instead."
+        )
+    value = host_call("input", prompt=str(prompt), password=password)
+    if value == "\x04":  # Ctrl-D, as frontends send it
+        raise EOFError
+    return value
+
+
+def read_input(prompt: object = "", /) -> str:
+    """input() through the Jupyter stdin channel."""
+    return _read_line(prompt, password=False)
+
+
+def read_password(prompt: str = "Password: ", stream: object = None, *, echo_char: str | None = None) -> str:
+    """getpass.getpass through the Jupyter stdin channel."""
+    return _read_line(prompt, password=True)
+
+
+def run_until_complete(loop: WebLoop, future: Any) -> Any:
+    """WebLoop.run_until_complete that an interrupt ends (asyncio.run ends here too)."""
+    if not can_run_sync():
+        return _run_until_complete(loop, future)
+    task = asyncio.ensure_future(future, loop=loop)
+    wait = Wait(task)
+    waits.append(wait)
+    try:
+        return _run_until_complete(loop, task)
+    except asyncio.CancelledError:
+        if wait.interrupted:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        waits.remove(wait)
+
+
+def install() -> None:
+    """Put the interruptible calls in place of the stock ones."""
+    time.sleep = sleep
+    builtins.input = read_input
+    getpass.getpass = read_password
+    WebLoop.run_until_complete = run_until_complete

@@ -1,0 +1,41 @@
+"""What the host lends the guest: a handful of JavaScript functions, set by `attach` once the heap is restored.
+
+`emit` and `write_stream` send frames up, `ask` makes a host call, `nap` blocks for a moment and says whether an
+interrupt arrived, `exit` ends the guest process.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+# A frame larger than this would end the guest (the kernel process caps frames), so it is refused here, politely.
+MAX_FRAME_CHARS = 48 * 1024 * 1024
+
+
+class Bridge:
+    """The injected functions; each is None until `attach`."""
+
+    emit: Callable[[str], None]
+    write_stream: Callable[[str, str, str], None]
+    ask: Callable[[str, str], Awaitable[str]]
+    nap: Callable[[float], bool]
+    exit: Callable[[int], NoReturn]
+
+
+bridge = Bridge()
+
+# The id of the request on whose behalf code runs. Tasks that a cell leaves behind keep the cell's id, so that their output
+# goes where a Jupyter user expects it: under the cell that started them.
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+
+def send(frame_type: str, **content: Any) -> None:
+    """Send one frame to the kernel process.
+
+    Raises ValueError when the content cannot be told as JSON or is larger than a frame may be.
+    """
+    text = json.dumps({"type": frame_type, "id": request_id.get(), "content": content}, default=repr)
+    if len(text) > MAX_FRAME_CHARS:
+        raise ValueError(f"output of {len(text):,} bytes is over the limit of {MAX_FRAME_CHARS:,} for one message")
+    bridge.emit(text)

@@ -1,0 +1,209 @@
+"""What the kernel process can ask of the guest: one function for each operation, named as its Jupyter message.
+
+`handle` decodes a request, runs its function and sends the reply. `interrupt` is called by the host while a cell waits.
+"""
+
+import asyncio
+import inspect as python_inspect
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from IPython.core.completer import provisionalcompleter, rectify_completions
+from IPython.core.interactiveshell import ExecutionResult
+from IPython.utils.tokenutil import token_at_cursor
+
+from kernelmcp_guest import blocking, comms
+from kernelmcp_guest.bridge import request_id, send
+from kernelmcp_guest.shell import GuestShell, encode_bundle
+
+
+class _Running:
+    """The cell that runs now. An interrupt that finds none is dropped."""
+
+    active = False
+    task: asyncio.Task[Any] | None = None
+    cancelled = False
+
+
+running = _Running()
+
+
+def on_interrupt_signal(signum: int, frame: object) -> None:
+    """SIGINT's handler: raise in the cell, or cancel its task when other code has the event loop."""
+    if not running.active:
+        return
+    GuestShell.instance().interrupted = True
+    task = running.task
+    if task is None or running.cancelled or asyncio.current_task() is task:
+        raise KeyboardInterrupt
+    running.cancelled = True  # a second interrupt raises: then the event loop itself is held by another task
+    task.cancel()
+
+
+def interrupt() -> None:
+    """Interrupt a cell that waits: for the event loop, for a host call, or inside run_until_complete."""
+    if not running.active:
+        return
+    GuestShell.instance().interrupted = True
+    if blocking.waits:
+        for wait in list(blocking.waits):
+            wait.interrupt()
+    elif running.task is not None:
+        running.task.cancel()
+
+
+def execute(
+    code: str,
+    silent: bool,
+    store_history: bool,
+    user_expressions: dict[str, str],
+    allow_stdin: bool,
+    execution_count: int,
+) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+    """Run a cell. Returns the content of the execute_reply, or a coroutine of it when the cell has a top-level await."""
+    shell = GuestShell.instance()
+    shell.execution_count = execution_count
+    shell.last_error = None
+    shell.interrupted = False
+    blocking.stdin_allowed = allow_stdin
+    transformed, failure = code, None
+    try:
+        transformed = shell.transform_cell(code)
+    except Exception:
+        failure = sys.exc_info()
+    cell = shell.run_cell_async(
+        code,
+        store_history=store_history and not silent,
+        silent=silent,
+        transformed_cell=transformed,
+        preprocessing_exc_tuple=failure,
+    )
+    if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+        return _execute_async(shell, cell, silent, user_expressions)
+    return _execute_sync(shell, cell, silent, user_expressions)
+
+
+def _execute_sync(
+    shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]
+) -> dict[str, Any]:
+    result, escaped = None, None
+    running.active = True
+    try:
+        cell.send(None)  # without an await in it, the coroutine ends at the first step
+    except StopIteration as stop:
+        result = stop.value
+    except BaseException as error:  # an interrupt in IPython's own frames, or guest code that broke the shell
+        escaped = error
+    finally:
+        running.active = False
+    return _finish(shell, result, escaped, silent, user_expressions)
+
+
+async def _execute_async(
+    shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]
+) -> dict[str, Any]:
+    result, escaped = None, None
+    running.task = asyncio.ensure_future(cell)
+    running.active, running.cancelled = True, False
+    try:
+        result = await running.task
+    except BaseException as error:
+        escaped = error
+    finally:
+        running.active, running.task = False, None
+    return _finish(shell, result, escaped, silent, user_expressions)
+
+
+def _finish(
+    shell: GuestShell,
+    result: ExecutionResult | None,
+    escaped: BaseException | None,
+    silent: bool,
+    user_expressions: dict[str, str],
+) -> dict[str, Any]:
+    """The reply of a cell that has ended, however it ended."""
+    if escaped is None and result is not None:
+        escaped = result.error_before_exec or result.error_in_exec
+    if escaped is not None and shell.last_error is None:
+        shell.showtraceback((type(escaped), escaped, escaped.__traceback__))
+    shell.events.trigger("post_execute")
+    if not silent and result is not None:
+        shell.events.trigger("post_run_cell", result)
+    payload = list(shell.payload_manager.read_payload())
+    shell.payload_manager.clear_payload()
+    if shell.last_error is not None:
+        return {"status": "error", **shell.last_error, "user_expressions": {}, "payload": payload}
+    values = shell.user_expressions(user_expressions)
+    for value in values.values():
+        if "data" in value:
+            value["data"] = encode_bundle(value["data"])
+    return {"status": "ok", "user_expressions": values, "payload": payload}
+
+
+def complete(code: str, cursor_pos: int) -> dict[str, Any]:
+    """complete_request; `cursor_pos` counts code points."""
+    with provisionalcompleter():
+        found = list(rectify_completions(code, GuestShell.instance().Completer.completions(code, cursor_pos)))
+    types = [{"start": c.start, "end": c.end, "text": c.text, "type": c.type, "signature": c.signature} for c in found]
+    return {
+        "status": "ok",
+        "matches": [c.text for c in found],
+        "cursor_start": found[0].start if found else cursor_pos,
+        "cursor_end": found[0].end if found else cursor_pos,
+        "metadata": {"_jupyter_types_experimental": types},
+    }
+
+
+def inspect(code: str, cursor_pos: int, detail_level: int) -> dict[str, Any]:
+    """inspect_request: the docstring, or with detail_level 1 the source, of the name at the cursor."""
+    name = token_at_cursor(code, cursor_pos)
+    try:
+        bundle = GuestShell.instance().object_inspect_mime(name, detail_level=detail_level)
+    except KeyError:
+        return {"status": "ok", "found": False, "data": {}, "metadata": {}}
+    return {"status": "ok", "found": True, "data": encode_bundle(bundle), "metadata": {}}
+
+
+def is_complete(code: str) -> dict[str, Any]:
+    """is_complete_request."""
+    status, indent = GuestShell.instance().input_transformer_manager.check_complete(code)
+    return {"status": status, "indent": " " * (indent or 0)} if status == "incomplete" else {"status": status}
+
+
+def comm_message(msg_type: str, content: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
+    """comm_open, comm_msg or comm_close from the frontend."""
+    comms.comm_message(msg_type, content, metadata)
+    return {}
+
+
+def comm_info(target_name: str | None) -> dict[str, Any]:
+    """comm_info_request."""
+    return {"status": "ok", "comms": comms.comm_info(target_name)}
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "execute": execute,
+    "complete": complete,
+    "inspect": inspect,
+    "is_complete": is_complete,
+    "comm_message": comm_message,
+    "comm_info": comm_info,
+}
+
+
+def handle(text: str) -> Awaitable[None] | None:
+    """Run one request frame (JSON text) and send its reply. The host awaits what it returns."""
+    request = json.loads(text)
+    request_id.set(request["id"])
+    content = OPERATIONS[request["op"]](**request["content"])
+    if python_inspect.isawaitable(content):
+        return _reply_later(request["id"], content)
+    send("reply", **content)
+    return None
+
+
+async def _reply_later(id: str, content: Awaitable[dict[str, Any]]) -> None:
+    request_id.set(id)  # the host runs this as a task of its own, with a context of its own
+    send("reply", **(await content))

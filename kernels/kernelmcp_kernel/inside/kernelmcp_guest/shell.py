@@ -1,0 +1,110 @@
+"""The IPython shell of the guest: its display hook, display publisher and tracebacks send Jupyter messages."""
+
+import asyncio
+import base64
+from typing import Any
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import Type
+
+from kernelmcp_guest.bridge import send
+
+
+def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
+    """A mime bundle in the form the Jupyter protocol wants: bytes as base64 text."""
+    return {
+        str(mime): base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray, memoryview)) else value
+        for mime, value in data.items()
+    }
+
+
+def send_bundle(message: str, data: dict[str, Any], metadata: dict[str, Any] | None, **rest: Any) -> None:
+    """Send a display message; when a broken display object makes it untellable, say so in its place."""
+    try:
+        send(message, data=encode_bundle(data), metadata=metadata or {}, **rest)
+    except (TypeError, ValueError, RecursionError) as error:
+        note = f"<this object cannot be shown: {type(error).__name__}: {error}>"
+        send(message, data={"text/plain": note}, metadata={}, **rest)
+
+
+class GuestDisplayHook(DisplayHook):
+    """Publishes the value of a cell's last expression as `execute_result`."""
+
+    def start_displayhook(self) -> None:
+        pass
+
+    def write_output_prompt(self) -> None:
+        pass
+
+    def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
+        if format_dict:
+            send_bundle("execute_result", format_dict, md_dict, execution_count=self.prompt_count)
+
+    def finish_displayhook(self) -> None:
+        pass
+
+
+class GuestDisplayPublisher(DisplayPublisher):
+    """Publishes `display_data`, `update_display_data` and `clear_output`."""
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        message = "update_display_data" if update else "display_data"
+        send_bundle(message, data, metadata, transient=transient or {})
+
+    def clear_output(self, wait: bool = False) -> None:
+        send("clear_output", wait=wait)
+
+
+class GuestShell(InteractiveShell):
+    """One per guest. `last_error` is what the running cell raised, as the content of a Jupyter error message."""
+
+    displayhook_class = Type(GuestDisplayHook)
+    display_pub_class = Type(GuestDisplayPublisher)
+    last_error: dict[str, Any] | None = None
+    interrupted = False
+
+    def showtraceback(self, exc_tuple=None, *args: Any, **kwargs: Any) -> None:
+        # An interrupt during an `await` arrives as a cancellation; the person who pressed stop expects its usual name.
+        kind, value, traceback = self._get_exc_info(exc_tuple)
+        if self.interrupted and issubclass(kind, asyncio.CancelledError):
+            exc_tuple = (KeyboardInterrupt, KeyboardInterrupt(), traceback)
+        super().showtraceback(exc_tuple, *args, **kwargs)
+
+    def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
+        try:
+            text = str(evalue)
+        except Exception as error:  # a broken __str__ must not hide that there was an error
+            text = f"<str() of the exception raised {type(error).__name__}>"
+        self.last_error = {"ename": etype.__name__, "evalue": text, "traceback": [str(line) for line in stb]}
+        send("error", **self.last_error)
+
+    def ask_exit(self) -> None:
+        self.payload_manager.write_payload({"source": "ask_exit", "keepkernel": True})
+
+    def set_next_input(self, text: str, replace: bool = False) -> None:
+        self.payload_manager.write_payload({"source": "set_next_input", "text": text, "replace": replace})
+
+    def system(self, cmd: str) -> None:
+        raise OSError("shell commands (!cmd, %system) are not available: the sandbox cannot start processes")
+
+    system_raw = system_piped = system
+
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0):
+        return self.system(cmd)
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        if gui not in (None, "inline"):
+            raise NotImplementedError(f"GUI event loop {gui!r} is not available: the sandbox has no screen")
+
+    def init_io(self) -> None:
+        pass

@@ -1,0 +1,52 @@
+"""sys.stdout and sys.stderr of the guest: text goes to the host, which coalesces it into stream frames."""
+
+import io
+
+from kernelmcp_guest.bridge import bridge, request_id
+
+
+class _ByteStream(io.RawIOBase):
+    """The `.buffer` of a stream. Bytes that are not UTF-8 are shown as U+FFFD, as a terminal would."""
+
+    def __init__(self, text: "OutStream") -> None:
+        self._text = text
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data, /) -> int:  # bytes-like
+        raw = bytes(data)
+        self._text.write(raw.decode("utf-8", "replace"))
+        return len(raw)
+
+
+class OutStream(io.TextIOBase):
+    """A text stream whose writes become Jupyter stream messages."""
+
+    encoding = "utf-8"
+    errors = "backslashreplace"
+
+    def __init__(self, name: str, fd: int) -> None:
+        self.name = f"<{name}>"
+        self._stream = name
+        self._fd = fd
+        self.buffer = _ByteStream(self)
+
+    def write(self, text: str, /) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if text:
+            bridge.write_stream(self._stream, text, request_id.get())
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        """Closing a standard stream would only silence every later cell, so it is ignored, as in IPython."""

@@ -1,0 +1,133 @@
+"""Relays what a cell outputs from the guest's frames to iopub, under caps.
+
+Above: `kernel`. Below: ipykernel's iopub socket. The caps bound what a flooding guest can queue in this process when a
+client is slow to read; what is dropped is counted and said.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from kernelmcp_kernel.frames import Frame
+
+# One cell's text on stdout and stderr together. A notebook with a hundredth of this is already unusable.
+MAX_STREAM_CHARS = 256 * 1024 * 1024
+
+# One cell's messages other than text: pictures, updates of a progress bar. 10,000 is a minute of 160 a second.
+MAX_MESSAGES = 10_000
+
+# One cell's pictures, tables and the like together.
+MAX_DISPLAY_CHARS = 256 * 1024 * 1024
+
+# How many finished cells may still have output coming, from tasks that they left behind.
+_PARENTS_KEPT = 64
+
+DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
+COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
+
+Publish = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], None]
+"""message type, content, metadata, parent header"""
+
+
+@dataclass
+class Cell:
+    """What is known of one execution: whom its output answers, and how much it has sent."""
+
+    parent: dict[str, Any]
+    silent: bool = False
+    stream_chars: int = 0
+    display_chars: int = 0
+    messages: int = 0
+    dropped: int = 0
+
+
+class Relay:
+    """Routes output frames to the cell they belong to."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        self._cells: OrderedDict[str, Cell] = OrderedDict()
+
+    def open(self, request_id: str, cell: Cell) -> None:
+        """Start relaying for a request."""
+        self._cells[request_id] = cell
+        while len(self._cells) > _PARENTS_KEPT:
+            self._cells.popitem(last=False)
+
+    def finish(self, cell: Cell) -> None:
+        """Say what was dropped, once, when the cell has ended."""
+        if cell.dropped:
+            text = f"\n[kernelmcp] {cell.dropped:,} more outputs of this cell were dropped: over the limit for one cell\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
+            cell.dropped = 0
+
+    def output(self, frame: Frame) -> None:
+        """Publish an output frame. One of an unknown type, shape or request is ignored."""
+        cell = self._cells.get(frame.id)
+        if cell is None:
+            return
+        if frame.type == "stream":
+            self._stream(cell, frame.content)
+        elif frame.type in DISPLAY_TYPES:
+            self._display(cell, frame)
+        elif frame.type == "error":
+            self._error(cell, frame.content)
+        elif frame.type in COMM_TYPES:
+            self._comm(cell, frame)
+
+    def _stream(self, cell: Cell, content: dict[str, Any]) -> None:
+        name, text = content.get("name"), content.get("text")
+        if name not in ("stdout", "stderr") or not isinstance(text, str):
+            return
+        if cell.stream_chars > MAX_STREAM_CHARS:
+            cell.dropped += 1
+            return
+        cell.stream_chars += len(text)
+        self._publish("stream", {"name": name, "text": text}, {}, cell.parent)
+
+    def _display(self, cell: Cell, frame: Frame) -> None:
+        content = frame.content
+        if frame.type == "clear_output":
+            content = {"wait": bool(content.get("wait"))}
+        elif not _is_bundle(content):
+            return
+        if frame.type == "execute_result" and cell.silent:
+            return
+        if not self._may_send(cell, content):
+            return
+        self._publish(frame.type, content, {}, cell.parent)
+
+    def _may_send(self, cell: Cell, content: dict[str, Any]) -> bool:
+        data = cast("dict[str, Any]", content.get("data") or {})
+        size = sum(len(value) for value in data.values() if isinstance(value, str))
+        if cell.messages >= MAX_MESSAGES or cell.display_chars + size > MAX_DISPLAY_CHARS:
+            cell.dropped += 1
+            return False
+        cell.messages += 1
+        cell.display_chars += size
+        return True
+
+    def _error(self, cell: Cell, content: dict[str, Any]) -> None:
+        error = error_content(content)
+        if error is not None and self._may_send(cell, error):
+            self._publish("error", error, {}, cell.parent)
+
+    def _comm(self, cell: Cell, frame: Frame) -> None:
+        content, metadata = frame.content.get("comm"), frame.content.get("metadata")
+        if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, {}):
+            self._publish(frame.type, cast("dict[str, Any]", content), cast("dict[str, Any]", metadata), cell.parent)
+
+
+def _is_bundle(content: dict[str, Any]) -> bool:
+    return isinstance(content.get("data"), dict) and isinstance(content.get("metadata"), dict)
+
+
+def error_content(content: dict[str, Any]) -> dict[str, Any] | None:
+    """The three fields of a Jupyter error, or None when the guest sent something else."""
+    name, value, traceback = content.get("ename"), content.get("evalue"), content.get("traceback")
+    if not (isinstance(name, str) and isinstance(value, str) and isinstance(traceback, list)):
+        return None
+    return {"ename": name, "evalue": value, "traceback": [str(line) for line in cast("list[Any]", traceback)]}

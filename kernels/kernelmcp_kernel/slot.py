@@ -1,0 +1,92 @@
+"""Keeps one live guest for a kernel: starts it, replaces it when it has ended, and remembers that state was lost.
+
+Above: `kernel`. Below: `guest`, `runtime`, `image`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from kernelmcp_kernel.berth import Berth
+from kernelmcp_kernel.frames import Frame
+from kernelmcp_kernel.guest import Guest, GuestDied
+from kernelmcp_kernel.image import BootImage, find_image, rebuild_image
+from kernelmcp_kernel.runtime import Spawned, spawn_guest
+
+# The guest host's exit status for an image that it refuses (EX_DATAERR).
+_EXIT_BAD_IMAGE = 65
+
+
+class GuestSlot:
+    """The place of a kernel's guest. Use from the event loop's thread, but `interrupt` from any."""
+
+    def __init__(
+        self, berth: Berth, on_frame: Callable[[Frame], None], log: logging.Logger, early: Spawned | None = None
+    ) -> None:
+        self._berth = berth
+        self._on_frame = on_frame
+        self._log = log
+        self._requests = asyncio.Lock()
+        self._image: BootImage = find_image()
+        self.guest = self._start(early)
+        self.lost: str | None = None
+        """Why the state of an earlier guest is gone; whoever reports it sets it back to None."""
+        self.lost_unseen = False
+        """Nobody was waiting when it went, so nobody has been told."""
+
+    def _start(self, spawned: Spawned | None = None) -> Guest:
+        guest = Guest(spawned or spawn_guest(self._berth, self._image.path, self._image.build_id), self._on_frame)
+        self._watcher = asyncio.ensure_future(self._watch(guest))
+        return guest
+
+    async def _watch(self, guest: Guest) -> None:
+        """When the guest ends: note the loss, and have the next one ready before it is asked for."""
+        await guest.ready()
+        started = guest.death is None
+        await guest.ended.wait()
+        if not started:
+            return  # it never ran: nothing is lost, and starting another at once might go on for ever
+        self._log.warning("the guest process has ended: %s", guest.death)
+        self.lost = guest.death
+        self.lost_unseen = not self._requests.locked()
+        self.guest = self._start()
+
+    async def request(self, op: str, content: dict[str, Any], request_id: str) -> dict[str, Any]:
+        """Ask the guest, starting one when there is none. Requests run in the order they come.
+
+        Raises GuestDied when the guest ends before it has replied, or cannot be started.
+        """
+        async with self._requests:
+            guest = await self._live()
+            return await guest.request(op, content, request_id)
+
+    async def _live(self) -> Guest:
+        await self.guest.ready()
+        if self.guest.exit_status is not None and os.waitstatus_to_exitcode(self.guest.exit_status) == _EXIT_BAD_IMAGE:
+            self._log.warning("the boot image %s is damaged (%s): building a new one", self._image.path, self.guest.death)
+            self._image = await asyncio.to_thread(rebuild_image)
+            self.guest = self._start()
+            await self.guest.ready()
+        elif self.guest.death is not None:
+            self.guest = self._start()
+            await self.guest.ready()
+        if self.guest.death is not None:
+            raise GuestDied(f"the sandbox could not start: {self.guest.death}")
+        return self.guest
+
+    def interrupt(self) -> None:
+        """Interrupt the current request, if there is one."""
+        self.guest.interrupt()
+
+    def close(self) -> None:
+        """End the guest for good. Safe from any thread, and when it has ended already."""
+        self._watcher.cancel()
+        try:
+            os.kill(self.guest.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
