@@ -2,7 +2,8 @@
 
 Above: `hatch_build.py` at installation (which loads this file by its path, before the package is installed) and the
 kernel process, which compares build ids and rebuilds a damaged image. So nothing but the standard library may be
-imported here. Below: npm, pip and Node as programs. It must not know what an image holds.
+imported here, and what only a build needs is imported by the functions that build: every start of a kernel loads this
+module before its guest. Below: npm, pip and Node as programs. It must not know what an image holds.
 
     _runtime/pyodide/      from npm, pinned by kernels/package-lock.json
     _runtime/site/         IPython for the guest, pinned by kernels/requirements-guest.txt
@@ -18,10 +19,7 @@ import hashlib
 import importlib.util
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -102,6 +100,8 @@ def build_image(package_dir: Path, image: Path) -> None:
 
 def npm_ci(folder: Path, lock_dir: Path, *, development: bool = False) -> Path:
     """Install the locked npm packages into `folder`, with the npm that comes in Node's wheel; gives node_modules."""
+    import shutil
+
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(lock_dir / name, folder / name)
@@ -137,6 +137,9 @@ def _node_wheel() -> Path:
 
 
 def _make_packages(package_dir: Path, runtime: Path, log: Log) -> bool:
+    import shutil
+    import tempfile
+
     lock_dir = package_dir.parent
     if not (lock_dir / "package-lock.json").is_file():  # an installed package: its runtime came with the wheel
         raise BuildError(f"{package_dir} is not a source tree; reinstall kernelmcp to get a new runtime")
@@ -159,6 +162,9 @@ def _make_packages(package_dir: Path, runtime: Path, log: Log) -> bool:
 
 
 def _fetch_pyodide(lock_dir: Path, target: Path) -> None:
+    import shutil
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="kernelmcp-npm-") as scratch:
         package = npm_ci(Path(scratch), lock_dir) / "pyodide"
         target.mkdir()
@@ -167,13 +173,18 @@ def _fetch_pyodide(lock_dir: Path, target: Path) -> None:
 
 
 def _fetch_site(lock_dir: Path, target: Path) -> None:
+    import shutil
+
     # --platform any: nothing but pure Python is taken. The closure is the file itself (--no-deps), because pip would
     # judge the environment markers by this machine and not by the guest.
     flags = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile", "--quiet"]
     flags += ["--disable-pip-version-check", "--no-input", "--no-warn-script-location"]
     guest = [f"--python-version={_GUEST_PYTHON}", "--implementation=py", "--platform=any"]
     source = ["--requirement", lock_dir / "requirements-guest.txt"]
-    _run("the guest's Python packages", [sys.executable, "-m", "pip", "install", "--target", target, *flags, *guest, *source])
+    _run(
+        "the guest's Python packages",
+        [sys.executable, "-m", "pip", "install", "--target", target, *flags, *guest, *source],
+    )
     for name in _PRUNED_AT_TOP:
         shutil.rmtree(target / name, ignore_errors=True)
     for name in _PRUNED_ANYWHERE:
@@ -182,6 +193,9 @@ def _fetch_site(lock_dir: Path, target: Path) -> None:
 
 
 def _put_in_place(unfinished: Path, runtime: Path) -> None:
+    import shutil
+    import tempfile
+
     replaced = Path(tempfile.mkdtemp(prefix=_REPLACED, dir=runtime.parent))
     if runtime.exists():
         runtime.rename(replaced / "old")  # a folder cannot be renamed over one that has content
@@ -190,6 +204,8 @@ def _put_in_place(unfinished: Path, runtime: Path) -> None:
 
 
 def _sweep(package_dir: Path) -> None:
+    import shutil
+
     left = [*package_dir.glob(f"{_UNFINISHED}*"), *package_dir.glob(f"{_REPLACED}*")]
     for folder in left:
         shutil.rmtree(folder, ignore_errors=True)
@@ -198,6 +214,8 @@ def _sweep(package_dir: Path) -> None:
 
 
 def _run(what: str, program: Iterable[str | Path], cwd: Path | None = None) -> None:
+    import subprocess
+
     command = [str(part) for part in program]
     # The user's own Node options are for the user's own programs.
     environment = {name: value for name, value in os.environ.items() if name not in ("NODE_OPTIONS", "NODE_PATH")}
