@@ -1,0 +1,54 @@
+"""Puts a server together, and holds the lifetimes of what is in it. Above: cli, stdio. Below: everything."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from mcp.server.mcpserver import MCPServer
+
+import kernelmcp
+from kernelmcp.config import Settings
+from kernelmcp.home import Home
+from kernelmcp.kernel import make_context
+from kernelmcp.pool import Pool
+from kernelmcp.registry import Registry
+from kernelmcp.resources import Resources
+from kernelmcp.tools import Tools
+
+INSTRUCTIONS = """\
+A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
+between calls, so build on earlier cells instead of repeating them. Plots and other displayed pictures come back as
+images. A cell that takes long answers with status "running": poll it with get_execution."""
+# Writing transcripts that changed in the last half second, at the server's end.
+CLOSE_SECONDS = 1.0
+
+
+@asynccontextmanager
+async def open_server(settings: Settings, home: Home) -> AsyncIterator[MCPServer[Any]]:
+    """A server with its kernels. Leaving it ends every kernel."""
+    context = make_context()
+    try:
+        async with anyio.create_task_group() as tasks:
+            pool = Pool(settings, home, context, tasks)
+            registry = Registry(settings, home, pool, tasks)
+            tools = Tools(settings, registry)
+            server: MCPServer[Any] = MCPServer(
+                settings.config.server.name,
+                title="kernelmcp",
+                version=kernelmcp.__version__,
+                instructions=INSTRUCTIONS,
+                tools=list(tools.all()),
+                log_level="WARNING",
+            )
+            Resources(registry, tools.caller).register(server)
+            tasks.start_soon(pool.keep_warm)
+            tasks.start_soon(registry.stop_idle)
+            try:
+                yield server
+            finally:
+                with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+                    await registry.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        context.destroy(linger=0)

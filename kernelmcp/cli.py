@@ -1,0 +1,99 @@
+"""The command line. Imports what a command needs only when it is called: `--version` must not load a server."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kernelmcp
+from kernelmcp.config import Settings, load
+from kernelmcp.errors import ConfigurationError
+
+EXIT_CONFIGURATION = 2
+COMMANDS = ("serve", "demo", "doctor", "install")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
+        arguments.insert(0, "serve")
+    parsed = _parser().parse_args(arguments)
+    try:
+        return int(parsed.run(parsed))
+    except ConfigurationError as exc:
+        print(f"kernelmcp: {exc.to_text()}", file=sys.stderr)
+        return EXIT_CONFIGURATION
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kernelmcp",
+        description="An MCP server that gives a language model a sandboxed Jupyter kernel of its own. "
+        "Without a command: serve MCP over stdio.",
+    )
+    parser.add_argument("--version", action="version", version=f"kernelmcp {kernelmcp.__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+
+    serve = commands.add_parser("serve", help="serve MCP (the default)")
+    serve.add_argument("--transport", choices=["stdio", "http", "sse"], default="stdio")
+    serve.add_argument("--host", help="for http and sse")
+    serve.add_argument("--port", type=int, help="for http and sse")
+    serve.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml")
+    serve.add_argument("--policy", type=Path, metavar="FILE", help="policy.toml")
+    serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
+    serve.set_defaults(run=_serve)
+
+    demo = commands.add_parser("demo", help="drive the real server through a short session and write demo.ipynb")
+    demo.add_argument("--output", type=Path, default=Path("demo.ipynb"), metavar="FILE")
+    demo.add_argument("--kernelspec", help="another kernelspec than the server's default")
+    demo.set_defaults(run=_demo)
+
+    doctor = commands.add_parser("doctor", help="what is installed, which isolation layers are active")
+    doctor.add_argument("--json", action="store_true")
+    doctor.set_defaults(run=_doctor)
+
+    install = commands.add_parser("install", help="add the server to a client's configuration")
+    install.add_argument("client", choices=["claude-desktop"])
+    install.add_argument("--dry-run", action="store_true", help="print what would be written")
+    install.set_defaults(run=_install)
+    return parser
+
+
+def _settings(parsed: argparse.Namespace) -> Settings:
+    overrides: dict[str, dict[str, Any]] = {}
+    if parsed.log_level:
+        overrides["logging"] = {"level": parsed.log_level}
+    return load(parsed.config, parsed.policy, overrides=overrides)
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    if parsed.transport != "stdio":
+        raise ConfigurationError(
+            f"transport {parsed.transport!r} comes in a later version of kernelmcp", "Use --transport stdio."
+        )
+    settings = _settings(parsed)
+    if not settings.config.transport_stdio.enabled:
+        raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
+    from kernelmcp import log, stdio
+
+    log.configure(settings.config.logging)
+    return stdio.serve(settings)
+
+
+def _demo(parsed: argparse.Namespace) -> int:
+    from kernelmcp import demo
+
+    return demo.main(parsed.output, parsed.kernelspec)
+
+
+def _doctor(parsed: argparse.Namespace) -> int:
+    from kernelmcp import doctor
+
+    return int(doctor.main(["--json"] if parsed.json else []))
+
+
+def _install(parsed: argparse.Namespace) -> int:
+    from kernelmcp import install
+
+    return install.main(parsed.client, dry_run=parsed.dry_run)

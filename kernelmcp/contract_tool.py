@@ -1,0 +1,79 @@
+"""A tool whose errors have the contract's shape: refused arguments and `ServerError`s become results with
+`structuredContent.error`, and an unknown argument is refused with the names that would do.
+
+Above: tools. Below: mcp's Tool, results. Must not know sessions.
+"""
+
+import difflib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ConfigDict, ValidationError
+
+from kernelmcp.errors import InternalError, InvalidArgument, ServerError
+from kernelmcp.outputs import clean
+from kernelmcp.results import error_result
+
+log = structlog.get_logger(__name__)
+ToolFunction = Callable[..., Awaitable[CallToolResult]]
+
+
+class ContractTool(Tool):
+    """`run` replaces mcp's: its errors are text only, and it would validate our own results on each call."""
+
+    async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
+        try:
+            validated = self.fn_metadata.arg_model.model_validate(arguments).model_dump_one_level()
+            if self.context_kwarg is not None:
+                validated[self.context_kwarg] = context
+            return await self.fn(**validated)
+        except ValidationError as exc:
+            return error_result(self._invalid_arguments(exc))
+        except ServerError as exc:
+            return error_result(exc)
+        except Exception:
+            log.exception("tool failed", tool=self.name)
+            return error_result(InternalError("the server failed; its log says why", "Try again, or report a bug."))
+
+    def _invalid_arguments(self, error: ValidationError) -> InvalidArgument:
+        known = list(self.fn_metadata.arg_model.model_fields)
+        problems = [_explain(detail["loc"], detail["type"], detail["msg"], known) for detail in error.errors()]
+        return InvalidArgument(
+            clean(f"{self.name}: " + "; ".join(problems)),
+            f"{self.name} takes {', '.join(known)}." if known else f"{self.name} takes no arguments.",
+            tool=self.name,
+            arguments=[clean(".".join(map(str, detail["loc"]))) for detail in error.errors()],
+        )
+
+
+def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[str]) -> str:
+    name = ".".join(map(str, loc))
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(name, known, n=1)
+        return f"there is no argument {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    if kind == "missing":
+        return f"{name!r} is missing"
+    return f"{name!r}: {message}"
+
+
+def contract_tool(function: ToolFunction, title: str, annotations: ToolAnnotations) -> ContractTool:
+    """From a function whose return annotation is `Annotated[CallToolResult, <its structured content>]`."""
+    description = "\n".join(line.strip() for line in (function.__doc__ or "").strip().splitlines())
+    tool = ContractTool.from_function(
+        function, title=title, annotations=annotations, description=description, structured_output=True
+    )
+    model = tool.fn_metadata.arg_model
+    model.model_config = ConfigDict(**model.model_config, extra="forbid")
+    model.model_rebuild(force=True)
+    tool.parameters = model.model_json_schema(by_alias=True)
+    assert isinstance(tool, ContractTool)
+    return tool
+
+
+def structured_result(structured: Any, text: str) -> CallToolResult:
+    """A result that is data plus a sentence about it."""
+    return CallToolResult(content=[TextContent(text=text)], structured_content=dict(structured))

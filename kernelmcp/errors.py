@@ -1,0 +1,89 @@
+"""The errors that a caller of the server may see, and who is to blame for each.
+
+    Exception
+    +-- ServerError            base: has a code, a category, a severity and advice
+        +-- CallerError        the caller's arguments or its quota; the text says what would do
+        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded
+        +-- KernelError        a kernel could not do its work
+        |   +-- KernelStartFailed, KernelDied
+        +-- ConfigurationError a setting is wrong: the server refuses to start (exit code 2)
+
+An exception raised by guest code is none of these: it is data, a result whose `success` is false. Anything else that
+escapes is our bug: logged in full, `INTERNAL_ERROR` outside. Above: tools. Below: nothing.
+"""
+
+from typing import Any, ClassVar
+
+
+class ServerError(Exception):
+    """An error with advice. `message` says what was wrong, `suggestions` what the caller can do about it."""
+
+    error_code: ClassVar[str] = "INTERNAL_ERROR"
+    category: ClassVar[str] = "internal"
+    severity: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *suggestions: str, **context: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.suggestions = list(suggestions)
+        self.context = context
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "error_code": self.error_code,
+            "category": self.category,
+            "severity": self.severity,
+            "message": self.message,
+            "recovery_suggestions": self.suggestions,
+            "context": self.context,
+        }
+
+    def to_text(self) -> str:
+        return "\n".join([f"{self.error_code}: {self.message}", *(f"- {line}" for line in self.suggestions)])
+
+
+class InternalError(ServerError):
+    """Our bug. The text is generic; the log has the traceback."""
+
+    severity = "critical"
+
+
+class CallerError(ServerError):
+    category = "request"
+
+
+class InvalidArgument(CallerError):
+    error_code = "INVALID_ARGUMENT"
+    category = "validation"
+
+
+class SessionNotFound(CallerError):
+    error_code = "SESSION_NOT_FOUND"
+    category = "not_found"
+
+
+class ExecutionNotFound(CallerError):
+    error_code = "EXECUTION_NOT_FOUND"
+    category = "not_found"
+
+
+class ResourceLimitExceeded(CallerError):
+    error_code = "RESOURCE_LIMIT_EXCEEDED"
+    category = "limit"
+
+
+class KernelError(ServerError):
+    category = "kernel"
+
+
+class KernelStartFailed(KernelError):
+    error_code = "KERNEL_START_FAILED"
+
+
+class KernelDied(KernelError):
+    error_code = "KERNEL_DIED"
+
+
+class ConfigurationError(ServerError):
+    error_code = "CONFIGURATION_ERROR"
+    category = "configuration"

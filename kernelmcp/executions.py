@@ -1,0 +1,167 @@
+"""One execution: what is to run, how far it is, what came of it.
+
+An execution lives on its own: the call that asked for it may be gone or may have answered `running`. Above: sessions.
+Below: outputs. Must not know kernels or MCP.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from kernelmcp.errors import ServerError
+from kernelmcp.outputs import GuestError, Outputs, guest_error
+
+Status = Literal["ok", "error", "timeout", "interrupted", "running", "dead"]
+Interruption = Literal["timeout", "interrupted"]
+
+EXIT_CODES: dict[Status, int | None] = {
+    "ok": 0,
+    "error": 1,
+    "timeout": 124,
+    "interrupted": 130,
+    "dead": 137,
+    "running": None,
+}
+# Progress is a courtesy: a cell that prints megabytes a second shows its newest lines.
+MAX_NEWS_CHARS = 8_000
+GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
+
+
+@dataclass(eq=False)
+class Execution:
+    """The record of one execution. Written by its session's queue only."""
+
+    session_id: str
+    principal: str
+    code: str
+    timeout_seconds: float
+    outputs: Outputs
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    session_created: bool = False
+    status: Status = "running"
+    error: GuestError | None = None
+    state_lost: bool = False
+    interruption: Interruption | None = None
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    submitted: float = field(default_factory=time.monotonic)
+    started: float | None = None
+    ended: float | None = None
+    begun: bool = False
+    """The kernel has said that it runs the cell."""
+    grace_timer: asyncio.TimerHandle | None = None
+    """Ends the kernel when an interrupt does not help."""
+
+    def __post_init__(self) -> None:
+        self.done = asyncio.Event()
+        self.failure: ServerError | None = None
+        self._listeners: set[Listener] = set()
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    @property
+    def queued_ms(self) -> float:
+        return 1000 * ((self.started or self.ended or time.monotonic()) - self.submitted)
+
+    @property
+    def execution_time_ms(self) -> float:
+        return 0.0 if self.started is None else 1000 * ((self.ended or time.monotonic()) - self.started)
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
+        self.status, self.error, self.state_lost = status, error, state_lost
+        self.ended = time.monotonic()
+        self.done.set()
+
+    def finish_with_reply(self, reply: dict[str, Any]) -> None:
+        """From an execute_reply message (docs/design.md 5 for the metadata)."""
+        content = reply["content"]
+        ours = reply.get("metadata", {}).get("kernelmcp") or {}
+        state_lost = bool(ours.get("state_lost"))
+        self.outputs.execution_count = content.get("execution_count")
+        error = self.outputs.error
+        if content.get("status") == "ok":
+            status: Status = self.interruption or "ok"
+        else:
+            error = error or guest_error(content)
+            died = state_lost and error.name == "GuestDied"
+            status = self.interruption or ("dead" if died else "error")
+            if died:
+                error = GuestError(error.name, f"{error.value} {GONE}".strip(), error.traceback)
+        self.finish(status, error or self._interruption_error(), state_lost=state_lost)
+
+    def finish_killed(self, reason: str) -> None:
+        """The kernel is gone, killed by us after an interrupt that did not help, or by itself."""
+        if self.interruption is None:
+            error = GuestError("KernelDied", f"{reason}. {GONE}", "")
+        else:
+            error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {GONE}", "")
+        self.finish(self.interruption or "dead", error, state_lost=True)
+
+    def finish_unstarted(self, error: GuestError | None = None) -> None:
+        """It never reached a kernel: cancelled while it waited, or no kernel could be started."""
+        if error is None:
+            self.finish("interrupted", GuestError("Cancelled", "The execution was cancelled before it began.", ""),
+                        state_lost=False)
+        else:
+            self.finish("dead", error, state_lost=False)
+
+    def _interruption_error(self) -> GuestError | None:
+        return GuestError("Interrupted", f"{self._why()}.", "") if self.interruption else None
+
+    def _why(self) -> str:
+        if self.interruption == "timeout":
+            return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
+        return "The cell was cancelled"
+
+    def failed_to_start(self, failure: ServerError) -> None:
+        self.failure = failure
+        self.finish_unstarted(GuestError(failure.error_code, failure.message, ""))
+
+    # -- text as it comes ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def listening(self) -> Iterator["Listener"]:
+        """New text from now on; kept only while somebody wants progress."""
+        listener = Listener()
+        self._listeners.add(listener)
+        self.outputs.on_text = self._tell
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self.outputs.on_text = None
+
+    def _tell(self, text: str) -> None:
+        for listener in self._listeners:
+            listener.add(text)
+
+
+class Listener:
+    """New text of a running execution, of which the oldest is dropped when nobody fetches it in time."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[str] = deque()
+        self._chars = 0
+        self.has_news = asyncio.Event()
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        self._chars += len(text)
+        while self._chars > MAX_NEWS_CHARS and len(self._pieces) > 1:
+            self._chars -= len(self._pieces.popleft())
+        self.has_news.set()
+
+    def take(self) -> str:
+        text = "".join(self._pieces)[-MAX_NEWS_CHARS:]
+        self._pieces.clear()
+        self._chars = 0
+        self.has_news.clear()
+        return text

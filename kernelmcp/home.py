@@ -1,0 +1,197 @@
+"""The server's directories on disk: what is kept (home) and what dies with the process (runtime).
+
+    home/sessions/<session>/     session.json, notebook.ipynb, lock
+    home/berths/<random>/        workspace/ and tmp/ of one kernel (docs/design.md 4)
+    runtime/<random>/            sockets and connection files of one server process, lock
+
+A lock held with flock says that its owner lives: a crash releases it, unlike a pid in a file. Everything is 0700.
+Above: app, pool, sessions. Below: the file system. Must not know kernels or MCP.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
+
+# A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
+MAX_RUNTIME_PATH_BYTES = 90
+LOCK_SETTLE_SECONDS = 2.0
+
+
+class Berth:
+    """The one directory that a kernel's guest may write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.workspace = path / "workspace"
+
+    def make(self) -> None:
+        self.workspace.mkdir(mode=0o700, parents=True)
+        (self.path / "tmp").mkdir(mode=0o700)
+
+    def take_workspace_of(self, other: "Berth") -> None:
+        """Move another berth's files here: one rename over an empty directory, atomic on one file system."""
+        os.rename(other.workspace, self.workspace)
+
+    def empty_workspace(self) -> None:
+        for entry in os.scandir(self.workspace):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)
+
+    def delete(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Lock:
+    """An flock on a file, held until closed or until the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def try_acquire(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Home:
+    """The directories of one server process."""
+
+    def __init__(self, root: Path, runtime: Path) -> None:
+        self.root = root
+        self.runtime = runtime
+        self.sessions = root / "sessions"
+        self.berths = root / "berths"
+
+    def new_berth(self) -> Berth:
+        # The process's own name is in it, so that a sweep can tell whose berth it is.
+        berth = Berth(self.berths / f"{self.runtime.name}-{secrets.token_hex(4)}")
+        berth.make()
+        return berth
+
+    def berth(self, name: str) -> Berth:
+        return Berth(self.berths / name)
+
+
+def _runtime_root(configured: Path | None) -> Path:
+    if configured is not None:
+        return configured
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "kernelmcp" if base else Path(tempfile.gettempdir()) / f"kernelmcp-{os.getuid()}"
+
+
+def _private_directory(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.lstat()
+    if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
+        raise ConfigurationError(f"{path} is not a directory of this user", "Set server.runtime to one that is.")
+    path.chmod(0o700)
+
+
+@contextmanager
+def open_home(root: Path, runtime_root: Path | None = None) -> Iterator[Home]:
+    """Make the directories, take the process's lock, and sweep what dead servers left."""
+    runtime_root = _runtime_root(runtime_root)
+    for directory in (root, root / "sessions", root / "berths", runtime_root):
+        _private_directory(directory)
+    runtime = runtime_root / secrets.token_hex(4)
+    if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
+        raise ConfigurationError(
+            f"{runtime_root} is too long for sockets", "Set server.runtime to a shorter path (KERNELMCP_SERVER__RUNTIME)."
+        )
+    runtime.mkdir(mode=0o700)
+    lock = Lock(runtime / "lock")
+    lock.try_acquire()
+    # A second lock under home: servers with other runtime roots may share this home, and berths lie here.
+    owner = Lock(root / "berths" / f".{runtime.name}.lock")
+    owner.try_acquire()
+    home = Home(root, runtime)
+    try:
+        _sweep_runtime(runtime_root, runtime)
+        _sweep_berths(home)
+        yield home
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+        (root / "berths" / f".{runtime.name}.lock").unlink(missing_ok=True)
+        owner.close()
+        lock.close()
+
+
+def _is_dead(lock_file: Path) -> bool:
+    try:
+        # A server that starts right now has made its lock file but may not hold it yet.
+        if time.time() - lock_file.stat().st_mtime < LOCK_SETTLE_SECONDS:
+            return False
+        lock = Lock(lock_file)
+    except OSError:
+        return False
+    try:
+        return lock.try_acquire()
+    finally:
+        lock.close()
+
+
+def _sweep_runtime(root: Path, own: Path) -> None:
+    for directory in root.iterdir():
+        if directory != own and (directory / "lock").exists() and _is_dead(directory / "lock"):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sweep_berths(home: Home) -> None:
+    """Delete the berths of servers that are gone, except those that a session's record names."""
+    recorded = {berth for file in home.sessions.glob("*/session.json") for berth in _recorded_berths(file)}
+    for directory in home.berths.iterdir():
+        owner_lock = home.berths / f".{directory.name.partition('-')[0]}.lock"
+        if not directory.is_dir() or directory.name in recorded:
+            continue
+        if not owner_lock.exists() or _is_dead(owner_lock):
+            shutil.rmtree(directory, ignore_errors=True)
+    for lock_file in home.berths.glob(".*.lock"):
+        if _is_dead(lock_file):
+            lock_file.unlink(missing_ok=True)
+
+
+def _recorded_berths(file: Path) -> list[str]:
+    try:
+        return [str(name) for name in json.loads(file.read_text("utf-8"))["berths"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def write_private(file: Path, text: str) -> None:
+    """Replace a file as a whole: a reader sees the old or the new one."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.replace(draft, file)
+
+
+def lock_session(directory: Path, session_id: str) -> Lock:
+    """Two servers may share one home (two clients on one machine), but not one session."""
+    lock = Lock(directory / "lock")
+    if not lock.try_acquire():
+        lock.close()
+        raise ResourceLimitExceeded(
+            f"session {session_id!r} is in use by another kernelmcp server on this machine",
+            "Use another session_id, or leave it out to get your own session.",
+            session_id=session_id,
+        )
+    return lock

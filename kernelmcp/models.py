@@ -1,0 +1,110 @@
+"""The `structuredContent` of every tool, field for field as the contract has it. Types only.
+
+TypedDicts: they become the tools' output schemas, and building one costs nothing on a call's way.
+"""
+
+from typing import Any
+
+from typing_extensions import NotRequired, TypedDict
+
+from kernelmcp.config import Flavor
+from kernelmcp.executions import Status
+from kernelmcp.sessions import State
+
+
+class ErrorInfo(TypedDict):
+    name: str
+    value: str
+    traceback: str
+
+
+class OutputInfo(TypedDict):
+    mime_types: list[str]
+    uri: str
+
+
+class Truncation(TypedDict):
+    shown_chars: int
+    total_chars: int
+    uri: str
+
+
+class ExecutionResult(TypedDict):
+    """One execution: what it printed, gave and displayed."""
+
+    session_id: str
+    session_created: bool
+    execution_id: str
+    execution_count: int | None
+    status: Status
+    success: bool
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    result: str | None
+    return_value: NotRequired[Any]
+    error: ErrorInfo | None
+    outputs: list[OutputInfo]
+    outputs_dropped: int
+    truncated: dict[str, Truncation] | None
+    state_lost: bool
+    execution_time_ms: float
+    queued_ms: float
+
+
+class CancelResult(TypedDict):
+    session_id: str
+    execution_id: str | None
+    cancelled: bool
+    status: Status | None
+
+
+class CreateSessionResult(TypedDict):
+    session_id: str
+    language: str
+    flavor: Flavor
+    created: bool
+    expires_after_seconds: float
+
+
+class SessionInfo(TypedDict):
+    session_id: str
+    state: State
+    language: str
+    flavor: Flavor
+    created_at: str
+    last_used_at: str
+    execution_count: int
+    memory_mb: float
+    workspace_bytes: int
+
+
+class SessionList(TypedDict):
+    sessions: list[SessionInfo]
+
+
+class StopResult(TypedDict):
+    session_id: str
+    stopped: bool
+
+
+class DestroyResult(TypedDict):
+    session_id: str
+    destroyed: bool
+
+
+class ResetResult(TypedDict):
+    session_id: str
+    variables_cleared: bool
+    files_deleted: bool
+
+
+class RuntimeInfo(TypedDict):
+    name: str
+    version: str | None
+    description: str
+    available: bool
+
+
+class RuntimeList(TypedDict):
+    runtimes: list[RuntimeInfo]

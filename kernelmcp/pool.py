@@ -1,0 +1,122 @@
+"""Kernels started in advance, so that a session starts in milliseconds.
+
+A kernel is started in an empty berth; a session with files binds it by one rename (docs/design.md 4). Only the default
+flavor is kept warm. Above: sessions. Below: kernel, home. Must not know executions or MCP.
+"""
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from dataclasses import dataclass
+
+import anyio
+import anyio.abc
+import structlog
+import zmq.asyncio
+
+from kernelmcp.config import Flavor, Settings
+from kernelmcp.errors import ServerError
+from kernelmcp.home import Berth, Home
+from kernelmcp.kernel import Kernel, Launch, run_kernel
+
+# A kernel that cannot start will not start 20 times a second either.
+RETRY_SECONDS = 5.0
+# The kernel that KERNELMCP_BERTH means something to: its guest's working directory does not depend on the process's.
+OWN_KERNELSPEC = "kernelmcp"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class BerthedKernel:
+    """A kernel and the one directory that its guest may write."""
+
+    kernel: Kernel
+    berth: Berth
+
+
+class Pool:
+    """Starts kernels, keeps a few warm, and hands them out."""
+
+    def __init__(
+        self, settings: Settings, home: Home, context: zmq.asyncio.Context, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._context = context
+        self._tasks = tasks
+        self._warm: deque[BerthedKernel] = deque()
+        self._numbers = itertools.count(1)
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._arrived = asyncio.Condition()
+        self._filling = settings.config.sessions.warm_pool_size > 0
+
+    async def take(self, flavor: Flavor) -> BerthedKernel:
+        """A ready kernel: a warm one, one that is about to be, or a new one. Raises `KernelStartFailed`."""
+        if flavor == self._settings.policy.default_flavor:
+            while True:
+                if (found := self._pop_warm()) is not None:
+                    self._wanted.set()
+                    return found
+                if not self._filling:
+                    break
+                async with self._arrived:
+                    await self._arrived.wait()
+        return await self.start(flavor)
+
+    def _pop_warm(self) -> BerthedKernel | None:
+        while self._warm:
+            found = self._warm.popleft()
+            if not found.kernel.ended.is_set():
+                return found
+            found.berth.delete()
+        return None
+
+    async def start(self, flavor: Flavor) -> BerthedKernel:
+        berth = self._home.new_berth()
+        spec = self._settings.config.kernels.kernelspec
+        launch = Launch(
+            kernelspec=spec,
+            runtime=self._home.runtime,
+            name=f"k{next(self._numbers)}",
+            cwd=berth.path if spec == OWN_KERNELSPEC else berth.workspace,
+            env={
+                "KERNELMCP_BERTH": str(berth.path),
+                "KERNELMCP_MEMORY_MB": str(self._settings.policy.flavors[flavor].memory_mb),
+                "JPY_PARENT_PID": str(os.getpid()),
+            },
+            start_timeout_seconds=self._settings.config.kernels.start_timeout_seconds,
+        )
+        try:
+            kernel = await self._tasks.start(run_kernel, self._context, launch)
+        except BaseException:
+            berth.delete()
+            raise
+        return BerthedKernel(kernel, berth)
+
+    async def keep_warm(self) -> None:
+        """Runs for the server's life: replaces what was taken, after a pause that the first cell gets for itself."""
+        config = self._settings.config
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while len(self._warm) < config.sessions.warm_pool_size:
+                self._filling = True
+                try:
+                    self._warm.append(await self.start(self._settings.policy.default_flavor))
+                except ServerError as exc:
+                    log.error("a warm kernel could not be started", error=exc.message, **exc.context)
+                    self._filling = False
+                    await self._announce()
+                    await anyio.sleep(RETRY_SECONDS)
+                finally:
+                    self._filling = False
+                await self._announce()
+            await self._wanted.wait()
+            await anyio.sleep(config.kernels.refill_delay_seconds)
+
+    async def _announce(self) -> None:
+        async with self._arrived:
+            self._arrived.notify_all()

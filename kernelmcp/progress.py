@@ -1,0 +1,55 @@
+"""Waits for an execution, and meanwhile shows the client its new output.
+
+Above: tools. Below: executions, mcp's progress notifications.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from mcp.server.mcpserver import Context
+
+from kernelmcp.executions import Execution, Listener
+
+# At most ten notifications a second: more is noise to a person and work for a client.
+INTERVAL_SECONDS = 0.1
+
+
+async def wait_for(execution: Execution, seconds: float, context: Context[Any, Any]) -> None:
+    """Until it is over, or `seconds` have passed."""
+    if execution.done.is_set():
+        return
+    meta = context.request_context.meta
+    wants_progress = bool(meta) and meta.get("progress_token", meta.get("progressToken")) is not None
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            if wants_progress:
+                await _report(execution, context)
+            else:
+                await execution.done.wait()
+
+
+async def _report(execution: Execution, context: Context[Any, Any]) -> None:
+    number = 0
+    with execution.listening() as listener:
+        done = asyncio.ensure_future(execution.done.wait())
+        try:
+            while not done.done():
+                await _wait_for_news(listener, done)
+                if text := listener.take():
+                    number += 1
+                    await context.report_progress(number, None, text)
+                    # What comes meanwhile is one message.
+                    await asyncio.wait([done], timeout=INTERVAL_SECONDS)
+        finally:
+            done.cancel()
+        if text := listener.take():
+            await context.report_progress(number + 1, None, text)
+
+
+async def _wait_for_news(listener: Listener, done: "asyncio.Future[Any]") -> None:
+    news = asyncio.ensure_future(listener.has_news.wait())
+    try:
+        await asyncio.wait([news, done], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        news.cancel()

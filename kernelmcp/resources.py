@@ -1,0 +1,101 @@
+"""The MCP resources: everything that a result's `uri` names, and the sessions with their transcripts.
+
+Above: app. Below: registry.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Callable
+from typing import Any
+
+import anyio.to_thread
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+
+from kernelmcp.errors import ServerError
+from kernelmcp.executions import Execution
+from kernelmcp.images import IMAGE_TYPES
+from kernelmcp.registry import Caller, Registry
+from kernelmcp.sessions import Session
+from kernelmcp.tools import describe
+
+Ctx = Context[Any, Any]
+EXECUTION = "kernelmcp://executions/{execution_id}"
+SESSION = "kernelmcp://sessions/{session_id}"
+
+
+class Resources:
+    """The resource functions of one server."""
+
+    def __init__(self, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
+        self._registry = registry
+        self._caller = caller
+
+    def register(self, server: MCPServer[Any]) -> None:
+        server.resource("kernelmcp://sessions", name="sessions", title="Sessions", mime_type="application/json",
+                        description="Your sessions.")(self.sessions)
+        server.resource(SESSION, name="session", title="Session", mime_type="application/json",
+                        description="One session.")(self.session)
+        server.resource(SESSION + "/notebook", name="notebook", title="Notebook of a session",
+                        mime_type="application/x-ipynb+json", description="Every execution of a session.")(self.notebook)
+        for part, what in (
+            ("stdout", "Everything an execution printed."),
+            ("stderr", "Everything an execution printed to stderr."),
+            ("result", "The text form of the last expression's value."),
+            ("error", "The traceback."),
+        ):
+            server.resource(f"{EXECUTION}/{part}", name=part, description=what)(getattr(self, part))
+        server.resource(EXECUTION + "/outputs/{n}", name="output", mime_type="application/octet-stream",
+                        description="A displayed object: a picture as it is, anything else as a JSON mime bundle.",
+                        )(self.output)
+
+    # `sessions` has no parameters, so mcp passes it no context: on stdio there is one caller.
+    async def sessions(self) -> str:
+        chosen = self._registry.all(self._caller(Context()))
+        return json.dumps({"sessions": await anyio.to_thread.run_sync(lambda: [describe(one) for one in chosen])})
+
+    async def session(self, session_id: str, ctx: Ctx) -> str:
+        session = self._session(session_id, ctx)
+        return json.dumps(await anyio.to_thread.run_sync(describe, session))
+
+    async def notebook(self, session_id: str, ctx: Ctx) -> str:
+        return self._session(session_id, ctx).transcript.to_json()
+
+    async def stdout(self, execution_id: str, ctx: Ctx) -> str:
+        return self._execution(execution_id, ctx).outputs.stdout.read()
+
+    async def stderr(self, execution_id: str, ctx: Ctx) -> str:
+        return self._execution(execution_id, ctx).outputs.stderr.read()
+
+    async def result(self, execution_id: str, ctx: Ctx) -> str:
+        return self._execution(execution_id, ctx).outputs.result or ""
+
+    async def error(self, execution_id: str, ctx: Ctx) -> str:
+        error = self._execution(execution_id, ctx).error
+        return (error.traceback or f"{error.name}: {error.value}") if error else ""
+
+    async def output(self, execution_id: str, n: str, ctx: Ctx) -> str | bytes:
+        displays = self._execution(execution_id, ctx).outputs.displays
+        if not n.isdecimal() or int(n) >= len(displays):
+            raise ResourceNotFoundError(f"execution {execution_id!r} has no output {n!r}, it has {len(displays)}")
+        data = displays[int(n)].data
+        for mime in IMAGE_TYPES:
+            if isinstance(encoded := data.get(mime), str):
+                try:
+                    return base64.b64decode(encoded)
+                except binascii.Error:
+                    break
+        return json.dumps(data)
+
+    def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
+        try:
+            return self._registry.execution(self._caller(ctx), execution_id)
+        except ServerError as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc
+
+    def _session(self, session_id: str, ctx: Ctx) -> Session:
+        try:
+            return self._registry.get(self._caller(ctx), session_id)
+        except ServerError as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc

@@ -1,0 +1,31 @@
+"""The languages a session can run. Above: tools. Below: the kernelspec."""
+
+from typing import Any
+
+from kernelmcp.config import Settings
+from kernelmcp.kernel import find_kernelspec
+from kernelmcp.models import RuntimeInfo
+
+NOT_YET = "not available in this version"
+
+
+def runtimes(settings: Settings) -> list[RuntimeInfo]:
+    spec = find_kernelspec(settings.config.kernels.kernelspec)
+    return [
+        {
+            "name": "python",
+            "version": _version(spec),
+            "description": (spec or {}).get("display_name") or "no such kernelspec is installed",
+            "available": spec is not None,
+        },
+        {"name": "javascript", "version": None, "description": NOT_YET, "available": False},
+        {"name": "shell", "version": None, "description": NOT_YET, "available": False},
+    ]
+
+
+def _version(spec: dict[str, Any] | None) -> str | None:
+    metadata = (spec or {}).get("metadata")
+    version = metadata.get("language_version") if isinstance(metadata, dict) else None
+    return version if isinstance(version, str) else None
+
+

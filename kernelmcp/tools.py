@@ -1,0 +1,262 @@
+"""The MCP tools. Each finds the session, calls, and converts; what they do is elsewhere.
+
+Above: app. Below: registry, sessions, progress, results. Docstrings are written for the model that reads them.
+"""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+import anyio
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from kernelmcp import models
+from kernelmcp.config import Flavor, Settings
+from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.errors import InvalidArgument
+from kernelmcp.executions import Execution
+from kernelmcp.progress import wait_for
+from kernelmcp.registry import LOCAL, Caller, Registry, mint_handle
+from kernelmcp.results import to_result
+from kernelmcp.runtimes import runtimes
+from kernelmcp.sessions import Session
+from kernelmcp.usage import directory_bytes, tree_memory_mb
+
+Ctx = Context[Any, Any]
+SessionId = Annotated[
+    str | None,
+    Field(description="The session to use: an id from an earlier result, or a name of your own. Leave it out for your "
+          "own default session."),
+]
+Timeout = Annotated[
+    float | None,
+    Field(gt=0, description="Seconds after which the cell is interrupted. Variables are kept. Leave it out for the "
+          "server's limit."),
+]
+ExecutionId = Annotated[str, Field(description="The execution_id of an earlier result.")]
+# After a cancel: the kernel's grace, and a little for the answer to arrive.
+CANCEL_MARGIN_SECONDS = 2.0
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+RUNS_CODE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+MAKES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+
+class Tools:
+    """The tool functions of one server."""
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._process_default = mint_handle()
+
+    def caller(self, context: Ctx) -> Caller:
+        """Who calls. On stdio that is whoever started the process, and the process has one default session."""
+        return Caller(LOCAL, self._process_default)
+
+    # -- executions ---------------------------------------------------------------------------------------------
+
+    async def execute_code(
+        self,
+        code: Annotated[str, Field(description="The cell to run.")],
+        ctx: Ctx,
+        language: Literal["python", "javascript", "shell"] = "python",
+        session_id: SessionId = None,
+        timeout: Timeout = None,
+        event: Annotated[
+            dict[str, Any] | None, Field(description="Not available in this version.")
+        ] = None,
+    ) -> Annotated[CallToolResult, models.ExecutionResult]:
+        """Run code in a persistent, sandboxed Jupyter kernel (CPython in WebAssembly, IPython shell).
+
+        Variables, imports and files stay between calls of the same session. The last expression's value is the
+        result; what is printed, displayed (pictures too) or raised comes back. Top-level await works. The working
+        directory is /workspace. There is no network and no access to this machine. A long cell answers with status
+        "running" and an execution_id: wait for it with get_execution.
+        """
+        _check_available(language, event)
+        limit = self._settings.policy.execution_timeout_seconds
+        session, created = self._registry.find_or_create(self.caller(ctx), session_id)
+        execution = session.submit(_checked_code(code), min(timeout or limit, limit))
+        execution.session_created = created
+        try:
+            await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
+        except asyncio.CancelledError:
+            # The client gave up on the call: its cell must not go on. Others in the queue do.
+            session.interrupt(execution)
+            raise
+        return await self._result(execution, ctx)
+
+    async def get_execution(
+        self,
+        execution_id: ExecutionId,
+        ctx: Ctx,
+        wait_seconds: Annotated[float, Field(ge=0, description="How long to wait for its end, seconds.")] = 10,
+    ) -> Annotated[CallToolResult, models.ExecutionResult]:
+        """Get an execution's state and output, waiting for its end up to wait_seconds. Use it when execute_code
+        answered with status "running"."""
+        execution = self._registry.execution(self.caller(ctx), execution_id)
+        await wait_for(execution, min(wait_seconds, self._settings.config.sessions.inline_wait_seconds), ctx)
+        return await self._result(execution, ctx)
+
+    async def _result(self, execution: Execution, ctx: Ctx) -> CallToolResult:
+        if execution.failure is not None:
+            raise execution.failure
+        return await to_result(execution, self._settings.policy.output_budget_chars, ctx.protocol_version)
+
+    async def cancel_execution(
+        self, ctx: Ctx, session_id: SessionId = None, execution_id: ExecutionId | None = None
+    ) -> Annotated[CallToolResult, models.CancelResult]:
+        """Interrupt a running cell, or take a waiting one from the queue. Variables are kept. Without execution_id:
+        whatever runs in the session now."""
+        caller = self.caller(ctx)
+        if execution_id is not None:
+            execution: Execution | None = self._registry.execution(caller, execution_id)
+            session = self._registry.get(caller, execution.session_id)
+            if session_id is not None and session_id != session.id:
+                raise InvalidArgument(
+                    f"execution {execution_id!r} is not of session {session_id!r}", "Leave session_id out."
+                )
+        else:
+            session = self._registry.get(caller, session_id)
+            execution = session.current
+        cancelled = execution is not None and session.interrupt(execution)
+        if execution is not None:
+            with anyio.move_on_after(self._settings.config.kernels.interrupt_grace_seconds + CANCEL_MARGIN_SECONDS):
+                await execution.done.wait()
+        result: models.CancelResult = {
+            "session_id": session.id,
+            "execution_id": execution.id if execution else None,
+            "cancelled": cancelled,
+            "status": execution.status if execution else None,
+        }
+        return structured_result(result, "Cancelled." if cancelled else "Nothing was running.")
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    async def create_session(
+        self,
+        ctx: Ctx,
+        language: Literal["python", "javascript", "shell"] = "python",
+        session_id: SessionId = None,
+        flavor: Annotated[Flavor | None, Field(description="How much memory the session may use.")] = None,
+    ) -> Annotated[CallToolResult, models.CreateSessionResult]:
+        """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
+        that must not mix with other work, or that needs more memory."""
+        _check_available(language, None)
+        session, created = self._registry.find_or_create(self.caller(ctx), session_id or mint_handle(), flavor)
+        result: models.CreateSessionResult = {
+            "session_id": session.id,
+            "language": session.language,
+            "flavor": session.flavor,
+            "created": created,
+            "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
+        }
+        return structured_result(result, f"Session {session.id} {'is ready' if created else 'existed already'}.")
+
+    async def get_sessions(
+        self, ctx: Ctx, session_id: SessionId = None
+    ) -> Annotated[CallToolResult, models.SessionList]:
+        """List your sessions, or describe one."""
+        caller = self.caller(ctx)
+        chosen = [self._registry.get(caller, session_id)] if session_id else self._registry.all(caller)
+        sessions = await anyio.to_thread.run_sync(lambda: [describe(session) for session in chosen])
+        lines = [f"{info['session_id']}: {info['state']}, {info['execution_count']} executions" for info in sessions]
+        return structured_result({"sessions": sessions}, "\n".join(lines) or "There are no sessions.")
+
+    async def stop_session(
+        self, session_id: Annotated[str, Field(description="The session to stop.")], ctx: Ctx
+    ) -> Annotated[CallToolResult, models.StopResult]:
+        """End a session's processes. Its variables are lost; its files and transcript are kept, and the next call
+        starts it again."""
+        session = self._registry.get(self.caller(ctx), session_id)
+        stopped = await session.stop()
+        return structured_result({"session_id": session.id, "stopped": stopped}, "Stopped; its files are kept.")
+
+    async def destroy_session(
+        self, session_id: Annotated[str, Field(description="The session to delete.")], ctx: Ctx
+    ) -> Annotated[CallToolResult, models.DestroyResult]:
+        """Delete a session with everything it has: variables, files, transcript. This cannot be undone."""
+        session = self._registry.get(self.caller(ctx), session_id)
+        await self._registry.destroy(session)
+        return structured_result({"session_id": session.id, "destroyed": True}, "Destroyed.")
+
+    async def reset_workspace(
+        self,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        scope: Annotated[
+            Literal["all", "variables", "files"], Field(description="What to clear: variables, files, or both.")
+        ] = "all",
+    ) -> Annotated[CallToolResult, models.ResetResult]:
+        """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
+        what runs in the session."""
+        session, _ = self._registry.find_or_create(self.caller(ctx), session_id)
+        variables, files = scope != "files", scope != "variables"
+        await session.reset(variables=variables, files=files)
+        result: models.ResetResult = {
+            "session_id": session.id, "variables_cleared": variables, "files_deleted": files,
+        }
+        cleared = {"all": "Variables and files are", "variables": "Variables are", "files": "Files are"}[scope]
+        return structured_result(result, f"{cleared} cleared.")
+
+    async def list_runtimes(self) -> Annotated[CallToolResult, models.RuntimeList]:
+        """List the languages that can be run, with their versions."""
+        found = runtimes(self._settings)
+        lines = [f"{runtime['name']}: {runtime['description']}" for runtime in found]
+        return structured_result({"runtimes": found}, "\n".join(lines))
+
+    # -- registration -------------------------------------------------------------------------------------------
+
+    def all(self) -> list[ContractTool]:
+        tools = [
+            contract_tool(self.execute_code, "Run code", RUNS_CODE),
+            contract_tool(self.get_execution, "Get an execution", READ_ONLY),
+            contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
+            contract_tool(self.create_session, "Create a session", MAKES),
+            contract_tool(self.get_sessions, "List sessions", READ_ONLY),
+            contract_tool(self.stop_session, "Stop a session", DESTROYS),
+            contract_tool(self.destroy_session, "Destroy a session", DESTROYS),
+            contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
+            contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
+        ]
+        enabled = self._settings.config.tools.enabled
+        return [tool for tool in tools if enabled is None or tool.name in enabled]
+
+
+def describe(session: Session) -> models.SessionInfo:
+    """Blocking: it looks at the file system and at /proc."""
+    return {
+        "session_id": session.id,
+        "state": session.state,
+        "language": session.language,
+        "flavor": session.flavor,
+        "created_at": session.created_at,
+        "last_used_at": session.last_used_at,
+        "execution_count": session.execution_count,
+        "memory_mb": tree_memory_mb(session.kernel_pid),
+        "workspace_bytes": directory_bytes(session.workspace),
+    }
+
+
+def _check_available(language: str, event: Any) -> None:
+    if language != "python":
+        raise InvalidArgument(
+            f"language {language!r} is not available in this version of kernelmcp", 'Use language "python".',
+            argument="language",
+        )
+    if event is not None:
+        raise InvalidArgument("event is not available in this version of kernelmcp", "Leave it out.", argument="event")
+
+
+def _checked_code(code: str) -> str:
+    if "\0" in code:
+        raise InvalidArgument(
+            "code contains a NUL character, and Python source cannot", r'Write "\x00" inside a string instead.',
+            argument="code",
+        )
+    return code
+
+

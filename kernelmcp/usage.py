@@ -1,0 +1,41 @@
+"""What a session uses up: memory of a process tree, bytes of a directory. Blocking; called in a worker thread."""
+
+import os
+from pathlib import Path
+
+import psutil
+
+
+def tree_memory_mb(pid: int | None) -> float:
+    """Resident memory of a process and its descendants, MiB; 0 when it is gone."""
+    if pid is None:
+        return 0.0
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0.0
+    total = 0
+    for process in tree:
+        try:
+            total += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return round(total / 2**20, 1)
+
+
+def directory_bytes(path: Path | None) -> int:
+    """Sizes of the files below a directory; symbolic links are not followed."""
+    total = 0
+    pending = [path] if path is not None else []
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(Path(entry.path))
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
+        except OSError:  # it went away while we looked
+            continue
+    return total
