@@ -1,13 +1,12 @@
 """Hatchling's hook: builds the guest's runtime before a wheel (an editable one too) is packed.
 
-Below: `kernels/kernelmcp_kernel/build.py`, loaded by its path, since nothing of ours is installed yet.
+Below: `kernelmcp_kernel.build`, taken from the source tree, since nothing of ours is installed yet.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -15,18 +14,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 class RuntimeBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        package_dir = Path(self.root) / "kernels" / "kernelmcp_kernel"
-        build = _load(package_dir / "build.py")
+        sources = Path(self.root) / "kernels"
+        sys.path.insert(0, str(sources))  # in the build's own process, which ends with the build
+        from kernelmcp_kernel.build import build_runtime
+        from kernelmcp_kernel.identity import BuildError
+
         try:
-            build.build_runtime(package_dir, self.app.display_info)
-        except build.BuildError as error:
+            build_runtime(sources / "kernelmcp_kernel", self.app.display_info)
+        except BuildError as error:
             self.app.abort(f"kernelmcp: {error}")
-
-
-def _load(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("kernelmcp_build", file)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -1,4 +1,4 @@
-"""Checks the types of the JavaScript hosts: fetches the locked TypeScript once into .cache/, then runs tsc on tsconfig.json."""
+"""Checks the types of the JavaScript hosts with the locked TypeScript, which it fetches once into .cache/."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernelmcp_kernel.build import node_binary, npm_ci
+from kernelmcp_kernel.build import npm_ci
+from kernelmcp_kernel.identity import node_binary
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "kernels" / "package-lock.json"
