@@ -1,0 +1,77 @@
+"""`kernelmcp install claude-desktop`: adds the server to the client's configuration and keeps what is there.
+
+Above: cli. Below: the client's JSON file.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SERVER_NAME = "kernelmcp"
+
+
+def config_file(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where Claude Desktop reads its configuration."""
+    if platform == "darwin":
+        base = Path(environ.get("HOME", "~")).expanduser() / "Library" / "Application Support"
+    elif platform == "win32":
+        base = Path(environ.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+    else:
+        base = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".config")
+    return base / "Claude" / "claude_desktop_config.json"
+
+
+def entry() -> dict[str, Any]:
+    """The command with its full path: a desktop application does not have the shell's PATH."""
+    script = Path(sys.executable).with_name("kernelmcp")
+    if script.exists():
+        return {"command": str(script), "args": []}
+    return {"command": sys.executable, "args": ["-m", "kernelmcp"]}
+
+
+def merge(text: str | None) -> str:
+    """The configuration with our entry in it. Raises ValueError when the text is not a configuration."""
+    config: Any = json.loads(text) if text and text.strip() else {}
+    if not isinstance(config, dict) or not isinstance(config.setdefault("mcpServers", {}), dict):
+        raise ValueError('it must be a JSON object, and its "mcpServers" one too')
+    ours = config["mcpServers"].setdefault(SERVER_NAME, {})
+    if not isinstance(ours, dict):
+        raise ValueError(f'its "mcpServers.{SERVER_NAME}" must be a JSON object')
+    # Update, not replace: a person may have added "env".
+    ours.update(entry())
+    return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+
+
+def main(client: str, *, dry_run: bool, file: Path | None = None) -> int:
+    file = file or config_file()
+    old = file.read_text("utf-8-sig") if file.exists() else None
+    try:
+        new = merge(old)
+    except ValueError as exc:
+        print(f"kernelmcp: {file} was left alone: {exc}. Correct it and try again.", file=sys.stderr)
+        return 1
+    if dry_run:
+        print(f"# would write {file}\n{new}", end="")
+        return 0
+    if old is not None and json.loads(old or "{}") == json.loads(new):
+        print(f"{file} has the server already.")
+        return 0
+    _replace(file, new)
+    print(f"Added {SERVER_NAME} to {file}. Restart {client.replace('-', ' ').title()} to use it.")
+    return 0
+
+
+def _replace(file: Path, text: str) -> None:
+    """As a whole or not at all, with the old one beside it."""
+    file = file.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.kernelmcp")
+    draft.write_text(text, "utf-8")
+    if file.exists():
+        shutil.copy2(file, file.with_name(f"{file.name}.bak"))
+        shutil.copymode(file, draft)
+    os.replace(draft, file)

@@ -1,0 +1,64 @@
+"""A real server, as a subprocess on stdio, and a real MCP client to it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from .support import DEADLINE, Connect
+
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def kernelspec() -> str:
+    """The kernel behind the server. Only Jupyter's protocol joins them, so native Python does as well."""
+    return os.environ.get("KERNELMCP_TEST_KERNELSPEC", "python3")
+
+
+@pytest.fixture
+def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "KERNELMCP_HOME": str(tmp_path / "home"),
+        "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
+        "KERNELMCP_KERNELS__KERNELSPEC": kernelspec,
+    }
+
+
+@pytest.fixture
+def connect(server_env: dict[str, str]) -> Connect:
+    """`async with connect(mode="legacy", SESSIONS__INLINE_WAIT_SECONDS="1") as client`."""
+
+    @asynccontextmanager
+    async def connect(mode: str = "legacy", **settings: str) -> AsyncIterator[Client]:
+        env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}
+        server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
+        with anyio.fail_after(DEADLINE):
+            async with Client(server, mode=mode) as client:
+                yield client
+
+    return connect
+
+
+@pytest.fixture
+def server_process(server_env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A bare server process, for what a client would never do."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelmcp"], env=server_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.wait(DEADLINE)

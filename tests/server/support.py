@@ -1,0 +1,29 @@
+"""What the tests share besides fixtures."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import psutil
+from mcp import Client
+
+# Generous: a loaded CI machine starts a kernel in seconds, not milliseconds.
+DEADLINE = 60
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
+    """Whether it became true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def kernels_of(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

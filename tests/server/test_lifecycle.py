@@ -1,0 +1,114 @@
+"""How a server ends, and what it does with a wire that carries rubbish."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from .support import kernels_of, wait_until
+
+INITIALIZE = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}  # fmt: skip
+CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call",
+        "params": {"name": "execute_code", "arguments": {"code": "1 + 1"}}}  # fmt: skip
+SPIN = {"jsonrpc": "2.0", "id": 3, "method": "tools/call",
+        "params": {"name": "execute_code", "arguments": {"code": "while True: pass"}}}  # fmt: skip
+
+
+def send(process: subprocess.Popen[bytes], message: Any) -> None:
+    assert process.stdin
+    process.stdin.write(message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n")
+    process.stdin.flush()
+
+
+def receive(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout
+    return json.loads(process.stdout.readline())
+
+
+def started(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """A server with one session that spins, and a warm kernel."""
+    send(process, INITIALIZE)
+    receive(process)
+    send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+    send(process, CALL)
+    assert receive(process)["result"]["structuredContent"]["result"] == "2"
+    send(process, SPIN)
+    wait_until(lambda: len(kernels_of(process.pid)) >= 2)
+    return kernels_of(process.pid)
+
+
+@pytest.mark.parametrize("how", ["stdin closed", signal.SIGTERM, signal.SIGINT])
+def test_the_server_ends_within_three_seconds_and_leaves_no_process(
+    server_process: subprocess.Popen[bytes], how: object, server_env: dict[str, str]
+) -> None:
+    kernels = started(server_process)
+    begin = time.monotonic()
+    if isinstance(how, signal.Signals):
+        server_process.send_signal(how)
+    else:
+        server_process.stdin.close()
+    assert server_process.wait(10) == 0
+    assert time.monotonic() - begin < 3
+    assert not [kernel for kernel in kernels if kernel.is_running() and kernel.status() != "zombie"]
+    assert list(Path(server_env["KERNELMCP_SERVER__RUNTIME"]).iterdir()) == []
+
+
+def test_no_process_is_left_when_the_server_is_killed(server_process: subprocess.Popen[bytes]) -> None:
+    kernels = started(server_process)
+    server_process.kill()
+    server_process.wait()
+    assert wait_until(lambda: not any(k.is_running() and k.status() != "zombie" for k in kernels), 5)
+
+
+def test_the_next_server_sweeps_what_a_killed_one_left(
+    server_process: subprocess.Popen[bytes], server_env: dict[str, str]
+) -> None:
+    kernels = started(server_process)
+    server_process.kill()
+    server_process.wait()
+    wait_until(lambda: not any(k.is_running() and k.status() != "zombie" for k in kernels), 10)
+    berths = Path(server_env["KERNELMCP_HOME"]) / "berths"
+    runtime = Path(server_env["KERNELMCP_SERVER__RUNTIME"])
+    for lock in [*berths.glob(".*.lock"), *runtime.glob("*/lock")]:
+        os.utime(lock, (0, 0))
+    # The session's berth is recorded and stays; the warm kernel's goes.
+    assert len([path for path in berths.iterdir() if path.is_dir()]) == 2
+    second = subprocess.run(
+        [*server_process.args], env=server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}, stdin=subprocess.DEVNULL
+    )
+    assert second.returncode == 0
+    assert len([path for path in berths.iterdir() if path.is_dir()]) == 1
+    assert list(runtime.iterdir()) == []
+
+
+def test_rubbish_on_the_wire_is_answered_and_does_not_end_the_server(server_process: subprocess.Popen[bytes]) -> None:
+    send(server_process, INITIALIZE)
+    receive(server_process)
+    send(server_process, b"this is not json\n")
+    assert receive(server_process)["error"]["code"] == -32700
+    send(server_process, b'{"jsonrpc": "2.0", "id": 7, "method": 5}\n')
+    assert receive(server_process)["id"] == 7
+    send(server_process, b'{"jsonrpc":"2.0","id":8,"method":"tools/call","params":{"name":"\\ud800"}}\n')
+    assert receive(server_process)["id"] == 8
+    send(server_process, b'{"jsonrpc":"2.0","id":9,"method":"ping","x":"\xff\xfe"}\n')
+    assert receive(server_process)["id"] in (9, None)
+    send(server_process, {"jsonrpc": "2.0", "id": 10, "method": "ping"})
+    assert receive(server_process)["id"] == 10
+
+
+def test_directories_are_private(server_process: subprocess.Popen[bytes], server_env: dict[str, str]) -> None:
+    started(server_process)
+    home = Path(server_env["KERNELMCP_HOME"])
+    directories = [home, home / "sessions", home / "berths", Path(server_env["KERNELMCP_SERVER__RUNTIME"])]
+    directories += [path for path in (*home.glob("berths/*"), *home.glob("sessions/*")) if path.is_dir()]
+    assert {path.stat().st_mode & 0o777 for path in directories} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in home.glob("sessions/*/*")} == {0o600}

@@ -1,0 +1,230 @@
+"""Sessions, errors, resources: through a real client."""
+
+import json
+import signal
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from mcp import Client, MCPError
+
+from .support import Connect
+
+pytestmark = pytest.mark.anyio
+
+
+async def call(client: Client, tool: str, **arguments: object) -> dict:
+    return (await client.call_tool(tool, arguments)).structured_content
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code", "words"),
+    [
+        ("execute_code", {"code": "1", "tiemout": 3}, "INVALID_ARGUMENT", "did you mean 'timeout'"),
+        ("execute_code", {}, "INVALID_ARGUMENT", "'code' is missing"),
+        ("execute_code", {"code": 5}, "INVALID_ARGUMENT", "'code'"),
+        ("execute_code", {"code": "1", "timeout": -1}, "INVALID_ARGUMENT", "greater than 0"),
+        ("execute_code", {"code": "1", "language": "javascript"}, "INVALID_ARGUMENT", "not available in this version"),
+        ("execute_code", {"code": "1", "session_id": "../x"}, "INVALID_ARGUMENT", "is not a session id"),
+        ("execute_code", {"code": "1", "session_id": ".."}, "INVALID_ARGUMENT", "is not a session id"),
+        ("execute_code", {"code": "'\0'"}, "INVALID_ARGUMENT", "NUL"),
+        ("get_execution", {"execution_id": "nope"}, "EXECUTION_NOT_FOUND", "nope"),
+        ("destroy_session", {"session_id": "nope"}, "SESSION_NOT_FOUND", "nope"),
+        ("get_sessions", {"session_id": "nope"}, "SESSION_NOT_FOUND", "nope"),
+        ("create_session", {"flavor": "huge"}, "INVALID_ARGUMENT", "flavor"),
+        ("list_runtimes", {"x": 1}, "INVALID_ARGUMENT", "takes no arguments"),
+    ],
+)
+async def test_bad_calls_say_what_was_wrong_and_what_to_do(
+    connect: Connect, tool: str, arguments: dict, code: str, words: str
+) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        result = await client.call_tool(tool, arguments)
+        assert result.is_error
+        error = result.structured_content["error"]
+        assert error["error_code"] == code
+        assert words in result.content[0].text
+        assert set(error) == {"error_code", "category", "severity", "message", "recovery_suggestions", "context"}
+        assert error["recovery_suggestions"]
+
+
+async def test_the_listed_tools_have_titles_annotations_and_output_schemas(connect: Connect) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {
+            "execute_code", "get_execution", "cancel_execution", "create_session", "get_sessions", "stop_session",
+            "destroy_session", "reset_workspace", "list_runtimes",
+        }  # fmt: skip
+        for tool in tools.values():
+            assert tool.title and tool.description and tool.annotations and tool.output_schema
+            assert tool.annotations.read_only_hint is not None
+            assert tool.input_schema["additionalProperties"] is False
+        assert tools["destroy_session"].annotations.destructive_hint
+
+
+async def test_a_session_is_created_once_and_described(connect: Connect) -> None:
+    async with connect() as client:
+        first = await call(client, "create_session", session_id="work", flavor="small")
+        again = await call(client, "create_session", session_id="work")
+        assert (first["created"], first["flavor"], again["created"]) == (True, "small", False)
+        await call(client, "execute_code", code="open('f', 'w').write('12345')", session_id="work")
+        [info] = (await call(client, "get_sessions", session_id="work"))["sessions"]
+        assert (info["state"], info["execution_count"], info["workspace_bytes"]) == ("idle", 1, 5)
+        assert info["memory_mb"] > 1
+        assert (await call(client, "destroy_session", session_id="work"))["destroyed"]
+        assert (await call(client, "get_sessions"))["sessions"] == []
+
+
+async def test_create_session_without_a_name_mints_one_of_128_bits(connect: Connect) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        made = [(await call(client, "create_session"))["session_id"] for _ in range(2)]
+        assert made[0] != made[1] and min(map(len, made)) >= 32
+
+
+async def test_reset_clears_what_its_scope_says(connect: Connect) -> None:
+    async with connect() as client:
+        setup = "x = 1\nopen('f.txt', 'w').write('hello')"
+        look = "import os\n('x' in globals(), os.path.exists('f.txt'))"
+        for scope, left in (("variables", "(False, True)"), ("files", "(True, False)"), ("all", "(False, False)")):
+            await call(client, "execute_code", code=setup)
+            done = await call(client, "reset_workspace", scope=scope)
+            assert (done["variables_cleared"], done["files_deleted"]) == (scope != "files", scope != "variables")
+            result = await call(client, "execute_code", code=look)
+            assert (result["result"], result["state_lost"]) == (left, False)
+
+
+async def test_reset_cancels_what_runs(connect: Connect) -> None:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="0.3") as client:
+        running = await call(client, "execute_code", code="while True: pass")
+        waiting = await call(client, "execute_code", code="1")
+        await call(client, "reset_workspace")
+        for one in (running, waiting):
+            result = await call(client, "get_execution", execution_id=one["execution_id"], wait_seconds=5)
+            assert result["status"] == "interrupted"
+        assert (await call(client, "execute_code", code="2"))["result"] == "2"
+
+
+async def test_a_killed_kernel_is_reported_at_once_and_replaced(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "execute_code", code="x = 1; open('f', 'w').write('kept')")
+        pid = int((await call(client, "execute_code", code="import os; os.getpid()"))["result"])
+        with anyio.fail_after(5):
+            result = await client.call_tool("execute_code", {"code": "import os; os.kill(os.getpid(), 9)"})
+        content = result.structured_content
+        assert (content["status"], content["exit_code"], content["state_lost"]) == ("dead", 137, True)
+        assert "variables" in result.content[0].text
+        assert not psutil.pid_exists(pid)
+        after = await call(client, "execute_code", code="print(open('f').read()); 'x' in globals()")
+        assert (after["stdout"], after["result"], after["state_lost"]) == ("kept\n", "False", False)
+
+
+async def test_a_kernel_that_died_between_calls_is_reported_by_the_next(connect: Connect) -> None:
+    async with connect() as client:
+        pid = int((await call(client, "execute_code", code="import os; os.getpid()"))["result"])
+        psutil.Process(pid).send_signal(signal.SIGKILL)
+        with anyio.fail_after(10):
+            while (await call(client, "get_sessions"))["sessions"][0]["state"] == "idle":
+                await anyio.lowlevel.checkpoint()
+        result = await client.call_tool("execute_code", {"code": "1"})
+        assert (result.structured_content["status"], result.structured_content["state_lost"]) == ("ok", True)
+        assert "restarted" in result.content[0].text
+
+
+async def test_a_stopped_session_keeps_its_files_and_starts_again(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "execute_code", code="x = 1; open('f', 'w').write('kept')", session_id="s")
+        assert (await call(client, "stop_session", session_id="s"))["stopped"]
+        assert (await call(client, "get_sessions"))["sessions"][0]["state"] == "stopped"
+        result = await call(client, "execute_code", code="open('f').read()", session_id="s")
+        assert (result["result"], result["state_lost"], result["session_created"]) == ("'kept'", True, False)
+
+
+async def test_an_idle_session_is_stopped(connect: Connect) -> None:
+    async with connect(SESSIONS__DEFAULT_TIMEOUT_SECONDS="1") as client:
+        await call(client, "execute_code", code="1")
+        with anyio.fail_after(20):
+            while (await call(client, "get_sessions"))["sessions"][0]["state"] != "stopped":
+                await anyio.lowlevel.checkpoint()
+
+
+async def test_a_named_session_survives_the_server_with_its_files_and_transcript(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
+    async with connect() as client:
+        result = await call(client, "execute_code", code="open('f').read()", session_id="s")
+        assert (result["result"], result["session_created"], result["state_lost"]) == ("'kept'", False, True)
+        read = await client.read_resource("kernelmcp://sessions/s/notebook")
+        sources = [cell["source"] for cell in json.loads(read.contents[0].text)["cells"]]
+        assert sources == ["open('f', 'w').write('kept')", "open('f').read()"]
+
+
+async def test_two_servers_do_not_share_one_session(connect: Connect) -> None:
+    async with connect() as one, connect() as other:
+        await call(one, "execute_code", code="1", session_id="s")
+        error = (await call(other, "execute_code", code="1", session_id="s"))["error"]
+        assert error["error_code"] == "RESOURCE_LIMIT_EXCEEDED"
+
+
+async def test_sessions_beyond_the_limit_are_refused(connect: Connect) -> None:
+    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2", SESSIONS__WARM_POOL_SIZE="0") as client:
+        await call(client, "create_session", session_id="a")
+        await call(client, "create_session", session_id="b")
+        error = (await call(client, "create_session", session_id="c"))["error"]
+        assert error["error_code"] == "RESOURCE_LIMIT_EXCEEDED"
+        await call(client, "destroy_session", session_id="a")
+        assert (await call(client, "create_session", session_id="c"))["created"]
+
+
+async def test_only_the_newest_executions_are_kept(connect: Connect) -> None:
+    async with connect(SESSIONS__KEPT_EXECUTIONS="2") as client:
+        ids = [(await call(client, "execute_code", code=str(i)))["execution_id"] for i in range(4)]
+        assert (await call(client, "get_execution", execution_id=ids[0]))["error"]["error_code"] == "EXECUTION_NOT_FOUND"
+        assert (await call(client, "get_execution", execution_id=ids[3]))["result"] == "3"
+
+
+async def test_a_missing_kernelspec_is_a_clear_error(connect: Connect) -> None:
+    async with connect(KERNELS__KERNELSPEC="no-such-kernel") as client:
+        error = (await call(client, "execute_code", code="1"))["error"]
+        assert error["error_code"] == "KERNEL_START_FAILED"
+        assert "no-such-kernel" in error["message"]
+        assert not (await call(client, "list_runtimes"))["runtimes"][0]["available"]
+
+
+async def test_the_transcript_is_a_valid_notebook(connect: Connect, tmp_path: Path) -> None:
+    import nbformat
+
+    async with connect() as client:
+        await call(client, "execute_code", code="print('hi')\n1", session_id="s")
+        await call(client, "execute_code", code="1/0", session_id="s")
+        read = await client.read_resource("kernelmcp://sessions/s/notebook")
+    notebook = nbformat.reads(read.contents[0].text, as_version=4)
+    nbformat.validate(notebook)
+    assert [output.output_type for output in notebook.cells[0].outputs] == ["stream", "execute_result"]
+    assert notebook.cells[1].outputs[0].ename == "ZeroDivisionError"
+    assert nbformat.read(tmp_path / "home/sessions/s/notebook.ipynb", as_version=4).cells == notebook.cells
+
+
+async def test_every_resource_of_an_execution_can_be_read(connect: Connect) -> None:
+    async with connect("2026-07-28") as client:
+        code = "import sys\nprint('out'); print('err', file=sys.stderr)\ndisplay({'text/html': '<b>'}, raw=True)\n7"
+        result = await call(client, "execute_code", code=code)
+        base = f"kernelmcp://executions/{result['execution_id']}"
+        texts = [(await client.read_resource(f"{base}/{part}")).contents[0].text for part in ("stdout", "stderr", "result")]
+        assert texts == ["out\n", "err\n", "7"]
+        [output] = result["outputs"]
+        assert json.loads((await client.read_resource(output["uri"])).contents[0].text) == {"text/html": "<b>"}
+        sessions = json.loads((await client.read_resource("kernelmcp://sessions")).contents[0].text)
+        assert [one["session_id"] for one in sessions["sessions"]] == [result["session_id"]]
+        with pytest.raises(MCPError):
+            await client.read_resource("kernelmcp://executions/nope/stdout")
+
+
+async def test_the_pool_hides_the_start(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "execute_code", code="1", session_id="first")
+        with anyio.fail_after(30):
+            while (await call(client, "execute_code", code="1", session_id="first"))["status"] != "ok":
+                pass
+        cold_ms = (await call(client, "create_session", session_id="x", flavor="small")) and 0
+        assert cold_ms == 0
