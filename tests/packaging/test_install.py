@@ -1,0 +1,94 @@
+"""What an installation puts where: the kernelspec, the importable packages, the wheel and the source archive."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from jupyter_client.kernelspec import KernelSpecManager
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD_DEADLINE_SECONDS = 120
+
+
+def _python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("package", ["kernelmcp", "kernelmcp_kernel"])
+def test_our_packages_are_importable_from_anywhere(package: str, tmp_path: Path) -> None:
+    assert _python(f"import {package}", tmp_path).returncode == 0
+
+
+def test_kernels_is_not_importable(tmp_path: Path) -> None:
+    done = _python("import kernels", tmp_path)
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'kernels'"
+
+
+def test_the_version_has_one_source() -> None:
+    import kernelmcp
+
+    assert importlib.metadata.version("kernelmcp") == kernelmcp.__version__
+
+
+def test_the_kernelspec_is_found_by_jupyter() -> None:
+    spec = KernelSpecManager().get_kernel_spec("kernelmcp")
+    assert Path(spec.resource_dir) == Path(sys.prefix, "share", "jupyter", "kernels", "kernelmcp")
+    assert spec.argv == ["python", "-m", "kernelmcp_kernel", "-f", "{connection_file}"]
+    assert (spec.display_name, spec.language) == ("Python (kernelmcp sandbox)", "python")
+    assert (spec.interrupt_mode, spec.metadata) == ("message", {"debugger": False})
+    logos = {file.name for file in Path(spec.resource_dir).glob("logo-*")}
+    assert logos == {"logo-32x32.png", "logo-64x64.png", "logo-svg.svg"}
+
+
+def _pack(target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=BUILD_DEADLINE_SECONDS)
+    (archive,) = folder.iterdir()
+    return archive
+
+
+def test_the_wheel_runs_anywhere_and_brings_its_runtime(tmp_path: Path) -> None:
+    wheel = _pack("wheel", tmp_path)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        stamp = json.loads(archive.read("kernelmcp_kernel/_runtime/stamp.json"))
+        image = archive.getinfo("kernelmcp_kernel/_runtime/boot.img").file_size
+    assert stamp["image"][1] == image
+    data = wheel.name.removesuffix("-py3-none-any.whl") + ".data/data"
+    wanted = {
+        "kernelmcp/cli.py",
+        "kernelmcp_kernel/_runtime/pyodide/pyodide.asm.wasm",
+        "kernelmcp_kernel/_runtime/site/IPython/__init__.py",
+        "kernelmcp_kernel/host/main.mjs",
+        "kernelmcp_kernel/inside/kernelmcp_guest/__init__.py",
+        f"{data}/share/jupyter/kernels/kernelmcp/kernel.json",
+    }
+    assert wanted - names == set()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"kernelmcp", "kernelmcp_kernel"}
+
+
+def test_the_source_archive_can_build_itself_and_brings_no_runtime(tmp_path: Path) -> None:
+    with tarfile.open(_pack("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {
+        "LICENSE",
+        "hatch_build.py",
+        "kernels/kernelmcp_kernel/build.py",
+        "kernels/kernelmcp_kernel/host/build.mjs",
+        "kernels/kernelspec/kernel.json",
+        "kernels/package-lock.json",
+        "kernels/requirements-guest.txt",
+        "pyproject.toml",
+    }
+    assert wanted - names == set()
+    assert [name for name in names if "_runtime" in name or "node_modules" in name or name.startswith(".cache")] == []
