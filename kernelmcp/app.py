@@ -2,10 +2,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import anyio
-from mcp.server.mcpserver import MCPServer
 
 import kernelmcp
 from kernelmcp.config import Settings
@@ -13,7 +11,7 @@ from kernelmcp.home import Home
 from kernelmcp.kernel import make_context
 from kernelmcp.pool import Pool
 from kernelmcp.registry import Registry
-from kernelmcp.resources import Resources
+from kernelmcp.resources import Resources, ResourceServer
 from kernelmcp.tools import Tools
 
 INSTRUCTIONS = """\
@@ -25,7 +23,7 @@ CLOSE_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def open_server(settings: Settings, home: Home) -> AsyncIterator[MCPServer[Any]]:
+async def open_server(settings: Settings, home: Home) -> AsyncIterator[ResourceServer]:
     """A server with its kernels. Leaving it ends every kernel."""
     context = make_context()
     try:
@@ -33,7 +31,7 @@ async def open_server(settings: Settings, home: Home) -> AsyncIterator[MCPServer
             pool = Pool(settings, home, context, tasks)
             registry = Registry(settings, home, pool, tasks)
             tools = Tools(settings, registry)
-            server: MCPServer[Any] = MCPServer(
+            server = ResourceServer(
                 settings.config.server.name,
                 title="kernelmcp",
                 version=kernelmcp.__version__,

@@ -164,7 +164,9 @@ def _read(file: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as exc:
-        raise ConfigurationError(f"{file}: cannot be read: {exc.strerror}", "Give the path of a readable file.") from exc
+        raise ConfigurationError(
+            f"{file}: cannot be read: {exc.strerror}", "Give the path of a readable file."
+        ) from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigurationError(f"{file}: is not TOML: {exc}", "Correct the file.") from exc
 

@@ -107,8 +107,11 @@ class Execution:
     def finish_unstarted(self, error: GuestError | None = None) -> None:
         """It never reached a kernel: cancelled while it waited, or no kernel could be started."""
         if error is None:
-            self.finish("interrupted", GuestError("Cancelled", "The execution was cancelled before it began.", ""),
-                        state_lost=False)
+            self.finish(
+                "interrupted",
+                GuestError("Cancelled", "The execution was cancelled before it began.", ""),
+                state_lost=False,
+            )
         else:
             self.finish("dead", error, state_lost=False)
 

@@ -34,8 +34,9 @@ class Berth:
         self.workspace = path / "workspace"
 
     def make(self) -> None:
-        self.workspace.mkdir(mode=0o700, parents=True)
-        (self.path / "tmp").mkdir(mode=0o700)
+        # One by one: mkdir's mode is for the last directory only.
+        for directory in (self.path, self.workspace, self.path / "tmp"):
+            directory.mkdir(mode=0o700)
 
     def take_workspace_of(self, other: "Berth") -> None:
         """Move another berth's files here: one rename over an empty directory, atomic on one file system."""
@@ -98,7 +99,7 @@ def _runtime_root(configured: Path | None) -> Path:
 
 
 def _private_directory(path: Path) -> None:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
         raise ConfigurationError(f"{path} is not a directory of this user", "Set server.runtime to one that is.")
@@ -114,7 +115,8 @@ def open_home(root: Path, runtime_root: Path | None = None) -> Iterator[Home]:
     runtime = runtime_root / secrets.token_hex(4)
     if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
         raise ConfigurationError(
-            f"{runtime_root} is too long for sockets", "Set server.runtime to a shorter path (KERNELMCP_SERVER__RUNTIME)."
+            f"{runtime_root} is too long for sockets",
+            "Set server.runtime to a shorter path (KERNELMCP_SERVER__RUNTIME).",
         )
     runtime.mkdir(mode=0o700)
     lock = Lock(runtime / "lock")

@@ -163,8 +163,13 @@ class Registry:
         directory.mkdir(mode=0o700, exist_ok=True)
         lock = lock_session(directory, record["session_id"])
         session = Session(
-            settings=self._settings, home=self._home, pool=self._pool, tasks=self._tasks,
-            directory=directory, lock=lock, record=record,
+            settings=self._settings,
+            home=self._home,
+            pool=self._pool,
+            tasks=self._tasks,
+            directory=directory,
+            lock=lock,
+            record=record,
         )
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)

@@ -6,12 +6,15 @@ Above: app. Below: registry.
 import base64
 import binascii
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import anyio.to_thread
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp_types import InputRequiredResult
+from pydantic import AnyUrl
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import Execution
@@ -22,7 +25,34 @@ from kernelmcp.tools import describe
 
 Ctx = Context[Any, Any]
 EXECUTION = "kernelmcp://executions/{execution_id}"
+SESSIONS = "kernelmcp://sessions"
 SESSION = "kernelmcp://sessions/{session_id}"
+# What a displayed object is shows only when it is read.
+OUTPUT_TYPE = "application/octet-stream"
+
+
+class ResourceServer(MCPServer[Any]):
+    """mcp gives a resource without parameters no context, and a template one type for all: here are both put right."""
+
+    resources: "Resources"
+
+    async def read_resource(
+        self, uri: AnyUrl | str, context: Ctx | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        if str(uri) == SESSIONS and context is not None:
+            return [ReadResourceContents(await self.resources.list_sessions(context), "application/json")]
+        found = await super().read_resource(uri, context)
+        if not isinstance(found, InputRequiredResult):
+            for item in found:
+                if item.mime_type == OUTPUT_TYPE:
+                    item.mime_type = _type_of(item.content)
+        return found
+
+
+def _type_of(content: str | bytes) -> str:
+    if isinstance(content, str):
+        return "application/json"
+    return "image/png" if content.startswith(b"\x89PNG") else "image/jpeg"
 
 
 class Resources:
@@ -32,13 +62,21 @@ class Resources:
         self._registry = registry
         self._caller = caller
 
-    def register(self, server: MCPServer[Any]) -> None:
-        server.resource("kernelmcp://sessions", name="sessions", title="Sessions", mime_type="application/json",
-                        description="Your sessions.")(self.sessions)
-        server.resource(SESSION, name="session", title="Session", mime_type="application/json",
-                        description="One session.")(self.session)
-        server.resource(SESSION + "/notebook", name="notebook", title="Notebook of a session",
-                        mime_type="application/x-ipynb+json", description="Every execution of a session.")(self.notebook)
+    def register(self, server: ResourceServer) -> None:
+        server.resources = self
+        server.resource(
+            SESSIONS, name="sessions", title="Sessions", mime_type="application/json", description="Your sessions."
+        )(self.sessions)
+        server.resource(
+            SESSION, name="session", title="Session", mime_type="application/json", description="One session."
+        )(self.session)
+        server.resource(
+            SESSION + "/notebook",
+            name="notebook",
+            title="Notebook of a session",
+            mime_type="application/x-ipynb+json",
+            description="Every execution of a session.",
+        )(self.notebook)
         for part, what in (
             ("stdout", "Everything an execution printed."),
             ("stderr", "Everything an execution printed to stderr."),
@@ -46,13 +84,18 @@ class Resources:
             ("error", "The traceback."),
         ):
             server.resource(f"{EXECUTION}/{part}", name=part, description=what)(getattr(self, part))
-        server.resource(EXECUTION + "/outputs/{n}", name="output", mime_type="application/octet-stream",
-                        description="A displayed object: a picture as it is, anything else as a JSON mime bundle.",
-                        )(self.output)
+        server.resource(
+            EXECUTION + "/outputs/{n}",
+            name="output",
+            mime_type=OUTPUT_TYPE,
+            description="A displayed object: a picture as it is, anything else as a JSON mime bundle.",
+        )(self.output)
 
-    # `sessions` has no parameters, so mcp passes it no context: on stdio there is one caller.
     async def sessions(self) -> str:
-        chosen = self._registry.all(self._caller(Context()))
+        raise ResourceNotFoundError("sessions are read through ResourceServer.read_resource")
+
+    async def list_sessions(self, ctx: Ctx) -> str:
+        chosen = self._registry.all(self._caller(ctx))
         return json.dumps({"sessions": await anyio.to_thread.run_sync(lambda: [describe(one) for one in chosen])})
 
     async def session(self, session_id: str, ctx: Ctx) -> str:

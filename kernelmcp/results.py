@@ -122,9 +122,7 @@ def _info(execution: Execution, number: int, display: Display) -> OutputInfo:
     return {"mime_types": list(display.data), "uri": uri(execution, f"outputs/{number}")}
 
 
-def _text(
-    execution: Execution, structured: ExecutionResult, rich: list[tuple[int, Display]], budget: int
-) -> str:
+def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[int, Display]], budget: int) -> str:
     parts = [structured["stdout"].rstrip("\n")]
     if stderr := structured["stderr"].rstrip("\n"):
         parts.append(f"[stderr]\n{stderr}")
@@ -201,8 +199,13 @@ def _links(infos: list[OutputInfo], truncated: dict[str, Truncation]) -> list[Co
         ResourceLink(name=f"all of {name}", uri=cut["uri"], mime_type="text/plain") for name, cut in truncated.items()
     ]
     for info in infos[:MAX_LINKS]:
-        links.append(ResourceLink(name=f"output {info['uri'].rpartition('/')[2]}", uri=info["uri"],
-                                  mime_type=_best_type(info["mime_types"])))
+        links.append(
+            ResourceLink(
+                name=f"output {info['uri'].rpartition('/')[2]}",
+                uri=info["uri"],
+                mime_type=_best_type(info["mime_types"]),
+            )
+        )
     return links
 
 

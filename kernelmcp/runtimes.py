@@ -27,5 +27,3 @@ def _version(spec: dict[str, Any] | None) -> str | None:
     metadata = (spec or {}).get("metadata")
     version = metadata.get("language_version") if isinstance(metadata, dict) else None
     return version if isinstance(version, str) else None
-
-

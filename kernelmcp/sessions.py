@@ -40,8 +40,15 @@ class Session:
     """One session. All methods run in the event loop; `run` is its queue, one task for the session's life."""
 
     def __init__(
-        self, *, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup,
-        directory: Path, lock: Lock, record: dict[str, Any],
+        self,
+        *,
+        settings: Settings,
+        home: Home,
+        pool: Pool,
+        tasks: anyio.abc.TaskGroup,
+        directory: Path,
+        lock: Lock,
+        record: dict[str, Any],
     ) -> None:
         self.id: str = record["session_id"]
         self.principal: str = record["principal"]
@@ -167,9 +174,7 @@ class Session:
             return
         execution.started = time.monotonic()
         lost, self._lost = self._lost, False
-        timer = asyncio.get_running_loop().call_later(
-            execution.timeout_seconds, self.interrupt, execution, "timeout"
-        )
+        timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
 
         def on_output(kind: str, content: dict[str, Any]) -> None:
             if kind == "execute_input":
@@ -339,6 +344,8 @@ class Session:
         if self.transcript.changed and self._directory.exists():
             try:
                 await anyio.to_thread.run_sync(self.transcript.save)
+                if self._berth is not None:
+                    self._write_record(self._berth)
             except OSError as exc:
                 log.error("the transcript could not be written", session=self.id, error=str(exc))
 

@@ -26,13 +26,18 @@ from kernelmcp.usage import directory_bytes, tree_memory_mb
 Ctx = Context[Any, Any]
 SessionId = Annotated[
     str | None,
-    Field(description="The session to use: an id from an earlier result, or a name of your own. Leave it out for your "
-          "own default session."),
+    Field(
+        description="The session to use: an id from an earlier result, or a name of your own. Leave it out for your "
+        "own default session."
+    ),
 ]
 Timeout = Annotated[
     float | None,
-    Field(gt=0, description="Seconds after which the cell is interrupted. Variables are kept. Leave it out for the "
-          "server's limit."),
+    Field(
+        gt=0,
+        description="Seconds after which the cell is interrupted. Variables are kept. Leave it out for the "
+        "server's limit.",
+    ),
 ]
 ExecutionId = Annotated[str, Field(description="The execution_id of an earlier result.")]
 # After a cancel: the kernel's grace, and a little for the answer to arrive.
@@ -65,9 +70,7 @@ class Tools:
         language: Literal["python", "javascript", "shell"] = "python",
         session_id: SessionId = None,
         timeout: Timeout = None,
-        event: Annotated[
-            dict[str, Any] | None, Field(description="Not available in this version.")
-        ] = None,
+        event: Annotated[dict[str, Any] | None, Field(description="Not available in this version.")] = None,
     ) -> Annotated[CallToolResult, models.ExecutionResult]:
         """Run code in a persistent, sandboxed Jupyter kernel (CPython in WebAssembly, IPython shell).
 
@@ -197,7 +200,9 @@ class Tools:
         variables, files = scope != "files", scope != "variables"
         await session.reset(variables=variables, files=files)
         result: models.ResetResult = {
-            "session_id": session.id, "variables_cleared": variables, "files_deleted": files,
+            "session_id": session.id,
+            "variables_cleared": variables,
+            "files_deleted": files,
         }
         cleared = {"all": "Variables and files are", "variables": "Variables are", "files": "Files are"}[scope]
         return structured_result(result, f"{cleared} cleared.")
@@ -244,7 +249,8 @@ def describe(session: Session) -> models.SessionInfo:
 def _check_available(language: str, event: Any) -> None:
     if language != "python":
         raise InvalidArgument(
-            f"language {language!r} is not available in this version of kernelmcp", 'Use language "python".',
+            f"language {language!r} is not available in this version of kernelmcp",
+            'Use language "python".',
             argument="language",
         )
     if event is not None:
@@ -254,9 +260,8 @@ def _check_available(language: str, event: Any) -> None:
 def _checked_code(code: str) -> str:
     if "\0" in code:
         raise InvalidArgument(
-            "code contains a NUL character, and Python source cannot", r'Write "\x00" inside a string instead.',
+            "code contains a NUL character, and Python source cannot",
+            r'Write "\x00" inside a string instead.',
             argument="code",
         )
     return code
-
-

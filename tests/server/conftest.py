@@ -15,7 +15,6 @@ from mcp.client.stdio import StdioServerParameters
 from .support import DEADLINE, Connect
 
 
-
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
