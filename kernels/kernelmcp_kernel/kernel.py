@@ -63,6 +63,7 @@ class SandboxKernel(Kernel):
         self._cell: Cell | None = None
         self._allow_stdin = False
         self._loss: Content = {}
+        self._closed = False
 
     @property
     def kernel_info(self) -> Content:
@@ -70,7 +71,7 @@ class SandboxKernel(Kernel):
         return {
             "protocol_version": "5.4",
             "implementation": self.implementation,
-            "implementation_version": version("kernelmcp"),
+            "implementation_version": "0.1.0",
             "language_info": self.language_info,
             "banner": self.banner,
             "help_links": [],
@@ -93,8 +94,14 @@ class SandboxKernel(Kernel):
         self.close()
         return {"status": "ok", "restart": restart}
 
+    async def _progressively_terminate_all_children(self) -> None:
+        """ipykernel looks for children through psutil (30 ms); ours is the guest, which do_shutdown has ended."""
+
     def close(self) -> None:
-        """End the guest and give up the berth."""
+        """End the guest and give up the berth. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         if hasattr(self, "_slot"):
             self._slot.close()
         self._berth.close()

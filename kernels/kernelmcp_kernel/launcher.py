@@ -46,7 +46,7 @@ def run(connection_file: str) -> None:
         username="kernel",
     )
     shell, stdin, control = (_bind(context, zmq.ROUTER, connection, name) for name in ("shell", "stdin", "control"))
-    iopub = _start_iopub(context, connection, session)
+    iopub = _start_iopub(connection, session)
     _start_heartbeat(connection)
     shell_thread = ShellChannelThread(context, daemon=True)
     shell_thread.shell_stream = ZMQStream(shell, shell_thread.io_loop)
@@ -72,10 +72,8 @@ def run(connection_file: str) -> None:
         loop.start()
     finally:
         kernel.close()
-        iopub.stop()  # joins the thread, which has sent what was queued
-        iopub.close()
-        logging.shutdown()
-        os._exit(0)  # the other threads hold nothing; joining them and closing the context takes 50 ms
+        _send_the_rest(iopub)
+        os._exit(0)  # the other threads hold nothing; joining them takes 50 ms
 
 
 def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connection, name: str) -> zmq.Socket[bytes]:
@@ -94,10 +92,20 @@ def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connec
     return socket
 
 
-def _start_iopub(context: zmq.Context[zmq.Socket[bytes]], connection: Connection, session: Session) -> IOPubThread:
-    thread = IOPubThread(_bind(context, zmq.XPUB, connection, "iopub"), pipe=False, session=session)
+def _start_iopub(connection: Connection, session: Session) -> IOPubThread:
+    # A context of its own, because terminating it is how zmq waits for what is still to be sent.
+    thread = IOPubThread(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), pipe=False, session=session)
     thread.start()
     return thread
+
+
+def _send_the_rest(iopub: IOPubThread) -> None:
+    """Let the clients have what is queued for them, within the linger time."""
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the thread leaves a cancelled task behind, which is noted
+    context = iopub.socket.context
+    iopub.stop()
+    iopub.close()
+    context.term()
 
 
 def _start_heartbeat(connection: Connection) -> None:

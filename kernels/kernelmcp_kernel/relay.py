@@ -6,6 +6,7 @@ client is slow to read; what is dropped is counted and said.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ MAX_MESSAGES = 10_000
 # One cell's pictures, tables and the like together.
 MAX_DISPLAY_CHARS = 256 * 1024 * 1024
 
+# Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
+_COLLECT_SECONDS = 0.03
+_COLLECT_CHARS = 64 * 1024
+
 # How many finished cells may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
 
@@ -32,7 +37,7 @@ Publish = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], None]
 """message type, content, metadata, parent header"""
 
 
-@dataclass
+@dataclass(eq=False)
 class Cell:
     """What is known of one execution: whom its output answers, and how much it has sent."""
 
@@ -50,6 +55,10 @@ class Relay:
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
         self._cells: OrderedDict[str, Cell] = OrderedDict()
+        self._text: list[str] = []
+        self._text_chars = 0
+        self._text_of: tuple[Cell, str] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def open(self, request_id: str, cell: Cell) -> None:
         """Start relaying for a request."""
@@ -58,7 +67,8 @@ class Relay:
             self._cells.popitem(last=False)
 
     def finish(self, cell: Cell) -> None:
-        """Say what was dropped, once, when the cell has ended."""
+        """The cell has ended: send what was collected, and say what was dropped."""
+        self._flush()
         if cell.dropped:
             text = f"\n[kernelmcp] {cell.dropped:,} more outputs of this cell were dropped: over the limit for one cell\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
@@ -71,7 +81,9 @@ class Relay:
             return
         if frame.type == "stream":
             self._stream(cell, frame.content)
-        elif frame.type in DISPLAY_TYPES:
+            return
+        self._flush()  # the order of outputs is the order of the program
+        if frame.type in DISPLAY_TYPES:
             self._display(cell, frame)
         elif frame.type == "error":
             self._error(cell, frame.content)
@@ -86,7 +98,24 @@ class Relay:
             cell.dropped += 1
             return
         cell.stream_chars += len(text)
-        self._publish("stream", {"name": name, "text": text}, {}, cell.parent)
+        if self._text_of != (cell, name):
+            self._flush()
+            self._text_of = (cell, name)
+        self._text.append(text)
+        self._text_chars += len(text)
+        if self._text_chars >= _COLLECT_CHARS:
+            self._flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_COLLECT_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._text_of is not None:
+            cell, name = self._text_of
+            self._publish("stream", {"name": name, "text": "".join(self._text)}, {}, cell.parent)
+        self._text, self._text_chars, self._text_of = [], 0, None
 
     def _display(self, cell: Cell, frame: Frame) -> None:
         content = frame.content

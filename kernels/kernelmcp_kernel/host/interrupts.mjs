@@ -6,6 +6,8 @@ import fs from "node:fs";
 
 const POLL_MS = 10;
 const SIGINT = 2;
+const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see operations.on_stuck_signal
+const STUCK_MS = 200;
 
 export class Interrupts {
   /** @param {number} fd non-blocking @param {(request: number) => void} consumed @param {() => void} tick */
@@ -16,6 +18,7 @@ export class Interrupts {
     this.current = 0; // the request that runs; 0: none
     this.wanted = 0; // the newest request that an interrupt was sent for
     this.polledAt = 0;
+    this.stuckAt = Infinity; // when to say that an interrupt has not got through
     this.bytes = Buffer.alloc(256);
     this.naps = new Int32Array(new SharedArrayBuffer(4));
   }
@@ -41,7 +44,14 @@ export class Interrupts {
       if (now - this.polledAt < POLL_MS) return 0;
       this.polledAt = now;
       this.tick();
-      return this.take() ? SIGINT : 0;
+      if (this.take()) {
+        this.stuckAt = now + STUCK_MS;
+        setImmediate(() => (this.stuckAt = Infinity));
+        return SIGINT;
+      }
+      if (now < this.stuckAt) return 0;
+      this.stuckAt = Infinity;
+      return SIGUSR1;
     };
     return {
       get 0() {

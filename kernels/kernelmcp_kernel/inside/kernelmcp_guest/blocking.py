@@ -69,7 +69,7 @@ def host_call(kind: str, **arguments: Any) -> Any:
 def _read_line(prompt: object, password: bool) -> str:
     if not stdin_allowed:
         raise StdinNotImplementedError(
-            "input() was called, but this client does not support input requests. Pass values in the code instead."
+            "raw_input was called, but this frontend does not support input requests."
         )
     value = host_call("input", prompt=str(prompt), password=password)
     if value == "\x04":  # Ctrl-D, as frontends send it
@@ -96,7 +96,7 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
     waits.append(wait)
     try:
         return _run_until_complete(loop, task)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, JsException):  # a cancellation that crossed JavaScript comes back as its exception
         if wait.interrupted:
             raise KeyboardInterrupt from None
         raise

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 import __main__
+from IPython.core import page, payloadpage
 
 from kernelmcp_guest import absent, blocking, comms, operations
 from kernelmcp_guest.bridge import bridge
@@ -37,6 +38,7 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
+    shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 
 
@@ -92,6 +94,7 @@ def attach(
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, operations.on_interrupt_signal)
+    signal.signal(signal.SIGUSR1, operations.on_stuck_signal)
     loop = asyncio.get_event_loop()
     # The stock handlers end the Node process.
     loop._keyboard_interrupt_handler = lambda: None

@@ -36,10 +36,16 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
         return
     GuestShell.instance().interrupted = True
     task = running.task
-    if task is None or running.cancelled or asyncio.current_task() is task:
+    if task is None or asyncio.current_task() is task:
         raise KeyboardInterrupt
-    running.cancelled = True  # a second interrupt raises: then the event loop itself is held by another task
+    running.cancelled = True
     task.cancel()
+
+
+def on_stuck_signal(signum: int, frame: object) -> None:
+    """SIGUSR1's handler: the event loop has not turned since the cell's task was cancelled, so another task holds it."""
+    if running.active and running.cancelled:
+        raise KeyboardInterrupt
 
 
 def interrupt() -> None:
