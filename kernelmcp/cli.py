@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(parsed.run(parsed))
     except ConfigurationError as exc:
-        print(f"kernelmcp: {exc.to_text()}", file=sys.stderr)
+        sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
         return EXIT_CONFIGURATION
 
 

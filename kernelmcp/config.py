@@ -42,20 +42,20 @@ class StdioSection(Section):
 
 
 class SessionsSection(Section):
-    default_timeout_seconds: float = Field(3600, gt=0)
+    default_timeout_seconds: float = Field(default=3600, gt=0)
     """Idle life of a session's processes, seconds. Files and transcript stay. One hour: a person's coffee break must
     not cost the variables, a forgotten session must not cost 150 MB for a day."""
-    max_sessions_per_client: int = Field(8, ge=1)
+    max_sessions_per_client: int = Field(default=8, ge=1)
     """Sessions with live processes per principal. 8 x 150 MB is about what a laptop spares."""
-    max_sessions: int = Field(32, ge=1)
+    max_sessions: int = Field(default=32, ge=1)
     """Sessions with live processes on the whole server."""
-    warm_pool_size: int = Field(1, ge=0)
+    warm_pool_size: int = Field(default=1, ge=0)
     """Kernels started in advance. One hides the start for one person; each costs about 150 MB."""
-    inline_wait_seconds: float = Field(45, ge=0)
+    inline_wait_seconds: float = Field(default=45, ge=0)
     """How long a call waits for its cell before it answers `running`, seconds. Claude Desktop cuts a call at 60 s."""
-    kept_executions: int = Field(100, ge=1)
+    kept_executions: int = Field(default=100, ge=1)
     """Newest executions per session whose whole output can still be read; older ones answer EXECUTION_NOT_FOUND."""
-    max_queued: int = Field(64, ge=1)
+    max_queued: int = Field(default=64, ge=1)
     """Executions waiting in one session; more are refused, because a client that far ahead is in a loop."""
 
 
@@ -67,13 +67,13 @@ class ToolsSection(Section):
 class KernelsSection(Section):
     kernelspec: str = "kernelmcp"
     """Name of the Jupyter kernelspec that sessions run."""
-    start_timeout_seconds: float = Field(60, gt=0)
+    start_timeout_seconds: float = Field(default=60, gt=0)
     """Until a started kernel must have answered, seconds. A cold start takes about one on an idle machine; the rest is
     for a loaded one and for a first start that builds the boot image."""
-    interrupt_grace_seconds: float = Field(6, gt=0)
+    interrupt_grace_seconds: float = Field(default=6, gt=0)
     """After an interrupt, until the kernel is killed, seconds. The kernel kills a guest that ignores interrupts after
     3 s by itself and answers; the server must wait longer than that."""
-    refill_delay_seconds: float = Field(0.3, ge=0)
+    refill_delay_seconds: float = Field(default=0.3, ge=0)
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
 
 
@@ -102,17 +102,17 @@ class FlavorLimits(Section):
 class Policy(Section):
     """config/policy.toml: what a guest may use up."""
 
-    execution_timeout_seconds: float = Field(300, gt=0)
+    execution_timeout_seconds: float = Field(default=300, gt=0)
     """Wall time of one execution, seconds, after which it is interrupted. Also the most a caller may ask for."""
-    stdout_max_bytes: int = Field(64 * 1024 * 1024, ge=1024)
+    stdout_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Kept of one execution's stdout, bytes; the rest is counted and dropped. It lies on disk beyond 1 MiB."""
-    stderr_max_bytes: int = Field(16 * 1024 * 1024, ge=1024)
+    stderr_max_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
     """The same for stderr."""
-    output_budget_chars: int = Field(20_000, ge=200)
+    output_budget_chars: int = Field(default=20_000, ge=200)
     """Text shown in one result, characters: about 5,000 tokens. The whole stays readable as a resource."""
-    max_outputs: int = Field(1000, ge=1)
+    max_outputs: int = Field(default=1000, ge=1)
     """Displayed objects kept per execution; the rest is counted and dropped."""
-    outputs_max_bytes: int = Field(64 * 1024 * 1024, ge=1024)
+    outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Bytes of displayed objects kept per execution, in memory."""
     flavors: dict[Flavor, FlavorLimits] = {
         "small": FlavorLimits(memory_mb=512),

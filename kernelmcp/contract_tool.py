@@ -6,7 +6,7 @@ Above: tools. Below: mcp's Tool, results. Must not know sessions.
 
 import difflib
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from mcp.server.mcpserver import Context
@@ -63,14 +63,16 @@ def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[st
 def contract_tool(function: ToolFunction, title: str, annotations: ToolAnnotations) -> ContractTool:
     """From a function whose return annotation is `Annotated[CallToolResult, <its structured content>]`."""
     description = "\n".join(line.strip() for line in (function.__doc__ or "").strip().splitlines())
-    tool = ContractTool.from_function(
-        function, title=title, annotations=annotations, description=description, structured_output=True
+    tool = cast(
+        "ContractTool",
+        ContractTool.from_function(
+            function, title=title, annotations=annotations, description=description, structured_output=True
+        ),
     )
     model = tool.fn_metadata.arg_model
-    model.model_config = ConfigDict(**model.model_config, extra="forbid")
+    model.model_config = model.model_config | ConfigDict(extra="forbid")
     model.model_rebuild(force=True)
     tool.parameters = model.model_json_schema(by_alias=True)
-    assert isinstance(tool, ContractTool)
     return tool
 
 

@@ -100,7 +100,7 @@ class Screen:
             self.line(f"{self._green}~ {line}{self._off}")
 
     def result(self, result: CallToolResult) -> None:
-        facts = result.structured_content or {}
+        facts: dict[str, Any] = result.structured_content or {}
         for block in result.content:
             if isinstance(block, TextContent):
                 for line in block.text.splitlines():

@@ -1,4 +1,4 @@
-"""The cells that `kernelmcp demo` sends. `mandelbrot.py`'s code runs in the guest, from its own file beside this one.
+"""The cells that `kernelmcp demo` sends. Longer ones are files of `demo_guest/`, which run in the guest.
 
 Above: demo. Below: nothing.
 """
@@ -20,7 +20,7 @@ class Cell:
 GUEST_DIRECTORY = Path(__file__).parent / "demo_guest"
 
 CELLS = (
-    Cell("A first cell. The last expression is the result", "import sys\nsquares = [n * n for n in range(10)]\nsquares"),
+    Cell("The last expression is the result", "import sys\nsquares = [n * n for n in range(10)]\nsquares"),
     Cell("Variables stay between calls", "print('Python', sys.version.split()[0])\nsum(squares)"),
     Cell(
         "Output streams while the cell runs",

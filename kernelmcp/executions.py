@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from kernelmcp.errors import ServerError
 from kernelmcp.outputs import GuestError, Outputs, guest_error
@@ -82,8 +82,8 @@ class Execution:
     def finish_with_reply(self, reply: dict[str, Any]) -> None:
         """From an execute_reply message (docs/design.md 5 for the metadata)."""
         content = reply["content"]
-        ours = reply.get("metadata", {}).get("kernelmcp") or {}
-        state_lost = bool(ours.get("state_lost"))
+        ours: Any = reply.get("metadata", {}).get("kernelmcp")
+        state_lost = isinstance(ours, dict) and cast("dict[str, Any]", ours).get("state_lost") is True
         self.outputs.execution_count = content.get("execution_count")
         error = self.outputs.error
         if content.get("status") == "ok":

@@ -46,7 +46,7 @@ def shrink(data: bytes, max_bytes: int) -> tuple[str, bytes] | None:
             if image.width * image.height > MAX_PIXELS:
                 return None
             image.load()
-    except Exception:  # whatever a hostile file makes of the decoder
+    except Exception:  # noqa: BLE001  # whatever a hostile file makes of the decoder
         return None
     kind = image.format or "PNG"
     limit = 3 * max_bytes // 4

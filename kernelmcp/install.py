@@ -9,9 +9,10 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 SERVER_NAME = "kernelmcp"
+Config = dict[str, Any]
 
 
 def config_file(platform: str = sys.platform, environ: Mapping[str, str] = os.environ) -> Path:
@@ -36,9 +37,9 @@ def entry() -> dict[str, Any]:
 def merge(text: str | None) -> str:
     """The configuration with our entry in it. Raises ValueError when the text is not a configuration."""
     config: Any = json.loads(text) if text and text.strip() else {}
-    if not isinstance(config, dict) or not isinstance(config.setdefault("mcpServers", {}), dict):
+    if not isinstance(config, dict) or not isinstance(cast("Config", config).setdefault("mcpServers", {}), dict):
         raise ValueError('it must be a JSON object, and its "mcpServers" one too')
-    ours = config["mcpServers"].setdefault(SERVER_NAME, {})
+    ours: Any = cast("Config", config)["mcpServers"].setdefault(SERVER_NAME, {})
     if not isinstance(ours, dict):
         raise ValueError(f'its "mcpServers.{SERVER_NAME}" must be a JSON object')
     # Update, not replace: a person may have added "env".
@@ -52,16 +53,16 @@ def main(client: str, *, dry_run: bool, file: Path | None = None) -> int:
     try:
         new = merge(old)
     except ValueError as exc:
-        print(f"kernelmcp: {file} was left alone: {exc}. Correct it and try again.", file=sys.stderr)
+        sys.stderr.write(f"kernelmcp: {file} was left alone: {exc}. Correct it and try again.\n")
         return 1
     if dry_run:
-        print(f"# would write {file}\n{new}", end="")
+        sys.stdout.write(f"# would write {file}\n{new}")
         return 0
     if old is not None and json.loads(old or "{}") == json.loads(new):
-        print(f"{file} has the server already.")
+        sys.stdout.write(f"{file} has the server already.\n")
         return 0
     _replace(file, new)
-    print(f"Added {SERVER_NAME} to {file}. Restart {client.replace('-', ' ').title()} to use it.")
+    sys.stdout.write(f"Added {SERVER_NAME} to {file}. Restart {client.replace('-', ' ').title()} to use it.\n")
     return 0
 
 

@@ -1,8 +1,8 @@
 """One Jupyter kernel process and our connection to it: start, execute, interrupt, end.
 
-The only module that imports jupyter_client, and the only way from the server to a kernel. One task reads each socket and
-dispatches by the parent's message id; a request is done when its reply *and* its idle status have arrived. A kernel is
-never restarted: it dies, every pending request fails with `KernelDied` at once, and the owner takes a new one.
+The only module that imports jupyter_client, and the only way from the server to a kernel. One task reads each socket
+and dispatches by the parent's message id; a request is done when its reply *and* its idle status have arrived. A kernel
+is never restarted: it dies, every pending request fails with `KernelDied` at once, and the owner takes a new one.
 Above: pool, sessions. Below: jupyter_client, ZMQ. Must not know sessions, MCP, or what a guest is.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.abc
@@ -108,7 +108,7 @@ async def run_kernel(
             await kernel.ended.wait()
             tg.cancel_scope.cancel()
     except Exception as exc:
-        error = exc.exceptions[0] if isinstance(exc, ExceptionGroup) else exc
+        error = cast("Exception", exc.exceptions[0]) if isinstance(exc, ExceptionGroup) else exc
         if started:
             log.exception("kernel connection failed", kernel=launch.name)
         elif isinstance(error, ServerError):
@@ -157,9 +157,9 @@ class Kernel:
                 *START_ADVICE,
             ) from exc
         self.pid = int(getattr(self._manager.provisioner, "pid", 0) or 0)
-        self.shell = self._manager.connect_shell()
-        self.control = self._manager.connect_control()
-        self.iopub = self._manager.connect_iopub()
+        self.shell = cast("zmq.asyncio.Socket", self._manager.connect_shell())
+        self.control = cast("zmq.asyncio.Socket", self._manager.connect_control())
+        self.iopub = cast("zmq.asyncio.Socket", self._manager.connect_iopub())
 
     async def wait_until_ready(self) -> None:
         """Until a request's own reply and idle were seen: then shell answers and iopub is subscribed."""
@@ -229,14 +229,14 @@ class Kernel:
                 await anyio.wait_readable(fd)
             finally:
                 os.close(fd)
-        while await provisioner.poll() is None:
-            await anyio.sleep(EXIT_POLL_SECONDS)
+        while await provisioner.poll() is None:  # after a pidfd: reaps, and is not None at once
+            await anyio.sleep(EXIT_POLL_SECONDS)  # the operating system sends no event
 
     # -- messages -----------------------------------------------------------------------------------------------
 
     def execute(self, code: str, on_output: OnOutput | None, *, silent: bool = False) -> asyncio.Future[dict[str, Any]]:
         """Send an execute_request; the future gives the whole execute_reply message, or raises `KernelDied`."""
-        content = {
+        content: dict[str, Any] = {
             "code": code,
             "silent": silent,
             "store_history": not silent,

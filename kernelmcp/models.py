@@ -3,9 +3,9 @@
 TypedDicts: they become the tools' output schemas, and building one costs nothing on a call's way.
 """
 
-from typing import Any
+from typing import Any, NotRequired
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from kernelmcp.config import Flavor
 from kernelmcp.executions import Status

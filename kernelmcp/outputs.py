@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from kernelmcp.config import Policy
 
@@ -40,9 +40,9 @@ def clean_json(value: Any) -> Any:
         case str():
             return clean(value)
         case list():
-            return [clean_json(item) for item in value]
+            return [clean_json(item) for item in cast("list[Any]", value)]
         case dict():
-            return {clean(key): clean_json(item) for key, item in value.items()}
+            return {clean(key): clean_json(item) for key, item in cast("dict[Any, Any]", value).items()}
         case _:
             return value
 
@@ -57,9 +57,9 @@ class Spool:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._file: tempfile.SpooledTemporaryFile[bytes] | None = None
-        self.size = 0
+        self.size: int = 0
         """Bytes kept."""
-        self.chars = 0
+        self.chars: int = 0
         """Characters kept."""
         self.dropped_chars = 0
 
@@ -184,7 +184,7 @@ class Outputs:
 
     def _execute_result(self, content: dict[str, Any]) -> None:
         text = _as_dict(content.get("data")).get("text/plain")
-        self.result = None if text is None else clean(_joined(text))
+        self.result = None if text is None else clean(joined(text))
         self._add_display("execute_result", content)
 
     def _add_display(self, kind: Literal["display_data", "execute_result"], content: dict[str, Any]) -> None:
@@ -254,15 +254,16 @@ class Outputs:
 
 def guest_error(content: dict[str, Any]) -> GuestError:
     traceback = content.get("traceback")
-    lines = [clean(line) for line in traceback] if isinstance(traceback, list) else []
+    lines = [clean(line) for line in cast("list[Any]", traceback)] if isinstance(traceback, list) else []
     return GuestError(
         clean(content.get("ename", "Error")), clean(content.get("evalue", "")), without_colour("\n".join(lines))
     )
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _joined(value: Any) -> str:
-    return "".join(map(str, value)) if isinstance(value, list) else str(value)
+def joined(value: Any) -> str:
+    """A mime bundle's text may be a list of lines."""
+    return "".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)

@@ -90,7 +90,7 @@ class Registry:
         if session is not None:
             return session, False
         now = datetime.now(UTC).isoformat()
-        record = {
+        record: dict[str, Any] = {
             "session_id": handle,
             "principal": caller.principal,
             "language": "python",
@@ -111,7 +111,7 @@ class Registry:
                 return found
         raise ExecutionNotFound(
             f"there is no execution {execution_id!r}",
-            "Ids come from execute_code. Only the newest executions of a session are kept, and none outlives its server.",
+            "Ids come from execute_code. A session keeps its newest executions only, and none outlives its server.",
             execution_id=execution_id,
         )
 

@@ -13,7 +13,7 @@ from kernelmcp import images
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import EXIT_CODES, GONE, Execution
 from kernelmcp.models import ExecutionResult, OutputInfo, Truncation
-from kernelmcp.outputs import Display, Spool
+from kernelmcp.outputs import Display, Spool, joined
 
 # Claude Desktop refuses results over 1 MB.
 MAX_RESULT_BYTES = 900_000
@@ -144,7 +144,7 @@ def _displayed_text(rich: list[tuple[int, Display]], budget: int) -> list[str]:
         text: Any = display.data.get("text/markdown") or display.data.get("text/plain")
         if display.kind == "execute_result" or display.data.keys() & images.IMAGE_TYPES.keys() or not text:
             continue
-        text = "".join(text) if isinstance(text, list) else str(text)
+        text = joined(text)
         if len(text) > budget:
             break
         budget -= len(text)
@@ -198,14 +198,12 @@ def _links(infos: list[OutputInfo], truncated: dict[str, Truncation]) -> list[Co
     links: list[ContentBlock] = [
         ResourceLink(name=f"all of {name}", uri=cut["uri"], mime_type="text/plain") for name, cut in truncated.items()
     ]
-    for info in infos[:MAX_LINKS]:
-        links.append(
-            ResourceLink(
-                name=f"output {info['uri'].rpartition('/')[2]}",
-                uri=info["uri"],
-                mime_type=_best_type(info["mime_types"]),
-            )
+    links += (
+        ResourceLink(
+            name=f"output {info['uri'].rpartition('/')[2]}", uri=info["uri"], mime_type=_best_type(info["mime_types"])
         )
+        for info in infos[:MAX_LINKS]
+    )
     return links
 
 

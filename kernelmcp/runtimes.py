@@ -24,6 +24,6 @@ def runtimes(settings: Settings) -> list[RuntimeInfo]:
 
 
 def _version(spec: dict[str, Any] | None) -> str | None:
-    metadata = (spec or {}).get("metadata")
-    version = metadata.get("language_version") if isinstance(metadata, dict) else None
+    metadata: dict[str, Any] = (spec or {}).get("metadata") or {}
+    version = metadata.get("language_version")
     return version if isinstance(version, str) else None

@@ -1,7 +1,7 @@
 """MCP over stdin and stdout: lines of JSON, and an end within three seconds.
 
-Pipes and sockets are read in the event loop, without a thread between: that halves what a call costs, and no thread hangs
-in read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. From
+Pipes and sockets are read in the event loop, without a thread between: a call costs less, and no thread hangs in
+read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. From
 `claim` on, fd 1 is stderr: nothing but MCP reaches stdout. Above: cli. Below: app, mcp's dispatcher.
 """
 
@@ -14,7 +14,8 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, Self, cast
 
 import anyio
 import anyio.to_thread
@@ -92,7 +93,7 @@ class Wire:
             except ValueError as exc:
                 await self._refuse(line, str(exc))
 
-    def __aiter__(self) -> Self:
+    def __aiter__(self) -> "Wire":
         return self
 
     async def __anext__(self) -> SessionMessage | Exception:
@@ -117,7 +118,9 @@ class Wire:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
         await self.aclose()
 
     async def _next_line(self) -> bytes:
@@ -150,7 +153,7 @@ class Wire:
             message, code = None, PARSE_ERROR
         else:
             code = INVALID_REQUEST
-        request_id = message.get("id") if isinstance(message, dict) else None
+        request_id: Any = cast("dict[str, Any]", message).get("id") if isinstance(message, dict) else None
         if not isinstance(request_id, str | int):
             request_id = None
         log.warning("refused a message", reason=reason[:200])

@@ -4,10 +4,10 @@ import struct
 import zlib
 from math import log, sin
 
-from IPython.display import Image
+from IPython.display import Image, display  # pyright: ignore[reportUnknownVariableType]
 
 
-def escape(c, limit=80):
+def escape(c: complex, limit: int = 80) -> float | None:
     """How slowly a point escapes, 0 to 1; None for a point of the set."""
     z = 0j
     for n in range(limit):
@@ -17,14 +17,14 @@ def escape(c, limit=80):
     return None
 
 
-def colour(value):
+def colour(value: float | None) -> bytes:
     if value is None:
         return bytes((8, 6, 24))
     return bytes(int(127 + 127 * sin(9 * value**0.5 + phase)) for phase in (4.2, 3.2, 2.0))
 
 
-def png(rows, width):
-    def chunk(kind, data):
+def png(rows: list[bytes], width: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, len(rows), 8, 2, 0, 0, 0)
@@ -39,4 +39,4 @@ upper = [
 ]
 # The set is its own mirror image.
 picture = Image(png(upper + upper[::-1], width), width=width)
-picture
+display(picture)

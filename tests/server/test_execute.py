@@ -66,7 +66,8 @@ async def test_a_guest_exception_is_an_error_result_not_a_protocol_error(connect
         assert content["error"]["name"] == "ZeroDivisionError"
         assert "division by zero" in content["error"]["traceback"]
         assert "\x1b" not in content["error"]["traceback"]
-        assert "before" in result.content[0].text and "ZeroDivisionError" in result.content[0].text
+        assert "before" in result.content[0].text
+        assert "ZeroDivisionError" in result.content[0].text
 
 
 async def test_a_timeout_interrupts_the_cell_and_keeps_the_variables(connect: Connect) -> None:
@@ -182,7 +183,8 @@ async def test_a_large_output_is_cut_and_all_of_it_is_a_resource(connect: Connec
         whole = "".join(f"line {i}\n" for i in range(20000))
         cut = content["truncated"]["stdout"]
         assert cut["total_chars"] == len(whole)
-        assert content["stdout"].startswith("line 0\n") and content["stdout"].endswith("line 19999\n")
+        assert content["stdout"].startswith("line 0\n")
+        assert content["stdout"].endswith("line 19999\n")
         assert len(content["stdout"]) < 21_000
         read = await client.read_resource(cut["uri"])
         assert read.contents[0].text == whole
@@ -206,9 +208,11 @@ PNG = """
 import zlib, struct, random
 def png(side):
     rows = b"".join(b"\\0" + random.randbytes(3 * side) for _ in range(side))
-    def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b"")
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows, 1)) + chunk(b"IEND", b"")
+    return b"\\x89PNG\\r\\n\\x1a\\n" + body
 from IPython.display import Image
 """
 

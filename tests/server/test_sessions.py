@@ -57,7 +57,10 @@ async def test_the_listed_tools_have_titles_annotations_and_output_schemas(conne
             "destroy_session", "reset_workspace", "list_runtimes",
         }  # fmt: skip
         for tool in tools.values():
-            assert tool.title and tool.description and tool.annotations and tool.output_schema
+            assert tool.title
+            assert tool.description
+            assert tool.annotations
+            assert tool.output_schema
             assert tool.annotations.read_only_hint is not None
             assert tool.input_schema["additionalProperties"] is False
         assert tools["destroy_session"].annotations.destructive_hint
@@ -79,7 +82,8 @@ async def test_a_session_is_created_once_and_described(connect: Connect) -> None
 async def test_create_session_without_a_name_mints_one_of_128_bits(connect: Connect) -> None:
     async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
         made = [(await call(client, "create_session"))["session_id"] for _ in range(2)]
-        assert made[0] != made[1] and min(map(len, made)) >= 32
+        assert made[0] != made[1]
+        assert min(map(len, made)) >= 32
 
 
 async def test_reset_clears_what_its_scope_says(connect: Connect) -> None:
