@@ -1,6 +1,7 @@
 // What must be in place before Pyodide loads: stand-ins for the parts of Node that the permission model refuses with an
 // exception. A refused call inside WebAssembly is fatal to the guest, so it gets an errno instead.
 import fs from "node:fs";
+import promises from "node:fs/promises";
 
 const ENOSYS = -52; // Emscripten's errno numbers are WASI's
 const FAILURE = -1;
@@ -30,8 +31,9 @@ function refuseImports(env) {
   }
 }
 
-/** Install the shims; call once, before pyodide.mjs is imported. */
-export function installShims() {
+/** Install the shims; call once, before pyodide.mjs is imported.
+ * @param {Promise<WebAssembly.Module>} compiled Pyodide's main module, which is being compiled while Node loads the rest */
+export function installShims(compiled) {
   // Pyodide asks for process.binding("constants") only to learn the open() flags.
   Object.defineProperty(process, "binding", {
     value: (/** @type {string} */ name) => {
@@ -39,10 +41,18 @@ export function installShims() {
       throw new Error(`process.binding(${name}) is not available in the sandbox`);
     },
   });
+  const { readFile } = promises;
+  const readNoWasm = (/** @type {any} */ file, /** @type {any} */ options) =>
+    String(file).endsWith("/pyodide.asm.wasm") ? Buffer.alloc(0) : readFile(file, options); // 10 MB that nobody needs
+  promises.readFile = /** @type {any} */ (readNoWasm);
   const instantiate = WebAssembly.instantiate;
-  const patched = (/** @type {any} */ source, /** @type {any} */ imports) => {
-    if (imports?.env?._emscripten_system) refuseImports(imports.env);
-    return instantiate.call(WebAssembly, source, imports);
+  const patched = async (/** @type {any} */ source, /** @type {any} */ imports) => {
+    if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
+    refuseImports(imports.env);
+    WebAssembly.instantiate = instantiate;
+    promises.readFile = readFile;
+    const module = await compiled;
+    return { module, instance: await instantiate(module, imports) };
   };
   WebAssembly.instantiate = /** @type {any} */ (patched);
 }

@@ -1,0 +1,342 @@
+"""Speed and memory of kernelmcp beside native ipykernel: interleaved, in one run, so that the ratios mean something.
+
+Absolute figures depend on the machine and on what else it does; each row with a bar compares two things measured a moment
+apart. `--json` prints the same rows for a machine. Exits 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import zmq.asyncio
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.manager import AsyncKernelManager
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+NATIVE, OURS = "python3", "kernelmcp"
+PRINTS = 20_000
+LINES, LINE_CHARS = 200, 100_000  # 20 MB
+
+# What a person or a model interrupts. All must answer within a second, with their variables.
+INTERRUPTIBLE = {
+    "while True: pass": "while True: pass",
+    "time.sleep": "import time; time.sleep(1000)",
+    "await asyncio.sleep": "import asyncio; await asyncio.sleep(1000)",
+    "input()": "input('name? ')",
+    "sum of a generator": "sum(i for i in range(10**12))",
+    "catastrophic regex": "import re; re.match(r'(a+)+$', 'a' * 40 + 'b')",
+}
+# What nothing can interrupt: killed after the grace period, and the reply says so.
+UNINTERRUPTIBLE = {"sum(range(10**11))": "sum(range(10**11))"}
+
+
+@dataclass
+class Row:
+    """One line of the table. `bar` is the largest `ratio` (or, without a native figure, value) that is good enough."""
+
+    what: str
+    unit: str
+    ours: float
+    native: float | None = None
+    bar: float | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        return self.ours / self.native if self.native else None
+
+    @property
+    def held(self) -> bool:
+        return self.bar is None or (self.ratio if self.ratio is not None else self.ours) <= self.bar
+
+
+def p50(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+class Kernel:
+    """A kernel driven by plain jupyter_client."""
+
+    def __init__(self, manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+
+    @property
+    def pid(self) -> int:
+        return int(getattr(self.manager.provisioner, "pid", 0))
+
+    async def run(self, code: str, **options: Any) -> tuple[float, list[dict[str, Any]], dict[str, Any]]:
+        """Milliseconds to the reply, the iopub messages, the reply."""
+        start = time.perf_counter()
+        request = self.client.execute(code, **options)
+        reply = await self.reply(request)
+        elapsed = (time.perf_counter() - start) * 1e3
+        return elapsed, await self.outputs(request), reply
+
+    async def reply(self, request: str) -> dict[str, Any]:
+        while True:
+            message = await self.client.get_shell_msg(timeout=120)
+            if message["parent_header"].get("msg_id") == request:
+                return message
+
+    async def outputs(self, request: str, wait: float = 120) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        while True:
+            message = await self.client.get_iopub_msg(timeout=wait)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            messages.append(message)
+            if message["content"].get("execution_state") == "idle":
+                return messages
+
+    async def ready(self) -> None:
+        """Until a request's own idle is seen; jupyter_client's wait_for_ready would add 0.2 s."""
+        while True:
+            request = self.client.kernel_info()
+            await self.reply(request)
+            try:
+                await self.outputs(request, wait=0.1)
+            except Exception as error:
+                if type(error).__name__ != "Empty":
+                    raise
+            else:
+                return
+
+
+@asynccontextmanager
+async def kernel(context: zmq.asyncio.Context, name: str, folder: Path) -> AsyncIterator[Kernel]:
+    """Start a kernel, and end it."""
+    stem = f"{name}-{time.monotonic_ns() % 10**9}"
+    manager = AsyncKernelManager(
+        kernel_name=name,
+        transport="ipc",
+        ip=str(folder / stem),
+        connection_file=str(folder / f"{stem}.json"),
+        context=context,
+    )
+    with (folder / f"{stem}.log").open("w") as log:
+        await manager.start_kernel(stderr=log)
+    client = manager.client()
+    client.start_channels(hb=False)
+    running = Kernel(manager, client)
+    try:
+        await running.ready()
+        yield running
+    finally:
+        client.stop_channels()
+        await manager.shutdown_kernel(now=True)
+
+
+def uss_mb(pid: int) -> float:
+    """Private memory of a process and its children."""
+    process = psutil.Process(pid)
+    return sum(p.memory_full_info().uss for p in (process, *process.children(recursive=True))) / 1e6
+
+
+class Peak:
+    """The largest resident memory of some processes while a block runs."""
+
+    def __init__(self, pid: int) -> None:
+        root = psutil.Process(pid)
+        self._processes = [root, *root.children(recursive=True)]
+        self.megabytes = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            for process in self._processes:
+                try:
+                    self.megabytes = max(self.megabytes, process.memory_info().rss / 1e6)
+                except psutil.NoSuchProcess:
+                    continue
+            await asyncio.sleep(0.02)
+
+    async def during(self, work: Awaitable[Any]) -> Any:
+        watcher = asyncio.ensure_future(self.watch())
+        try:
+            return await work
+        finally:
+            watcher.cancel()
+
+
+async def measure_start(context: zmq.asyncio.Context, folder: Path, rounds: int) -> tuple[list[Row], float]:
+    times: dict[str, list[float]] = {NATIVE: [], OURS: []}
+    for _ in range(rounds):
+        for name, found in times.items():
+            start = time.perf_counter()
+            async with kernel(context, name, folder) as running:
+                await running.run("x = 0")
+                found.append((time.perf_counter() - start) * 1e3)
+    native = p50(times[NATIVE])
+    return [Row("kernel start to first result, cold", "ms", p50(times[OURS]), native, 1.5)], native
+
+
+async def measure_execute(native: Kernel, ours: Kernel, mcp: Callable[[str], Awaitable[Any]], rounds: int) -> list[Row]:
+    times: dict[str, list[float]] = {"native": [], "ours": [], "mcp": []}
+    for running in (native, ours):
+        await running.run("x = 0")
+    await mcp("x = 0")
+    for _ in range(rounds):
+        times["native"].append((await native.run("x += 1"))[0])
+        times["ours"].append((await ours.run("x += 1"))[0])
+        start = time.perf_counter()
+        await mcp("x += 1")
+        times["mcp"].append((time.perf_counter() - start) * 1e3)
+    base = p50(times["native"])
+    return [
+        Row("execute `x += 1`, jupyter_client, to the reply, p50", "ms", p50(times["ours"]), base, 1.0),
+        Row("execute `x += 1`, MCP over stdio, call to result, p50", "ms", p50(times["mcp"]), base, 2.0),
+    ]
+
+
+async def measure_output(native: Kernel, ours: Kernel) -> list[Row]:
+    rows: list[Row] = []
+    cells = {
+        "20,000 prints": (f"for i in range({PRINTS}): print(i)", "".join(f"{i}\n" for i in range(PRINTS))),
+        "20 MB of text": (f"for i in range({LINES}): print('x' * {LINE_CHARS})", ("x" * LINE_CHARS + "\n") * LINES),
+    }
+    for what, (code, expected) in cells.items():
+        found: dict[str, float] = {}
+        peak = Peak(ours.pid)
+        for running in (native, ours):
+            start = time.perf_counter()
+            _, messages, _ = await (peak.during(running.run(code)) if running is ours else running.run(code))
+            found[running.manager.kernel_name] = (time.perf_counter() - start) * 1e3
+            text = "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
+            if running is ours and text != expected:
+                rows.append(Row(f"{what}: LOST OR OUT OF ORDER", "chars", len(text), len(expected), 0))
+        rows.append(Row(what, "ms", found[OURS], found[NATIVE], note="whole and in order"))
+        rows.append(Row(f"{what}: largest process of the kernel", "MB", peak.megabytes))
+    return rows
+
+
+async def measure_interrupts(ours: Kernel) -> list[Row]:
+    rows: list[Row] = []
+    await ours.run("kept = 41")
+    for what, code in {**INTERRUPTIBLE, **UNINTERRUPTIBLE}.items():
+        request = ours.client.execute(code, allow_stdin=True)
+        await asyncio.sleep(0.5)
+        start = time.perf_counter()
+        await ours.manager.interrupt_kernel()
+        reply = await ours.reply(request)
+        elapsed = (time.perf_counter() - start) * 1e3
+        await ours.outputs(request)
+        _, _, check = await ours.run("kept")
+        lost = "kernelmcp" in reply["metadata"]
+        if what in INTERRUPTIBLE:
+            kept = reply["content"].get("ename") == "KeyboardInterrupt" and check["content"]["status"] == "ok"
+            rows.append(Row(f"interrupt: {what}", "ms", elapsed, bar=1000 if kept else 0, note="state kept"))
+        else:
+            rows.append(Row(f"killed: {what}", "ms", elapsed, bar=10_000 if lost else 0, note="says state_lost"))
+    return rows
+
+
+async def measure_pool(client: Client, native_start: float, rounds: int) -> list[Row]:
+    times: list[float] = []
+    for number in range(rounds):
+        await asyncio.sleep(3)  # the pool refills
+        start = time.perf_counter()
+        await call(client, "x = 0", session_id=f"bench-{number}")
+        times.append((time.perf_counter() - start) * 1e3)
+        await client.call_tool("destroy_session", {"session_id": f"bench-{number}"})
+    return [Row("new session to first result, from the warm pool, MCP", "ms", p50(times), native_start, 0.1)]
+
+
+async def measure_reset(client: Client, rounds: int) -> list[Row]:
+    times: list[float] = []
+    await call(client, "x = 0", session_id="reset")
+    for _ in range(rounds):
+        await asyncio.sleep(3)  # the pool refills
+        start = time.perf_counter()
+        await client.call_tool("reset_workspace", {"session_id": "reset", "scope": "variables"})
+        times.append((time.perf_counter() - start) * 1e3)
+    return [Row("reset of variables, from the warm pool, MCP", "ms", p50(times), bar=50)]
+
+
+async def call(client: Client, code: str, **arguments: Any) -> Any:
+    result = await client.call_tool("execute_code", {"code": code, **arguments})
+    content = result.structured_content
+    if content is None or content["status"] != "ok":
+        raise RuntimeError(f"{code!r} did not run: {result}")
+    return content
+
+
+async def measure(rounds: int) -> list[Row]:
+    rows: list[Row] = []
+    context = zmq.asyncio.Context()
+    context.setsockopt(zmq.RECONNECT_IVL, 5)
+    context.setsockopt(zmq.RCVHWM, 0)
+    with tempfile.TemporaryDirectory(prefix="kmb-") as name:
+        folder = Path(name)
+        start_rows, native_start = await measure_start(context, folder, max(3, rounds // 40))
+        rows += start_rows
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "kernelmcp"],
+            env={**os.environ, "KERNELMCP_HOME": str(folder / "home")},
+        )
+        async with (
+            kernel(context, OURS, folder) as ours,
+            kernel(context, NATIVE, folder) as native,
+            Client(server) as client,
+        ):
+            await ours.run("x = 0")
+            await call(client, "x = 0")
+            rows.append(Row("private memory (USS), kernel process and guest", "MB", uss_mb(ours.pid), bar=150))
+            rows.append(Row("private memory (USS), native ipykernel", "MB", uss_mb(native.pid)))
+            rows += await measure_execute(native, ours, lambda code: call(client, code), rounds)
+            rows += await measure_pool(client, native_start, 5)
+            rows += await measure_reset(client, 5)
+            rows += await measure_output(native, ours)
+            rows += await measure_interrupts(ours)
+    context.destroy(linger=0)
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| what | kernelmcp | native ipykernel | ratio | bar | |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        native = f"{row.native:.1f} {row.unit}" if row.native else ""
+        ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
+        bar = "" if row.bar is None else (f"{row.bar:g}" if row.ratio is not None else f"{row.bar:g} {row.unit}")
+        verdict = row.note if row.held else "MISSED"
+        lines.append(f"| {row.what} | {row.ours:.1f} {row.unit} | {native} | {ratio} | {bar} | {verdict} |")
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    memory = psutil.virtual_memory().total / 2**30
+    system = f"{platform.system()} {platform.release()}, {platform.machine()}"
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {system}, Python {platform.python_version()}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print rows as JSON")
+    parser.add_argument("--rounds", type=int, default=200, help="executions to time (default 200)")
+    options = parser.parse_args()
+    rows = asyncio.run(measure(options.rounds))
+    if options.json:
+        found = [{**asdict(row), "ratio": row.ratio, "held": row.held} for row in rows]
+        print(json.dumps({"machine": machine(), "rows": found}, indent=1))
+    else:
+        print(f"{machine()}, load {os.getloadavg()[0]:.1f}\n\n{table(rows)}")
+    return 0 if all(row.held for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
