@@ -26,7 +26,7 @@ CELLS = (
         "Output streams while the cell runs",
         "import time\nfor step in range(1, 6):\n    print('step', step, 'of 5')\n    time.sleep(0.3)",
     ),
-    Cell("A picture comes back as a picture", (GUEST_DIRECTORY / "mandelbrot.py").read_text("utf-8")),
+    Cell("A picture comes back as a picture", (GUEST_DIRECTORY / "mandelbrot.py").read_text("utf-8") + "picture"),
     Cell("An error is a result", "def half(n):\n    return n / 0\n\nhalf(squares[3])", expected_status="error"),
     Cell("A cell that never ends is interrupted", "while True:\n    pass", timeout=1, expected_status="timeout"),
     Cell("And the variables are still there", "squares[-1], picture.width"),

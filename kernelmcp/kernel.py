@@ -229,8 +229,9 @@ class Kernel:
                 await anyio.wait_readable(fd)
             finally:
                 os.close(fd)
-        while await provisioner.poll() is None:  # after a pidfd: reaps, and is not None at once
-            await anyio.sleep(EXIT_POLL_SECONDS)  # the operating system sends no event
+        # After a pidfd this only reaps. Without one the operating system has no event to wait for.
+        while await provisioner.poll() is None:  # noqa: ASYNC110
+            await anyio.sleep(EXIT_POLL_SECONDS)
 
     # -- messages -----------------------------------------------------------------------------------------------
 

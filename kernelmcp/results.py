@@ -134,6 +134,8 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
     if error := structured["error"]:
         parts.append(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}")
     parts += _notes(execution)
+    if not any(parts) and rich:
+        parts.append(f"[displayed: {', '.join(_best_type(list(display.data)) for _, display in rich[:MAX_LINKS])}]")
     return "\n".join(part for part in parts if part) or "(no output)"
 
 

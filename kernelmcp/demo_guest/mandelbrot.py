@@ -4,7 +4,7 @@ import struct
 import zlib
 from math import log, sin
 
-from IPython.display import Image, display  # pyright: ignore[reportUnknownVariableType]
+from IPython.display import Image
 
 
 def escape(c: complex, limit: int = 80) -> float | None:
@@ -39,4 +39,3 @@ upper = [
 ]
 # The set is its own mirror image.
 picture = Image(png(upper + upper[::-1], width), width=width)
-display(picture)

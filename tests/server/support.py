@@ -22,6 +22,16 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool
     return condition()
 
 
+def kernel_pids() -> list[int]:
+    """The kernels of the servers that this test has started."""
+    return [
+        process.pid
+        for server in psutil.Process().children()
+        for process in server.children()
+        if any(argument.endswith(".json") for argument in process.cmdline())
+    ]
+
+
 def kernels_of(pid: int) -> list[psutil.Process]:
     try:
         return psutil.Process(pid).children(recursive=True)

@@ -1,7 +1,6 @@
 """Sessions, errors, resources: through a real client."""
 
 import json
-import signal
 from pathlib import Path
 
 import anyio
@@ -9,13 +8,19 @@ import psutil
 import pytest
 from mcp import Client, MCPError
 
-from .support import Connect
+from .support import Connect, kernel_pids
 
 pytestmark = pytest.mark.anyio
 
 
 async def call(client: Client, tool: str, **arguments: object) -> dict:
     return (await client.call_tool(tool, arguments)).structured_content
+
+
+async def until_state(client: Client, state: str) -> None:
+    with anyio.fail_after(20):
+        while (await call(client, "get_sessions"))["sessions"][0]["state"] != state:
+            await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize(
@@ -110,26 +115,32 @@ async def test_reset_cancels_what_runs(connect: Connect) -> None:
 
 
 async def test_a_killed_kernel_is_reported_at_once_and_replaced(connect: Connect) -> None:
-    async with connect() as client:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
         await call(client, "execute_code", code="x = 1; open('f', 'w').write('kept')")
-        pid = int((await call(client, "execute_code", code="import os; os.getpid()"))["result"])
-        with anyio.fail_after(5):
-            result = await client.call_tool("execute_code", {"code": "import os; os.kill(os.getpid(), 9)"})
-        content = result.structured_content
+        results: list[dict] = []
+
+        async def spin() -> None:
+            results.append(await call(client, "execute_code", code="print('begun', flush=True)\nwhile True: pass"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(spin)
+            await until_state(client, "busy")
+            [pid] = kernel_pids()
+            psutil.Process(pid).kill()
+            tasks.cancel_scope.deadline = anyio.current_time() + 5
+        [content] = results
         assert (content["status"], content["exit_code"], content["state_lost"]) == ("dead", 137, True)
-        assert "variables" in result.content[0].text
-        assert not psutil.pid_exists(pid)
+        assert "variables" in content["error"]["value"]
         after = await call(client, "execute_code", code="print(open('f').read()); 'x' in globals()")
         assert (after["stdout"], after["result"], after["state_lost"]) == ("kept\n", "False", False)
 
 
 async def test_a_kernel_that_died_between_calls_is_reported_by_the_next(connect: Connect) -> None:
-    async with connect() as client:
-        pid = int((await call(client, "execute_code", code="import os; os.getpid()"))["result"])
-        psutil.Process(pid).send_signal(signal.SIGKILL)
-        with anyio.fail_after(10):
-            while (await call(client, "get_sessions"))["sessions"][0]["state"] == "idle":
-                await anyio.lowlevel.checkpoint()
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        await call(client, "execute_code", code="x = 1")
+        [pid] = kernel_pids()
+        psutil.Process(pid).kill()
+        await until_state(client, "starting")
         result = await client.call_tool("execute_code", {"code": "1"})
         assert (result.structured_content["status"], result.structured_content["state_lost"]) == ("ok", True)
         assert "restarted" in result.content[0].text
@@ -147,9 +158,7 @@ async def test_a_stopped_session_keeps_its_files_and_starts_again(connect: Conne
 async def test_an_idle_session_is_stopped(connect: Connect) -> None:
     async with connect(SESSIONS__DEFAULT_TIMEOUT_SECONDS="1") as client:
         await call(client, "execute_code", code="1")
-        with anyio.fail_after(20):
-            while (await call(client, "get_sessions"))["sessions"][0]["state"] != "stopped":
-                await anyio.lowlevel.checkpoint()
+        await until_state(client, "stopped")
 
 
 async def test_a_named_session_survives_the_server_with_its_files_and_transcript(connect: Connect) -> None:
