@@ -8,7 +8,6 @@ import anyio
 import kernelmcp
 from kernelmcp.config import Settings
 from kernelmcp.home import Home
-from kernelmcp.kernel import make_context
 from kernelmcp.pool import Pool
 from kernelmcp.registry import Registry
 from kernelmcp.resources import Resources, ResourceServer
@@ -23,30 +22,24 @@ CLOSE_SECONDS = 1.0
 
 
 @asynccontextmanager
-async def open_server(settings: Settings, home: Home) -> AsyncIterator[ResourceServer]:
-    """A server with its kernels. Leaving it ends every kernel."""
-    context = make_context()
-    try:
-        async with anyio.create_task_group() as tasks:
-            pool = Pool(settings, home, context, tasks)
-            registry = Registry(settings, home, pool, tasks)
-            tools = Tools(settings, registry)
-            server = ResourceServer(
-                settings.config.server.name,
-                title="kernelmcp",
-                version=kernelmcp.__version__,
-                instructions=INSTRUCTIONS,
-                tools=list(tools.all()),
-                log_level="WARNING",
-            )
-            Resources(registry, tools.caller).register(server)
-            tasks.start_soon(pool.keep_warm)
-            tasks.start_soon(registry.stop_idle)
-            try:
-                yield server
-            finally:
-                with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-                    await registry.close()
-                tasks.cancel_scope.cancel()
-    finally:
-        context.destroy(linger=0)
+async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[ResourceServer]:
+    """A server and its sessions. Leaving it writes what is not written yet."""
+    async with anyio.create_task_group() as tasks:
+        registry = Registry(settings, home, pool, tasks)
+        tools = Tools(settings, registry)
+        server = ResourceServer(
+            settings.config.server.name,
+            title="kernelmcp",
+            version=kernelmcp.__version__,
+            instructions=INSTRUCTIONS,
+            tools=list(tools.all()),
+            log_level="WARNING",
+        )
+        Resources(registry, tools.caller).register(server)
+        tasks.start_soon(registry.stop_idle)
+        try:
+            yield server
+        finally:
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+                await registry.close()
+            tasks.cancel_scope.cancel()

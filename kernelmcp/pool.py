@@ -8,6 +8,8 @@ import asyncio
 import itertools
 import os
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -18,7 +20,7 @@ import zmq.asyncio
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.errors import ServerError
 from kernelmcp.home import Berth, Home
-from kernelmcp.kernel import Kernel, Launch, run_kernel
+from kernelmcp.kernel import Kernel, Launch, make_context, run_kernel
 
 # A kernel that cannot start will not start 20 times a second either.
 RETRY_SECONDS = 5.0
@@ -26,6 +28,20 @@ RETRY_SECONDS = 5.0
 OWN_KERNELSPEC = "kernelmcp"
 
 log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
+    """A pool that is filling. Leaving it ends every kernel, whoever has it."""
+    context = make_context()
+    try:
+        async with anyio.create_task_group() as tasks:
+            pool = Pool(settings, home, context, tasks)
+            tasks.start_soon(pool.keep_warm)
+            yield pool
+            tasks.cancel_scope.cancel()
+    finally:
+        context.destroy(linger=0)
 
 
 @dataclass(frozen=True, eq=False)

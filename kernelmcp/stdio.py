@@ -1,39 +1,24 @@
-"""MCP over stdin and stdout: lines of JSON, and an end within three seconds.
+"""Serves MCP over stdin and stdout: starts everything, and ends it within three seconds.
 
-Pipes and sockets are read in the event loop, without a thread between: a call costs less, and no thread hangs in
-read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. From
-`claim` on, fd 1 is stderr: nothing but MCP reaches stdout. Above: cli. Below: app, mcp's dispatcher.
+The first kernel is spawned before mcp is imported: mcp takes about as long to import as a kernel to boot, and they do
+it side by side. From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout. Above: cli. Below: pool, app, wire.
 """
 
 import asyncio
-import json
+import importlib
 import os
 import signal
-import stat
-import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, cast
 
 import anyio
 import anyio.to_thread
-import structlog
-from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCResponse, jsonrpc_message_adapter
 
-from kernelmcp.app import open_server
 from kernelmcp.config import Settings
-from kernelmcp.home import open_home
+from kernelmcp.home import Home, open_home
+from kernelmcp.pool import open_pool
 
-# A 5 MB cell must pass, with room; beyond this the line is thrown away and answered with an error.
-MAX_LINE_BYTES = 64 * 1024 * 1024
-CHUNK_BYTES = 256 * 1024
 # Everything must be down by then. Clients wait 2 s after closing stdin before they send SIGTERM.
 END_SECONDS = 2.0
-
-log = structlog.get_logger(__name__)
 
 
 def claim() -> tuple[int, int]:
@@ -53,15 +38,24 @@ def serve(settings: Settings) -> int:
     return 0
 
 
-async def _serve(settings: Settings, home: Any, wire_in: int, wire_out: int) -> None:
+async def _serve(settings: Settings, home: Home, wire_in: int, wire_out: int) -> None:
     async with anyio.create_task_group() as tasks:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, tasks.cancel_scope.cancel)
-        async with _open_wire(wire_in, wire_out) as wire, open_server(settings, home) as server:
-            lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]  # mcp's own Client does the same
-            await lowlevel.run(wire, wire, lowlevel.create_initialization_options())
+
+        def end() -> None:
             _watchdog()
+            tasks.cancel_scope.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, end)
+        async with open_pool(settings, home) as pool:
+            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.app", abandon_on_cancel=True)
+            from kernelmcp.app import open_server
+            from kernelmcp.wire import open_wire
+
+            async with open_wire(wire_in, wire_out) as wire, open_server(settings, home, pool) as server:
+                lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
+                await lowlevel.run(wire, wire, lowlevel.create_initialization_options())
+                _watchdog()
         tasks.cancel_scope.cancel()
 
 
@@ -70,160 +64,3 @@ def _watchdog() -> None:
     timer = threading.Timer(END_SECONDS, os._exit, (1,))
     timer.daemon = True
     timer.start()
-
-
-class Wire:
-    """Both of mcp's stream protocols: receive and iterate, send, aclose."""
-
-    def __init__(self, reader: "_Reader", writer: "_Writer") -> None:
-        self._reader = reader
-        self._writer = writer
-        self._buffer = bytearray()
-        self._scanned = 0
-        self._lines: list[bytes] = []
-        self._skipping = False
-
-    async def receive(self) -> SessionMessage | Exception:
-        while True:
-            line = await self._next_line()
-            if not line.strip():
-                continue
-            try:
-                return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-            except ValueError as exc:
-                await self._refuse(line, str(exc))
-
-    def __aiter__(self) -> "Wire":
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def send(self, item: SessionMessage, /) -> None:
-        try:
-            data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        except ValueError:
-            log.exception("a message could not be encoded")
-            if not isinstance(item.message, JSONRPCResponse):
-                return
-            data = _error(item.message.id, -32603, "the result could not be encoded")
-        await self._writer.write(data + b"\n")
-
-    async def aclose(self) -> None:
-        """The wire outlives mcp's streams; `_open_wire` closes it."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def _next_line(self) -> bytes:
-        while True:
-            end = self._buffer.find(b"\n", self._scanned)
-            if end >= 0:
-                line = bytes(self._buffer[:end])
-                del self._buffer[: end + 1]
-                self._scanned = 0
-                if not self._skipping:
-                    return line
-                self._skipping = False
-                continue
-            self._scanned = len(self._buffer)
-            if self._scanned > MAX_LINE_BYTES:
-                if not self._skipping:
-                    await self._writer.write(_error(None, INVALID_REQUEST, "the message is too long") + b"\n")
-                self._skipping = True
-                self._buffer.clear()
-                self._scanned = 0
-            chunk = await self._reader.read()
-            if not chunk:
-                raise anyio.EndOfStream
-            self._buffer += chunk
-
-    async def _refuse(self, line: bytes, reason: str) -> None:
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError):
-            message, code = None, PARSE_ERROR
-        else:
-            code = INVALID_REQUEST
-        request_id: Any = cast("dict[str, Any]", message).get("id") if isinstance(message, dict) else None
-        if not isinstance(request_id, str | int):
-            request_id = None
-        log.warning("refused a message", reason=reason[:200])
-        await self._writer.write(_error(request_id, code, "the message is not valid JSON-RPC in UTF-8") + b"\n")
-
-
-def _error(request_id: str | int | None, code: int, message: str) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": message}}).encode()
-
-
-class _Reader:
-    """Chunks from a file descriptor; b"" at its end."""
-
-    def __init__(self, fd: int, stream: asyncio.StreamReader | None) -> None:
-        self._fd = fd
-        self._stream = stream
-
-    async def read(self) -> bytes:
-        if self._stream is not None:
-            return await self._stream.read(CHUNK_BYTES)
-        return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES, abandon_on_cancel=True)
-
-
-class _Writer:
-    """Whole messages to a file descriptor, in order, with the peer's backpressure."""
-
-    def __init__(self, fd: int, stream: asyncio.StreamWriter | None) -> None:
-        self._fd = fd
-        self._stream = stream
-        self._lock = anyio.Lock()
-
-    async def write(self, data: bytes) -> None:
-        try:
-            if self._stream is not None:
-                self._stream.write(data)
-                await self._stream.drain()
-                return
-            async with self._lock:
-                await anyio.to_thread.run_sync(_write_all, self._fd, data)
-        except (BrokenPipeError, ConnectionResetError) as exc:
-            raise anyio.BrokenResourceError from exc
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _is_private(fd: int) -> bool:
-    """Non-blocking mode belongs to the open file: a pipe's end is ours alone, a terminal is everybody's."""
-    mode = os.fstat(fd).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-
-
-@asynccontextmanager
-async def _open_wire(wire_in: int, wire_out: int) -> AsyncIterator[Wire]:
-    loop = asyncio.get_running_loop()
-    reader = writer = None
-    if _is_private(wire_in):
-        reader = asyncio.StreamReader(limit=CHUNK_BYTES)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(wire_in, "rb", 0))
-    if _is_private(wire_out):
-        transport, protocol = await loop.connect_write_pipe(
-            asyncio.streams.FlowControlMixin, os.fdopen(wire_out, "wb", 0)
-        )
-        writer = asyncio.StreamWriter(transport, protocol, None, loop)
-    try:
-        yield Wire(_Reader(wire_in, reader), _Writer(wire_out, writer))
-    finally:
-        if writer is not None:
-            writer.close()
-        sys.stdout.flush()

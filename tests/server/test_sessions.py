@@ -111,7 +111,10 @@ async def test_reset_cancels_what_runs(connect: Connect) -> None:
         for one in (running, waiting):
             result = await call(client, "get_execution", execution_id=one["execution_id"], wait_seconds=5)
             assert result["status"] == "interrupted"
-        assert (await call(client, "execute_code", code="2"))["result"] == "2"
+        after = await call(client, "execute_code", code="2")
+        while after["status"] == "running":
+            after = await call(client, "get_execution", execution_id=after["execution_id"])
+        assert after["result"] == "2"
 
 
 async def test_a_killed_kernel_is_reported_at_once_and_replaced(connect: Connect) -> None:
