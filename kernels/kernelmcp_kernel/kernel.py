@@ -111,6 +111,20 @@ class SandboxKernel(Kernel):
         self._slot.interrupt()
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
+    def _abort_queues(self, subshell_id: str | None = None) -> None:
+        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does it well; without
+        (which saves a hop for every message), it forgets them one turn of the event loop too early."""
+        if self.shell_channel_thread is not None:
+            super()._abort_queues(subshell_id)
+            return
+        self._aborting = True
+        self.shell_stream.flush()  # takes in what has arrived; each message then waits for the lock, in order
+        self._resuming = asyncio.ensure_future(self._stop_aborting())
+
+    async def _stop_aborting(self) -> None:
+        async with self._main_asyncio_lock:
+            self._aborting = False
+
     async def refuse_subshell(self, stream: Any, ident: Any, parent: Content) -> None:
         """A guest has one thread, so it has no subshells; kernel_info does not offer them."""
         reply = parent["header"]["msg_type"].replace("_request", "_reply")

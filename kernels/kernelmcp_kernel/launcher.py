@@ -18,7 +18,6 @@ from ipykernel.control import ControlThread
 from ipykernel.heartbeat import Heartbeat
 from ipykernel.iostream import IOPubThread
 from ipykernel.parentpoller import ParentPollerUnix
-from ipykernel.shellchannel import ShellChannelThread
 from jupyter_client.session import Session
 from tornado.ioloop import IOLoop
 from zmq.eventloop.zmqstream import ZMQStream
@@ -48,13 +47,10 @@ def run(connection_file: str) -> None:
     shell, stdin, control = (_bind(context, zmq.ROUTER, connection, name) for name in ("shell", "stdin", "control"))
     iopub = _start_iopub(connection, session)
     _start_heartbeat(connection)
-    shell_thread = ShellChannelThread(context, daemon=True)
-    shell_thread.shell_stream = ZMQStream(shell, shell_thread.io_loop)
     control_thread = ControlThread(daemon=True)
     kernel: SandboxKernel = SandboxKernel.instance(
         session=session,
-        shell_stream=shell_thread.shell_stream,
-        shell_channel_thread=shell_thread,
+        shell_stream=ZMQStream(shell),
         control_stream=ZMQStream(control, control_thread.io_loop),
         control_thread=control_thread,
         iopub_thread=iopub,
@@ -65,7 +61,6 @@ def run(connection_file: str) -> None:
     kernel.record_ports({name: port for name, port in connection.items() if name.endswith("_port")})
     loop = IOLoop.current()
     signal.signal(signal.SIGTERM, lambda *_: loop.add_callback_from_signal(loop.stop))
-    shell_thread.start()
     control_thread.start()
     kernel.start()
     try:
