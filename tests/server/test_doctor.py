@@ -1,0 +1,69 @@
+"""`kernelmcp doctor`: its verdicts come from trying, so a kernel without a sandbox must fail every one of them."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from .support import DEADLINE
+
+REQUIRED = ("wasm", "node-permission", "empty-environment", "closed-descriptors")
+NEEDS_A_SANDBOX = (
+    "python_file",
+    "python_write",
+    "python_process",
+    "environment",
+    "descriptors",
+    "python_socket",
+)
+
+
+def doctor(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kernelmcp", "doctor", *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+
+
+def report(env: dict[str, str], kernelspec: str) -> tuple[int, dict[str, Any]]:
+    done = doctor(env | {"KERNELMCP_KERNELS__KERNELSPEC": kernelspec}, "--json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_the_layers_of_the_sandboxed_kernel_are_proven_by_trying(server_env: dict[str, str]) -> None:
+    status, found = report(server_env, "kernelmcp")
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    assert (status, found["problems"]) == (0, [])
+    assert [name for name in REQUIRED if not (layers[name]["active"] and layers[name]["proven"])] == []
+    tried = {attempt["name"]: attempt["contained"] for attempt in found["attempts"]}
+    assert None not in tried.values()
+    assert [name for name in NEEDS_A_SANDBOX if not tried[name]] == []
+    assert found["boot_image"]["state"] == "in use"
+    assert found["versions"]["guest pyodide"]
+
+
+def test_the_attempts_get_through_in_a_kernel_without_a_sandbox(server_env: dict[str, str]) -> None:
+    status, found = report(server_env, "python3")
+    tried = {attempt["name"]: attempt["contained"] for attempt in found["attempts"]}
+    assert [name for name in NEEDS_A_SANDBOX if tried[name] is not False] == []
+    assert [layer["name"] for layer in found["layers"] if layer["name"] in REQUIRED and layer["active"]] == []
+    assert status == 0  # nothing is required of a kernel that somebody chose
+
+
+def test_a_missing_kernelspec_fails_and_says_what_to_do(server_env: dict[str, str]) -> None:
+    done = doctor(server_env | {"KERNELMCP_KERNELS__KERNELSPEC": "nothing"})
+    assert done.returncode == 1
+    assert "there is no Jupyter kernelspec named 'nothing'" in done.stdout
+    assert "jupyter kernelspec list" in done.stdout
+
+
+def test_the_table_says_what_is_not_contained(server_env: dict[str, str]) -> None:
+    env = server_env | {"KERNELMCP_KERNELS__KERNELSPEC": "kernelmcp"}
+    found = json.loads(doctor(env, "--json").stdout)
+    through = [attempt["title"] for attempt in found["attempts"] if attempt["contained"] is False]
+    table = doctor(env).stdout
+    assert [title for title in through if title not in table.partition("NOT CONTAINED: ")[2]] == []
