@@ -33,7 +33,7 @@ LAYER_NAMES = (*BASE_LAYERS, "no_new_privs", "landlock", "seccomp")
 GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
 NODE_SECONDS = 30.0
 DEADLINE_SECONDS = 300.0
-REINSTALL = "Install kernelmcp again: pip install --force-reinstall kernelmcp"
+REINSTALL = "Install kernelmcp again: `pip install --force-reinstall .` in its source folder"
 
 
 @dataclass(frozen=True)

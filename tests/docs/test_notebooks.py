@@ -20,7 +20,9 @@ def test_a_notebook_is_for_our_kernel_and_brings_no_output(file: Path) -> None:
 
 
 def _run(file: Path) -> Any:
-    return NotebookClient(nbformat.read(file, as_version=4), timeout=DEADLINE_SECONDS, kernel_name="kernelmcp").execute()
+    return NotebookClient(
+        nbformat.read(file, as_version=4), timeout=DEADLINE_SECONDS, kernel_name="kernelmcp"
+    ).execute()
 
 
 def _outputs(notebook: Any) -> list[Any]:

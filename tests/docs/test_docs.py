@@ -1,0 +1,106 @@
+"""What the documentation says is what there is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from kernelmcp import errors
+from kernelmcp.config import Config, Policy
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 60
+README = (ROOT / "README.md").read_text("utf-8")
+TOOLS = (ROOT / "docs" / "tools.md").read_text("utf-8")
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CONTRACT_CODES = [
+    "SESSION_NOT_FOUND",
+    "EXECUTION_NOT_FOUND",
+    "INVALID_ARGUMENT",
+    "RESOURCE_LIMIT_EXCEEDED",
+    "KERNEL_START_FAILED",
+    "KERNEL_DIED",
+    "PACKAGE_NOT_FOUND",
+    "PERMISSION_DENIED",
+    "RATE_LIMITED",
+    "CONFIGURATION_ERROR",
+    "INTERNAL_ERROR",
+]
+
+
+def test_every_tool_of_the_real_server_is_documented_with_its_arguments() -> None:
+    async def listed() -> dict[str, set[str]]:
+        server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"])
+        with anyio.fail_after(DEADLINE_SECONDS):
+            async with Client(server) as client:
+                tools = (await client.list_tools()).tools
+        return {tool.name: set(tool.input_schema.get("properties", {})) for tool in tools}
+
+    first_table = TOOLS.partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", first_table, re.MULTILINE)
+    assert {name: set(re.findall(r"`(\w+)`", arguments)) for name, arguments in rows} == anyio.run(listed)
+    assert {name for name, _ in rows} == set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    sections = re.split(r"^##+ ", CONFIGURATION, flags=re.MULTILINE)
+    documented = {
+        section.splitlines()[0].strip("[]"): set(re.findall(r"^\| `(\w+)` \| [^|]* \|", section, re.MULTILINE))
+        for section in sections
+    }
+    for name, field in Config.model_fields.items():
+        assert documented[name] == set(field.annotation.model_fields), name
+    assert documented["policy.toml"] == set(Policy.model_fields)
+
+
+def test_every_environment_variable_of_the_code_is_documented() -> None:
+    files = [*(ROOT / "kernelmcp").rglob("*.py"), *(ROOT / "kernels" / "kernelmcp_kernel").glob("*.py")]
+    used = {name for file in files for name in re.findall(r"\bKERNELMCP_[A-Z_]*[A-Z]\b", file.read_text("utf-8"))}
+    assert {name for name in used if "__" not in name and f"`{name}`" not in CONFIGURATION} == set()
+
+
+def test_every_command_is_documented() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelmcp", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=True,
+    )
+    commands = re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)
+    assert commands
+    assert [name for name in commands if f"kernelmcp {name}" not in README] == []
+
+
+def test_every_error_code_is_documented() -> None:
+    ours = {kind.error_code for kind in vars(errors).values() if hasattr(kind, "error_code")}
+    assert [code for code in sorted(ours | set(CONTRACT_CODES)) if f"`{code}`" not in TOOLS] == []
+
+
+@pytest.mark.parametrize("command", ["pip install . && kernelmcp demo", "pip install -e '.[test]' && pytest"])
+def test_the_readme_has_the_two_commands(command: str) -> None:
+    assert f"    {command}\n" in README
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text("utf-8")
+    anchors = {
+        re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)", text, re.M)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        file, _, anchor = target.partition("#")
+        assert (page.parent / file).exists(), target
+        assert file or anchor in anchors, target
+
+
+def test_the_readme_lists_every_module_and_no_other() -> None:
+    listed = set(re.findall(r"^\| `(kern\S+\.py)` \|", README, re.MULTILINE))
+    folders = (ROOT / "kernelmcp", ROOT / "kernels" / "kernelmcp_kernel")
+    assert listed == {file.relative_to(ROOT).as_posix() for folder in folders for file in folder.glob("*.py")}
