@@ -3,7 +3,7 @@
 Above: `runtime`, which knows what a guest needs. Below: the operating system. It must not know what the child is.
 
 Two ways lead into the same `enter`: a process that has one thread forks (nothing is faster); a process with threads runs
-this file in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the child arrives
+this module in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the child arrives
 with its descriptors in place, gives up what the policy says, and becomes the program.
 
 Imports the standard library only, and little of it: it runs before everything else in a kernel's start.
@@ -18,8 +18,10 @@ import resource
 import signal
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from kernelmcp_kernel import landlock, seccomp
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -27,16 +29,26 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 @dataclass(frozen=True)
 class Policy:
-    """What a child may do. The layers that need the operating system's help are added here, none is assumed.
+    """What a child may do. A layer that this system does not have is left out; `layers` says which it has.
 
     `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ... Every other
-    descriptor is closed. `environment` is the whole environment. `max_open_files` caps its descriptors.
+    descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable` are paths, with all
+    beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory (0: no cap).
     """
 
     program: list[str]
     descriptors: list[int]
     environment: dict[str, str]
+    readable: list[str] = field(default_factory=list[str])
+    writable: list[str] = field(default_factory=list[str])
+    executable: list[str] = field(default_factory=list[str])
+    max_data_mb: int = 0
     max_open_files: int = 256
+
+
+def layers() -> dict[str, bool]:
+    """The operating system's layers: which of them this system has."""
+    return {"landlock": landlock.available() > 0, "seccomp": seccomp.available()}
 
 
 def spawn(policy: Policy) -> int:
@@ -70,8 +82,9 @@ def _run_fresh(policy: Policy) -> int:
         for target, fd in enumerate(policy.descriptors):
             moved.append(_dup_above(fd, 100))
             actions.append((os.POSIX_SPAWN_DUP2, moved[-1], target))
-        program = [sys.executable, "-I", "-S", str(Path(__file__)), json.dumps(asdict(policy))]
-        return os.posix_spawn(sys.executable, program, {}, file_actions=actions)
+        program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.confine", json.dumps(asdict(policy))]
+        environment = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+        return os.posix_spawn(sys.executable, program, environment, file_actions=actions)
     finally:
         for fd in moved:
             os.close(fd)
@@ -90,15 +103,40 @@ def enter(policy: Policy) -> None:
     os.umask(0o077)
     os.chdir("/")
     os.closerange(len(policy.descriptors), os.sysconf("SC_OPEN_MAX"))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = policy.max_open_files if hard == resource.RLIM_INFINITY else min(policy.max_open_files, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if sys.platform == "linux":
-        _die_with(parent)
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, policy.max_open_files)
+    if policy.max_data_mb:
+        _limit(resource.RLIMIT_DATA, policy.max_data_mb * 1024 * 1024)
     for number in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    os.execve(policy.program[0], policy.program, policy.environment)
+    if sys.platform == "linux":
+        _die_with(parent)
+    path = ctypes.create_string_buffer(os.fsencode(policy.program[0]))
+    if landlock.available():
+        rights = dict.fromkeys(policy.readable, landlock.READ) | dict.fromkeys(policy.executable, landlock.EXECUTE)
+        landlock.restrict(rights | dict.fromkeys(policy.writable, landlock.WRITE))
+    if seccomp.available():
+        seccomp.restrict(ctypes.addressof(path))
+    _execute(path, policy)
+
+
+def _limit(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _execute(path: ctypes.Array[ctypes.c_char], policy: Policy) -> None:
+    """execve with the path at this very address, which is what the filter lets through."""
+    arguments = [os.fsencode(argument) for argument in policy.program]
+    environment = [os.fsencode(f"{name}={value}") for name, value in policy.environment.items()]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.execve(path, _strings(arguments), _strings(environment))
+    raise OSError(ctypes.get_errno(), f"execve {policy.program[0]}")
+
+
+def _strings(items: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+    return (ctypes.c_char_p * (len(items) + 1))(*items, None)
 
 
 def _die_with(parent: int) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +28,23 @@ _WASM_PAGE_BYTES = 64 * 1024
 # What Node's JavaScript heap may take, in MB: Pyodide's own objects and those that guest code makes.
 _JAVASCRIPT_HEAP_MB = 256
 
+# What Node takes beside the wasm memory, in MB: its code, its heaps, its threads' stacks and the reservations of malloc.
+# It starts with 750; the rest is for JavaScript's array buffers, which no flag of V8 caps.
+_NODE_MEMORY_MB = 1200
+
+# What Node's binary is linked against, and what loads it.
+_LIBRARIES = (
+    "libatomic.so.1", "libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1", "libstdc++.so.6",
+)  # fmt: skip
+_LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
+
 _NODE_FLAGS = (
     "--experimental-wasm-jspi",
     "--permission",
     "--disallow-code-generation-from-strings",
     "--disable-proto=delete",
     "--no-addons",
+    f"--openssl-config={os.devnull}",  # the system's is not readable
     "--disable-sigusr1",
     "--no-experimental-websocket",
     "--no-experimental-sqlite",
@@ -83,6 +96,33 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     ]
 
 
+def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
+    return Policy(
+        program=guest_program(berth, image, build_id),
+        descriptors=descriptors,
+        environment={},
+        readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
+        writable=[str(berth.path)],
+        executable=[str(node_binary()), *_find(_LOADERS)],
+        max_data_mb=memory_mb() + _NODE_MEMORY_MB,
+    )
+
+
+def _libraries() -> list[str]:
+    """The shared libraries of the Node binary, wherever this system keeps them."""
+    return _find(f"{folder}/{name}" for folder in _library_folders() for name in _LIBRARIES)
+
+
+def _library_folders() -> list[str]:
+    triplet = f"{platform.machine()}-linux-gnu"
+    roots = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+    return [folder for root in roots for folder in (root, f"{root}/{triplet}")]
+
+
+def _find(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if os.path.exists(path)]
+
+
 def spawn_guest(berth: Berth, image: Path, build_id: str) -> Spawned:
     """Start a confined guest process."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -93,7 +133,7 @@ def spawn_guest(berth: Berth, image: Path, build_id: str) -> Spawned:
     os.set_blocking(interrupts_theirs, False)
     theirs = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
     try:
-        pid = spawn(Policy(guest_program(berth, image, build_id), theirs, environment={}))
+        pid = spawn(_policy(berth, image, build_id, theirs))
     finally:
         for fd in set(theirs):
             os.close(fd)

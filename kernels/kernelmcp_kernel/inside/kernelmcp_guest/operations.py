@@ -141,7 +141,11 @@ def _finish(
     shell.payload_manager.clear_payload()
     if shell.last_error is not None:
         return {"status": "error", **shell.last_error, "user_expressions": {}, "payload": payload}
-    values = shell.user_expressions(user_expressions)
+    running.active = True  # these are the user's code, too
+    try:
+        values = shell.user_expressions(user_expressions)
+    finally:
+        running.active = False
     for value in values.values():
         if "data" in value:
             value["data"] = encode_bundle(value["data"])
