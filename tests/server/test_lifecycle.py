@@ -72,16 +72,18 @@ def test_no_process_is_left_when_the_server_is_killed(server_process: subprocess
 def test_the_next_server_sweeps_what_a_killed_one_left(
     server_process: subprocess.Popen[bytes], server_env: dict[str, str]
 ) -> None:
-    kernels = started(server_process)
+    started(server_process)
+    berths = Path(server_env["KERNELMCP_HOME"]) / "berths"
+    # The session's and the warm kernel's.
+    assert wait_until(lambda: len([path for path in berths.iterdir() if path.is_dir()]) == 2)
+    kernels = kernels_of(server_process.pid)
     server_process.kill()
     server_process.wait()
     wait_until(lambda: not any(k.is_running() and k.status() != "zombie" for k in kernels), 10)
-    berths = Path(server_env["KERNELMCP_HOME"]) / "berths"
     runtime = Path(server_env["KERNELMCP_SERVER__RUNTIME"])
     for lock in [*berths.glob(".*.lock"), *runtime.glob("*/lock")]:
         os.utime(lock, (0, 0))
     # The session's berth is recorded and stays; the warm kernel's goes.
-    assert len([path for path in berths.iterdir() if path.is_dir()]) == 2
     second = subprocess.run(
         [*server_process.args], env=server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}, stdin=subprocess.DEVNULL
     )
