@@ -37,7 +37,9 @@ def _import_kernelbase() -> None:
     IPython is in the guest; here it would cost 60 ms and 6 MB.
     """
     stand_ins = {name: ModuleType(name) for name in ("IPython", "IPython.core", "IPython.core.error")}
-    setattr(stand_ins["IPython.core.error"], "StdinNotImplementedError", type("StdinNotImplementedError", (Exception,), {}))
+    setattr(
+        stand_ins["IPython.core.error"], "StdinNotImplementedError", type("StdinNotImplementedError", (Exception,), {})
+    )
     sys.modules.update(stand_ins)
     try:
         import ipykernel.kernelbase  # noqa: F401

@@ -149,21 +149,24 @@ class SandboxKernel(Kernel):
         count = self.execution_count
         store_history = store_history and not silent
         self._loss = {}
-        cell = self._cell = Cell(parent=self.get_parent("shell"), silent=silent)
+        # Captured here: the callbacks that send a cell's output run in another context than its request.
+        ident = self._get_shell_context_var(self._shell_parent_ident)
+        cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
         self._allow_stdin = allow_stdin
         request = {
             "code": code,
-            "silent": silent,
+            "silent": bool(silent),
             "store_history": store_history,
             "user_expressions": user_expressions or {},
             "allow_stdin": allow_stdin,
             "execution_count": count,
         }
-        if store_history:
-            self._history.add(count, code)
         request_id = new_request_id()
         self._relay.open(request_id, cell)
         try:
+            _check_request(request)
+            if store_history:
+                self._history.add(count, code)
             reply = _checked_reply(await self._on_loop(self._slot.request("execute", request, request_id)))
             self._report_earlier_loss(cell)
         except (GuestDied, ValueError) as error:
@@ -182,7 +185,11 @@ class SandboxKernel(Kernel):
             text = f"The sandbox process ended: {error}. Its variables are lost; files are kept."
         else:
             text = str(error)
-        content: Content = {"ename": type(error).__name__, "evalue": text, "traceback": [f"{type(error).__name__}: {text}"]}
+        content: Content = {
+            "ename": type(error).__name__,
+            "evalue": text,
+            "traceback": [f"{type(error).__name__}: {text}"],
+        }
         if not cell.silent:
             self._publish("error", content, {}, cell.parent)
         return {"status": "error", **content, "user_expressions": {}, "payload": []}
@@ -297,11 +304,10 @@ class SandboxKernel(Kernel):
 
     async def _input(self, number: int, call: Content, cell: Cell) -> None:
         """input(): ask the frontend, until it answers or the cell has ended."""
-        ident = self._get_shell_context_var(self._shell_parent_ident)
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         guest = self._slot.guest
         line = await read_line(
-            self.session, self.stdin_socket, request, cell.parent, ident, wanted=lambda: self._cell is cell
+            self.session, self.stdin_socket, request, cell.parent, cell.ident, wanted=lambda: self._cell is cell
         )
         if line is not None:
             guest.answer(number, value=line)
@@ -312,6 +318,14 @@ class SandboxKernel(Kernel):
         )
 
 
+def _check_request(request: Content) -> None:
+    """Raises ValueError for what no client of the protocol sends."""
+    if not isinstance(request["code"], str):
+        raise ValueError("the code of an execute_request must be text")
+    if not isinstance(request["user_expressions"], dict):
+        raise ValueError("the user_expressions of an execute_request must be an object")
+
+
 def _checked_reply(reply: Content) -> Content:
     """The guest's execute_reply, reduced to what a reply may hold."""
     payload = cast("list[Any]", reply.get("payload") or [])
@@ -320,5 +334,9 @@ def _checked_reply(reply: Content) -> Content:
     rest: Content = {"user_expressions": expressions if isinstance(expressions, dict) else {}, "payload": payload}
     if reply.get("status") == "ok":
         return {"status": "ok", **rest}
-    error = error_content(reply) or {"ename": "GuestFault", "evalue": "the guest sent a malformed reply", "traceback": []}
+    error = error_content(reply) or {
+        "ename": "GuestFault",
+        "evalue": "the guest sent a malformed reply",
+        "traceback": [],
+    }
     return {"status": "error", **error, **rest}

@@ -37,7 +37,9 @@ def run(connection_file: str) -> None:
     parent = int(os.environ.get("JPY_PARENT_PID") or 0)
     if parent > 1:
         ParentPollerUnix(parent_pid=parent).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for its own program; we are interrupted by message
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # a terminal's Ctrl-C is for its own program; we are interrupted by message
     context = zmq.Context()
     session = Session(
         key=connection["key"].encode(),
@@ -104,8 +106,6 @@ def _send_the_rest(iopub: IOPubThread) -> None:
 
 
 def _start_heartbeat(connection: Connection) -> None:
-    keys = {
-        name: connection[name].encode() for name in ("curve_publickey", "curve_secretkey") if connection.get(name)
-    }
+    keys = {name: connection[name].encode() for name in ("curve_publickey", "curve_secretkey") if connection.get(name)}
     address = (connection["transport"], connection["ip"], connection["hb_port"])
     Heartbeat(zmq.Context(), address, **keys).start()

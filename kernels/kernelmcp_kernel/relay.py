@@ -42,6 +42,7 @@ class Cell:
     """What is known of one execution: whom its output answers, and how much it has sent."""
 
     parent: dict[str, Any]
+    ident: Any = None  # the client's ZMQ routing id, for input requests
     silent: bool = False
     stream_chars: int = 0
     display_chars: int = 0
@@ -70,7 +71,9 @@ class Relay:
         """The cell has ended: send what was collected, and say what was dropped."""
         self._flush()
         if cell.dropped:
-            text = f"\n[kernelmcp] {cell.dropped:,} more outputs of this cell were dropped: over the limit for one cell\n"
+            text = (
+                f"\n[kernelmcp] {cell.dropped:,} more outputs of this cell were dropped: over the limit for one cell\n"
+            )
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
             cell.dropped = 0
 

@@ -68,7 +68,9 @@ class GuestSlot:
     async def _live(self) -> Guest:
         await self.guest.ready()
         if self.guest.exit_status is not None and os.waitstatus_to_exitcode(self.guest.exit_status) == _EXIT_BAD_IMAGE:
-            self._log.warning("the boot image %s is damaged (%s): building a new one", self._image.path, self.guest.death)
+            self._log.warning(
+                "the boot image %s is damaged (%s): building a new one", self._image.path, self.guest.death
+            )
             self._image = await asyncio.to_thread(rebuild_image)
             self.guest = self._start()
             await self.guest.ready()

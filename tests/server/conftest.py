@@ -22,8 +22,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def kernelspec() -> str:
-    """The kernel behind the server. Only Jupyter's protocol joins them, so native Python does as well."""
-    return os.environ.get("KERNELMCP_TEST_KERNELSPEC", "python3")
+    """The kernel behind the server. Only Jupyter's protocol joins them, so native Python (`python3`) does as well."""
+    return os.environ.get("KERNELMCP_TEST_KERNELSPEC", "kernelmcp")
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ async function boot() {
   const nap = (/** @type {number} */ ms) => interrupts.nap(ms);
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, ask, nap, leave);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
   return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
 }

@@ -1,7 +1,9 @@
-// Coalesces what the guest prints: `print` writes twice, and a frame for each write would cost more than the print.
+// Sends what the guest prints: each line at once, as long as they are few, so that none is lost when the guest is killed in
+// code that gives nobody a turn. A flood is collected, because a frame for each line would cost more than the print.
 
 const MAX_CHARS = 64 * 1024;
 const DELAY_MS = 40;
+const LINES_AT_ONCE = 50; // in DELAY_MS
 
 export class Streams {
   /** @param {(text: string) => void} emit */
@@ -13,6 +15,8 @@ export class Streams {
     this.name = "";
     this.id = "";
     this.flushedAt = 0;
+    this.windowStart = 0;
+    this.linesInWindow = 0;
     /** @type {NodeJS.Timeout | undefined} */
     this.timer = undefined;
   }
@@ -26,17 +30,22 @@ export class Streams {
     }
     this.pieces.push(text);
     this.chars += text.length;
-    if (this.chars >= MAX_CHARS || (text.endsWith("\n") && this.#overdue())) this.flush();
+    if (this.chars >= MAX_CHARS || (text.endsWith("\n") && this.#mayLine())) this.flush();
     else this.timer ??= setTimeout(() => this.flush(), DELAY_MS); // for a guest that waits; a busy one is `tick`ed
   }
 
-  #overdue() {
-    return performance.now() - this.flushedAt > DELAY_MS;
+  #mayLine() {
+    const now = performance.now();
+    if (now - this.windowStart > DELAY_MS) {
+      this.windowStart = now;
+      this.linesInWindow = 0;
+    }
+    return ++this.linesInWindow <= LINES_AT_ONCE;
   }
 
   /** Called often while the guest computes: send what has waited long enough. */
   tick() {
-    if (this.chars && this.#overdue()) this.flush();
+    if (this.chars && performance.now() - this.flushedAt > DELAY_MS) this.flush();
   }
 
   /** Send everything now; done before any other frame, so that the order of outputs is the order of the program. */

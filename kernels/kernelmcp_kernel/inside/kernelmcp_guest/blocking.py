@@ -68,9 +68,7 @@ def host_call(kind: str, **arguments: Any) -> Any:
 
 def _read_line(prompt: object, password: bool) -> str:
     if not stdin_allowed:
-        raise StdinNotImplementedError(
-            "raw_input was called, but this frontend does not support input requests."
-        )
+        raise StdinNotImplementedError("raw_input was called, but this frontend does not support input requests.")
     value = host_call("input", prompt=str(prompt), password=password)
     if value == "\x04":  # Ctrl-D, as frontends send it
         raise EOFError

@@ -1,6 +1,6 @@
 """What the host lends the guest: a handful of JavaScript functions, set by `attach` once the heap is restored.
 
-`emit` and `write_stream` send frames up, `ask` makes a host call, `nap` blocks for a moment and says whether an
+`emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks for a moment and says whether an
 interrupt arrived, `exit` ends the guest process.
 """
 
@@ -18,6 +18,7 @@ class Bridge:
 
     emit: Callable[[str], None]
     write_stream: Callable[[str, str, str], None]
+    flush_streams: Callable[[], None]
     ask: Callable[[str, str], Awaitable[str]]
     nap: Callable[[float], bool]
     exit: Callable[[int], NoReturn]

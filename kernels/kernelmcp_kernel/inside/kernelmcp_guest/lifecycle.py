@@ -18,7 +18,9 @@ from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
 
 # Modules that most sessions import sooner or later: in the image they cost nothing at start.
-WARM_MODULES = "collections csv dataclasses datetime decimal itertools math pathlib statistics string textwrap typing uuid"
+WARM_MODULES = (
+    "collections csv dataclasses datetime decimal itertools math pathlib statistics string textwrap typing uuid"
+)
 
 # What a session does, done once, so that the code paths (the first traceback alone takes 0.6 s) are warm in the image.
 WARM_CELLS = (
@@ -48,7 +50,7 @@ def _request(op: str, **content: Any) -> Awaitable[None] | None:
 
 async def build() -> None:
     """Make the shell and warm it. Leaves no JavaScript object and no trace of the warming in the heap."""
-    bridge.emit = bridge.write_stream = lambda *_: None
+    bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
     absent.install()
     blocking.install()
     comms.install()
@@ -75,7 +77,7 @@ async def build() -> None:
     shell.reset(new_session=True)
     shell.last_error = None
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    del bridge.emit, bridge.write_stream
+    del bridge.emit, bridge.write_stream, bridge.flush_streams
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
@@ -85,12 +87,14 @@ async def build() -> None:
 def attach(
     emit: Callable[[str], None],
     write_stream: Callable[[str, str, str], None],
+    flush_streams: Callable[[], None],
     ask: Callable[[str, str], Awaitable[str]],
     nap: Callable[[float], bool],
     leave: Callable[[int], NoReturn],
 ) -> None:
     """Connect a restored shell to its host."""
-    bridge.emit, bridge.write_stream, bridge.ask, bridge.nap, bridge.exit = emit, write_stream, ask, nap, leave
+    bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
+    bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, operations.on_interrupt_signal)

@@ -91,9 +91,7 @@ def execute(
     return _execute_sync(shell, cell, silent, user_expressions)
 
 
-def _execute_sync(
-    shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]
-) -> dict[str, Any]:
+def _execute_sync(shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]) -> dict[str, Any]:
     result, escaped = None, None
     running.active = True
     try:
@@ -139,7 +137,7 @@ def _finish(
         shell.events.trigger("post_run_cell", result)
     payload = list(shell.payload_manager.read_payload())
     shell.payload_manager.clear_payload()
-    if shell.last_error is not None:
+    if escaped is not None and shell.last_error is not None:  # alone, it is of a display that failed: the cell went on
         return {"status": "error", **shell.last_error, "user_expressions": {}, "payload": payload}
     running.active = True  # these are the user's code, too
     try:

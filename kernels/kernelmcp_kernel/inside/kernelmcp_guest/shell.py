@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from types import TracebackType
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
@@ -77,7 +78,10 @@ class GuestShell(InteractiveShell):
         # An interrupt during an `await` arrives as a cancellation; the person who pressed stop expects its usual name.
         kind, value, traceback = self._get_exc_info(exc_tuple)
         if self.interrupted and issubclass(kind, asyncio.CancelledError):
-            exc_tuple = (KeyboardInterrupt, KeyboardInterrupt(), traceback)
+            kind, value = KeyboardInterrupt, KeyboardInterrupt()
+        if issubclass(kind, KeyboardInterrupt):
+            _end_before_our_frames(traceback)
+            exc_tuple = (kind, value, traceback)
         super().showtraceback(exc_tuple, *args, **kwargs)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
@@ -108,3 +112,11 @@ class GuestShell(InteractiveShell):
 
     def init_io(self) -> None:
         pass
+
+
+def _end_before_our_frames(traceback: TracebackType | None) -> None:
+    """An interrupt arrives in a handler of ours; the person who sent it wants to see the line of their own code."""
+    while traceback is not None and traceback.tb_next is not None:
+        if "/kernelmcp_guest/" in traceback.tb_next.tb_frame.f_code.co_filename:
+            traceback.tb_next = None
+        traceback = traceback.tb_next

@@ -39,6 +39,9 @@ class OutStream(io.TextIOBase):
             bridge.write_stream(self._stream, text, request_id.get())
         return len(text)
 
+    def flush(self) -> None:
+        bridge.flush_streams()
+
     def writable(self) -> bool:
         return True
 

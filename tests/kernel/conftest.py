@@ -1,0 +1,59 @@
+"""A real kernel, driven by plain jupyter_client."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from .driver import DEADLINE, Kernel, wait_until
+
+
+@contextmanager
+def running_kernel(**environment: str) -> Iterator[Kernel]:
+    """Start a kernel with these variables added to its environment; at the end nothing of it is left."""
+    with tempfile.TemporaryDirectory(prefix="kmk-") as folder:
+        manager = KernelManager(
+            kernel_name="kernelmcp",
+            transport="ipc",
+            ip=f"{folder}/k",
+            connection_file=f"{folder}/k.json",
+        )
+        manager.start_kernel(env={**os.environ, **environment}, cwd=folder)
+        client: BlockingKernelClient = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=DEADLINE)
+            kernel = Kernel(manager, client)
+            processes = [kernel.process, *kernel.guests()]
+            yield kernel
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+        assert wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes))
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    """One kernel for the tests of a file; each leaves it usable."""
+    with running_kernel() as running:
+        yield running
+
+
+@pytest.fixture
+def berth(tmp_path: Path) -> Path:
+    return tmp_path / "berth"
+
+
+@pytest.fixture
+def own_kernel(berth: Path) -> Iterator[Kernel]:
+    """A kernel that a test may kill, with a berth that the test can see."""
+    with running_kernel(KERNELMCP_BERTH=str(berth), KERNELMCP_MEMORY_MB="256") as running:
+        yield running

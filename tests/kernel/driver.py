@@ -1,0 +1,112 @@
+"""What the tests of the kernel share besides fixtures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+# Generous: a loaded CI machine takes seconds where an idle one takes milliseconds.
+DEADLINE = 60
+
+Message = dict[str, Any]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
+    """Whether it became true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+@dataclass
+class Ran:
+    """What came of one cell."""
+
+    reply: Message
+    outputs: list[Message] = field(default_factory=list[Message])
+
+    @property
+    def status(self) -> str:
+        return self.reply["content"]["status"]
+
+    @property
+    def error(self) -> str:
+        return f"{self.reply['content'].get('ename')}: {self.reply['content'].get('evalue')}"
+
+    @property
+    def state_lost(self) -> bool:
+        return self.reply["metadata"].get("kernelmcp", {}).get("state_lost", False)
+
+    @property
+    def result(self) -> str | None:
+        found = [m["content"]["data"]["text/plain"] for m in self.outputs if m["msg_type"] == "execute_result"]
+        return found[0] if found else None
+
+    def text(self, name: str = "stdout") -> str:
+        streams = [m["content"] for m in self.outputs if m["msg_type"] == "stream"]
+        return "".join(content["text"] for content in streams if content["name"] == name)
+
+    def kinds(self) -> list[str]:
+        """The types of the outputs, in order, streams by their name."""
+        return [m["content"]["name"] if m["msg_type"] == "stream" else m["msg_type"] for m in self.outputs]
+
+
+class Kernel:
+    """A running kernel and a client to it."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+        self.process = psutil.Process(manager.provisioner.pid)
+
+    def guests(self) -> list[psutil.Process]:
+        return [child for child in self.process.children() if child.status() != psutil.STATUS_ZOMBIE]
+
+    def send(self, code: str, **options: Any) -> str:
+        return self.client.execute(code, **options)
+
+    def run(self, code: str, **options: Any) -> Ran:
+        return self.finish(self.send(code, **options))
+
+    def finish(self, request: str, outputs: list[Message] | None = None) -> Ran:
+        """Wait for the reply and the last output of a request."""
+        found = [] if outputs is None else outputs
+        while True:
+            message = self.client.get_iopub_msg(timeout=DEADLINE)
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if message["msg_type"] == "status":
+                if message["content"]["execution_state"] == "idle":
+                    return Ran(self.reply(request), found)
+            elif message["msg_type"] != "execute_input":
+                found.append(message)
+
+    def reply(self, request: str) -> Message:
+        while True:
+            message = self.client.get_shell_msg(timeout=DEADLINE)
+            if message["parent_header"].get("msg_id") == request:
+                return message
+
+    def output(self, request: str) -> Message:
+        """The next output of a request that is running."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=DEADLINE)
+            hidden = message["msg_type"] in ("status", "execute_input")
+            if message["parent_header"].get("msg_id") == request and not hidden:
+                return message
+
+    def interrupt_once_it_prints(self, code: str, **options: Any) -> Ran:
+        """Run a cell that prints when it has come to the point; interrupt it there."""
+        request = self.send(code, **options)
+        outputs = [self.output(request)]
+        self.manager.interrupt_kernel()
+        return self.finish(request, outputs)

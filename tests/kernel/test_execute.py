@@ -1,0 +1,155 @@
+"""What a cell can do, seen from a Jupyter client."""
+
+import pytest
+
+from .driver import DEADLINE, Kernel
+
+
+def test_variables_functions_and_imports_stay(kernel: Kernel) -> None:
+    kernel.run("import math\ndef double(x): return 2 * x\nn = 20")
+    assert kernel.run("double(n) + math.floor(2.5)").result == "42"
+
+
+def test_outputs_come_in_the_order_of_the_program(kernel: Kernel) -> None:
+    code = (
+        "import sys\nfrom IPython.display import display, HTML\nprint('one')\nprint('two', file=sys.stderr)\n"
+        "display(HTML('<b>three</b>'))\nprint('four')\n'five'"
+    )
+    ran = kernel.run(code)
+    assert ran.kinds() == ["stdout", "stderr", "display_data", "stdout", "execute_result"]
+    assert (ran.text(), ran.text("stderr"), ran.result) == ("one\nfour\n", "two\n", "'five'")
+
+
+def test_prints_arrive_while_the_cell_runs(kernel: Kernel) -> None:
+    request = kernel.send("print('first', flush=True)\ninput()", allow_stdin=True)
+    assert kernel.output(request)["content"]["text"] == "first\n"
+    kernel.client.get_stdin_msg(timeout=DEADLINE)
+    kernel.client.input("")
+    assert kernel.finish(request).status == "ok"
+
+
+def test_a_display_is_updated_by_its_id(kernel: Kernel) -> None:
+    ran = kernel.run("from IPython.display import display\nshown = display(1, display_id='d')\nshown.update(2)")
+    assert ran.kinds() == ["display_data", "update_display_data"]
+    assert [m["content"]["transient"] for m in ran.outputs] == [{"display_id": "d"}] * 2
+
+
+def test_a_picture_is_base64_text(kernel: Kernel) -> None:
+    ran = kernel.run("from IPython.display import Image, display\ndisplay(Image(b'\\x89PNG\\r\\n\\x1a\\nrest'))")
+    assert ran.outputs[0]["content"]["data"]["image/png"].strip() == "iVBORw0KGgpyZXN0"
+
+
+def test_top_level_await_and_asyncio_run_work(kernel: Kernel) -> None:
+    assert kernel.run("import asyncio\nawait asyncio.sleep(0, 'awaited')").result == "'awaited'"
+    assert kernel.run("asyncio.run(asyncio.sleep(0, 'ran'))").result == "'ran'"
+
+
+def test_output_of_a_task_left_behind_goes_to_the_cell_that_started_it(kernel: Kernel) -> None:
+    code = (
+        "import asyncio\nasync def later():\n    await asyncio.sleep(0.2)\n    print('late', flush=True)\n"
+        "task = asyncio.ensure_future(later())\nawait asyncio.sleep(0)"
+    )
+    request = kernel.send(code)
+    kernel.finish(request)
+    waiting = kernel.send("await task")
+    assert kernel.output(request)["content"]["text"] == "late\n"
+    kernel.finish(waiting)
+
+
+def test_user_expressions_give_values_and_errors(kernel: Kernel) -> None:
+    kernel.run("x = 6")
+    found = kernel.run("", user_expressions={"good": "x * 7", "bad": "1 / 0"}).reply["content"]["user_expressions"]
+    assert found["good"]["data"]["text/plain"] == "42"
+    assert (found["bad"]["status"], found["bad"]["ename"]) == ("error", "ZeroDivisionError")
+
+
+def test_a_silent_cell_shows_no_result_and_does_not_count(kernel: Kernel) -> None:
+    before = kernel.run("1").reply["content"]["execution_count"]
+    assert kernel.run("2", silent=True).kinds() == []
+    assert kernel.run("3", store_history=False).result == "3"
+    assert kernel.run("4").reply["content"]["execution_count"] == before + 1
+
+
+def test_an_error_aborts_what_is_queued_and_nothing_later(kernel: Kernel) -> None:
+    requests = [kernel.send("print('go', flush=True); import time; time.sleep(0.3); 1 / 0"), *map(kernel.send, "234")]
+    replies = [kernel.reply(request)["content"]["status"] for request in requests]
+    assert replies == ["error", "aborted", "aborted", "aborted"]
+    assert kernel.run("5").result == "5"
+
+
+def test_a_queued_cell_runs_after_an_error_when_it_asked_for_that(kernel: Kernel) -> None:
+    first, second = kernel.send("1 / 0", stop_on_error=False), kernel.send("2")
+    assert [kernel.reply(request)["content"]["status"] for request in (first, second)] == ["error", "ok"]
+
+
+def test_a_traceback_shows_the_line_of_the_cell_and_no_frame_of_ours(kernel: Kernel) -> None:
+    ran = kernel.run("def broken():\n    return 1 / 0\nbroken()")
+    traceback = "\n".join(ran.reply["content"]["traceback"])
+    assert "broken" in traceback and "kernelmcp_guest" not in traceback
+    assert ran.error == "ZeroDivisionError: division by zero"
+
+
+def test_a_syntax_error_is_an_error_of_the_cell(kernel: Kernel) -> None:
+    ran = kernel.run("def f(:")
+    assert ran.error.startswith("SyntaxError") and ran.kinds() == ["error"]
+
+
+def test_completion_and_inspection_know_live_variables(kernel: Kernel) -> None:
+    kernel.run("def a_long_name(): 'says what it does'")
+    kernel.client.complete("a_long")
+    assert "a_long_name" in kernel.client.get_shell_msg(timeout=DEADLINE)["content"]["matches"]
+    kernel.client.inspect("a_long_name", detail_level=1)
+    found = kernel.client.get_shell_msg(timeout=DEADLINE)["content"]
+    assert found["found"] and "says what it does" in found["data"]["text/plain"]
+
+
+def test_exit_and_sys_exit_end_the_cell_and_keep_the_session(kernel: Kernel) -> None:
+    kernel.run("kept = 1")
+    assert kernel.run("exit()").status == "ok"
+    assert kernel.run("import sys; sys.exit(3)").error == "SystemExit: 3"
+    assert kernel.run("kept").result == "1"
+
+
+def test_magics_work(kernel: Kernel) -> None:
+    assert "per loop" in kernel.run("%timeit -n2 -r1 1 + 1").text()
+    assert "1 + 1" in kernel.run("%history").text()
+
+
+def test_input_and_getpass_ask_the_client(kernel: Kernel) -> None:
+    request = kernel.send("import getpass\ninput('name? ') + getpass.getpass('secret? ')", allow_stdin=True)
+    for prompt, password, answer in (("name? ", False, "ada"), ("secret? ", True, "42")):
+        asked = kernel.client.get_stdin_msg(timeout=DEADLINE)["content"]
+        assert asked == {"prompt": prompt, "password": password}
+        kernel.client.input(answer)
+    assert kernel.finish(request).result == "'ada42'"
+
+
+def test_input_says_so_when_the_client_has_none(kernel: Kernel) -> None:
+    assert kernel.run("input()", allow_stdin=False).error.startswith("StdinNotImplementedError")
+
+
+def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> None:
+    code = (
+        "import comm\nheard = []\nlink = comm.create_comm(target_name='t', data={'hello': 1})\n"
+        "link.on_msg(lambda message: heard.append(message['content']['data']))"
+    )
+    opened = kernel.run(code).outputs[0]
+    assert (opened["msg_type"], opened["content"]["data"]) == ("comm_open", {"hello": 1})
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {"a": 2}})
+    kernel.client.shell_channel.send(message)
+    assert kernel.run("heard").result == "[{'a': 2}]"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("print('snow \\u2603, rocket \\U0001f680')", "snow \u2603, rocket \U0001f680\n"),
+        ("print('\\ud800 alone')", "\\ud800 alone\n"),
+        ("import sys; _ = sys.stdout.buffer.write(b'\\xff\\n')", "\ufffd\n"),
+        ("import os; _ = os.write(1, b'raw \\xfe\\n')", "raw \ufffd\n"),
+        ("print('nul \\0')", "nul \0\n"),
+    ],
+    ids=["unicode", "lone surrogate", "invalid bytes", "invalid bytes to the descriptor", "nul"],
+)
+def test_any_text_arrives_as_text(kernel: Kernel, code: str, shown: str) -> None:
+    assert kernel.run(code).text() == shown

@@ -1,0 +1,73 @@
+"""An interrupt ends what runs and keeps the variables; what cannot be interrupted is killed, and that is said."""
+
+import pytest
+
+from .driver import Kernel
+
+GO = "print('go', flush=True)\n"
+INTERRUPTIBLE = {
+    "busy loop": "while True: pass",
+    "time.sleep": "import time; time.sleep(1000)",
+    "await": "import asyncio; await asyncio.sleep(1000)",
+    "awaiting loop": "import asyncio\nwhile True: await asyncio.sleep(0)",
+    "asyncio.run": "import asyncio; asyncio.run(asyncio.sleep(1000))",
+    "generator": "sum(i for i in range(10**12))",
+    "catastrophic regex": "import re; re.match(r'(a+)+$', 'a' * 40 + 'b')",
+    "repr that never ends": "class Endless:\n    def __repr__(self):\n        while True: pass\nEndless()",
+    "another task holds the loop": (
+        "import asyncio\nasync def hold():\n    while True: pass\n"
+        "holder = asyncio.ensure_future(hold())\nawait asyncio.sleep(1000)"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", INTERRUPTIBLE.values(), ids=INTERRUPTIBLE.keys())
+def test_an_interrupt_ends_the_cell_and_keeps_the_variables(kernel: Kernel, code: str) -> None:
+    kernel.run("kept = 41")
+    ran = kernel.interrupt_once_it_prints(GO + code)
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert "kernelmcp_guest" not in "".join(ran.reply["content"]["traceback"])
+    assert kernel.run("kept + 1").result == "42"
+
+
+def test_input_is_interrupted_while_nobody_answers(kernel: Kernel) -> None:
+    kernel.run("kept = 41")
+    request = kernel.send("input('name? ')", allow_stdin=True)
+    assert kernel.client.get_stdin_msg(timeout=90)["content"]["prompt"] == "name? "
+    kernel.manager.interrupt_kernel()
+    assert kernel.finish(request).error == "KeyboardInterrupt: "
+    assert kernel.run("kept").result == "41"
+
+
+def test_a_cell_that_catches_the_interrupt_goes_on(kernel: Kernel) -> None:
+    code = "try:\n    while True: pass\nexcept KeyboardInterrupt:\n    pass\n'caught'"
+    ran = kernel.interrupt_once_it_prints(GO + code)
+    assert (ran.status, ran.result) == ("ok", "'caught'")
+
+
+def test_an_interrupt_when_nothing_runs_hits_nothing(kernel: Kernel) -> None:
+    kernel.manager.interrupt_kernel()
+    assert kernel.run("1 + 1").result == "2"
+
+
+def test_cleanup_runs_when_an_await_is_interrupted(kernel: Kernel) -> None:
+    code = "import asyncio\ntry:\n    await asyncio.sleep(1000)\nfinally:\n    print('cleaned up')"
+    ran = kernel.interrupt_once_it_prints(GO + code)
+    assert ran.text() == "go\ncleaned up\n"
+
+
+def test_what_cannot_be_interrupted_is_killed_and_the_loss_is_said_until_it_was_seen(kernel: Kernel) -> None:
+    kernel.run("kept = 41")
+    ran = kernel.interrupt_once_it_prints("print('before')\nsum(range(10**13))")
+    assert ran.error.startswith("GuestDied: The sandbox process ended: it could not be interrupted")
+    assert "variables are lost" in ran.error
+    assert (ran.text(), ran.state_lost) == ("before\n", True)
+    first, second = kernel.run("'kept' in globals()"), kernel.run("1")
+    assert (first.result, first.state_lost, second.state_lost) == ("False", True, False)
+
+
+def test_what_was_printed_before_a_kill_is_not_lost(kernel: Kernel) -> None:
+    ran = kernel.interrupt_once_it_prints(
+        "for i in range(20): print(i)\nprint('end', end='', flush=True)\nsum(range(10**13))"
+    )
+    assert ran.text() == "".join(f"{i}\n" for i in range(20)) + "end"
