@@ -1,7 +1,7 @@
 """Speed and memory of kernelmcp beside native ipykernel: interleaved, in one run, so that the ratios mean something.
 
-Absolute figures depend on the machine and on what else it does; each row with a bar compares two things measured a moment
-apart. `--json` prints the same rows for a machine. Exits 1 when a bar is missed.
+Absolute figures depend on the machine and on what else it does; each row with a bar compares two things measured a
+moment apart. `--json` prints the same rows for a machine. Exits 1 when a bar is missed.
 """
 
 from __future__ import annotations

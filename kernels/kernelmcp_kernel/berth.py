@@ -1,7 +1,7 @@
 """The one directory that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
 
-A server names the berth in KERNELMCP_BERTH and owns it. Without that the kernel makes a private one, deletes it at its end,
-and sweeps those of kernels that were killed: each private berth is locked for as long as its kernel lives.
+A server names the berth in KERNELMCP_BERTH and owns it. Without that the kernel makes a private one, deletes it at
+its end, and sweeps those of kernels that were killed: each private berth is locked for as long as its kernel lives.
 """
 
 from __future__ import annotations

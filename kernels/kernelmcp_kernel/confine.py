@@ -2,9 +2,9 @@
 
 Above: `runtime`, which knows what a guest needs. Below: the operating system. It must not know what the child is.
 
-Two ways lead into the same `enter`: a process that has one thread forks (nothing is faster); a process with threads runs
-this module in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the child arrives
-with its descriptors in place, gives up what the policy says, and becomes the program.
+Two ways lead into the same `enter`: a process that has one thread forks (nothing is faster); a process with threads
+runs this module in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the
+child arrives with its descriptors in place, gives up what the policy says, and becomes the program.
 
 Imports the standard library only, and little of it: it runs before everything else in a kernel's start.
 """
@@ -31,9 +31,10 @@ _PR_SET_NO_NEW_PRIVS = 38
 class Policy:
     """What a child may do. A layer that this system does not have is left out; `layers` says which it has.
 
-    `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ... Every other
-    descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable` are paths, with all
-    beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory (0: no cap).
+    `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ...
+    Every other descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable`
+    are paths, with all beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory (0: no
+    cap).
     """
 
     program: list[str]

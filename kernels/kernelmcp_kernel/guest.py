@@ -205,7 +205,8 @@ class Guest:
         self._finish_ending(time.monotonic() + 0.5)
 
     def _finish_ending(self, deadline: float) -> None:
-        # A process closes its pipes a moment before it can be waited for; its own exit status says more than our SIGKILL.
+        # A process closes its pipes a moment before it can be waited for; its own exit status says more than our
+        # SIGKILL.
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if status is None and time.monotonic() < deadline:
             self._loop.call_later(0.002, self._finish_ending, deadline)

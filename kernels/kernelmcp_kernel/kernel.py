@@ -4,6 +4,9 @@ reply and the order of requests; handlers here take content and return content.
 Above: `launcher` (or IPKernelApp). Below: `slot`, `relay`, `history`, `stdin`. It must not know pipes or processes.
 """
 
+# ipykernel declares its traits (session, streams) without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
+
 from __future__ import annotations
 
 import asyncio
@@ -12,6 +15,7 @@ from importlib.metadata import version
 from typing import Any, ClassVar, TypeVar, cast
 
 from ipykernel.kernelbase import Kernel
+from jupyter_client.session import Session
 
 from kernelmcp_kernel.berth import Berth, open_berth
 from kernelmcp_kernel.frames import Frame
@@ -71,7 +75,7 @@ class SandboxKernel(Kernel):
         return {
             "protocol_version": "5.4",
             "implementation": self.implementation,
-            "implementation_version": "0.1.0",
+            "implementation_version": version("kernelmcp"),
             "language_info": self.language_info,
             "banner": self.banner,
             "help_links": [],
@@ -112,8 +116,8 @@ class SandboxKernel(Kernel):
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does it well; without
-        (which saves a hop for every message), it forgets them one turn of the event loop too early."""
+        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does it well;
+        without (which saves a hop for every message), it forgets them one turn of the event loop too early."""
         if self.shell_channel_thread is not None:
             super()._abort_queues(subshell_id)
             return
@@ -195,7 +199,7 @@ class SandboxKernel(Kernel):
         return {"status": "error", **content, "user_expressions": {}, "payload": []}
 
     def _report_earlier_loss(self, cell: Cell) -> None:
-        """The first cell in a fresh guest is marked; when nobody was told of the loss before, it is said in words, too."""
+        """The first cell in a fresh guest is marked; when nobody was told of the loss, it is said in words, too."""
         reason = self._slot.lost
         if reason is None:
             return
@@ -215,7 +219,7 @@ class SandboxKernel(Kernel):
     async def do_complete(self, code: str, cursor_pos: int | None) -> Content:
         """complete_request."""
         position = len(code) if cursor_pos is None else cursor_pos
-        nothing = {"matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
+        nothing: Content = {"matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
         return await self._ask("complete", {"code": code, "cursor_pos": position}, nothing)
 
     async def do_inspect(
@@ -223,7 +227,7 @@ class SandboxKernel(Kernel):
     ) -> Content:
         """inspect_request."""
         position = len(code) if cursor_pos is None else cursor_pos
-        nothing = {"found": False, "data": {}, "metadata": {}}
+        nothing: Content = {"found": False, "data": {}, "metadata": {}}
         return await self._ask("inspect", {"code": code, "cursor_pos": position, "detail_level": detail_level}, nothing)
 
     async def do_is_complete(self, code: str) -> Content:
@@ -307,7 +311,12 @@ class SandboxKernel(Kernel):
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         guest = self._slot.guest
         line = await read_line(
-            self.session, self.stdin_socket, request, cell.parent, cell.ident, wanted=lambda: self._cell is cell
+            cast(Session, self.session),
+            self.stdin_socket,
+            request,
+            cell.parent,
+            cell.ident,
+            wanted=lambda: self._cell is cell,
         )
         if line is not None:
             guest.answer(number, value=line)
@@ -328,8 +337,8 @@ def _check_request(request: Content) -> None:
 
 def _checked_reply(reply: Content) -> Content:
     """The guest's execute_reply, reduced to what a reply may hold."""
-    payload = cast("list[Any]", reply.get("payload") or [])
-    payload = [item for item in payload if isinstance(item, dict) and cast("Content", item).get("source") in _PAYLOADS]
+    payload: list[Any] = [item for item in cast("list[Any]", reply.get("payload") or []) if isinstance(item, dict)]
+    payload = [item for item in payload if cast("Content", item).get("source") in _PAYLOADS]
     expressions = reply.get("user_expressions")
     rest: Content = {"user_expressions": expressions if isinstance(expressions, dict) else {}, "payload": payload}
     if reply.get("status") == "ok":

@@ -1,7 +1,7 @@
 """A lean application for the kernel: its sockets and threads, without IPython's profile, history and output capture.
 
-Above: `__main__`. Below: ipykernel's threads. Saves a third of the start and of the memory of IPKernelApp, under which the
-same kernel class runs as well.
+Above: `__main__`. Below: ipykernel's threads. Saves a third of the start and of the memory of IPKernelApp, under
+which the same kernel class runs as well.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import zmq
 from ipykernel.control import ControlThread
@@ -62,7 +62,11 @@ def run(connection_file: str) -> None:
     )
     kernel.record_ports({name: port for name, port in connection.items() if name.endswith("_port")})
     loop = IOLoop.current()
-    signal.signal(signal.SIGTERM, lambda *_: loop.add_callback_from_signal(loop.stop))
+
+    def end(signum: int, frame: object) -> None:
+        loop.add_callback_from_signal(loop.stop)
+
+    signal.signal(signal.SIGTERM, end)
     control_thread.start()
     kernel.start()
     try:
@@ -91,7 +95,7 @@ def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connec
 
 def _start_iopub(connection: Connection, session: Session) -> IOPubThread:
     # A context of its own, because terminating it is how zmq waits for what is still to be sent.
-    thread = IOPubThread(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), pipe=False, session=session)
+    thread = IOPubThread(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), pipe=False, session=cast(Any, session))
     thread.start()
     return thread
 
@@ -99,7 +103,7 @@ def _start_iopub(connection: Connection, session: Session) -> IOPubThread:
 def _send_the_rest(iopub: IOPubThread) -> None:
     """Let the clients have what is queued for them, within the linger time."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the thread leaves a cancelled task behind, which is noted
-    context = iopub.socket.context
+    context: zmq.Context[zmq.Socket[bytes]] = cast(Any, iopub.socket).context
     iopub.stop()
     iopub.close()
     context.term()

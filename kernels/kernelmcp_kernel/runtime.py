@@ -28,13 +28,14 @@ _WASM_PAGE_BYTES = 64 * 1024
 # What Node's JavaScript heap may take, in MB: Pyodide's own objects and those that guest code makes.
 _JAVASCRIPT_HEAP_MB = 256
 
-# What Node takes beside the wasm memory, in MB: its code, its heaps, its threads' stacks and the reservations of malloc.
-# It starts with 750; the rest is for JavaScript's array buffers, which no flag of V8 caps.
+# What Node takes beside the wasm memory, in MB: its code, its heaps, its threads' stacks and the reservations of
+# malloc. It starts with 750; the rest is for JavaScript's array buffers, which no flag of V8 caps.
 _NODE_MEMORY_MB = 1200
 
 # What Node's binary is linked against, and what loads it.
 _LIBRARIES = (
-    "libatomic.so.1", "libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1", "libstdc++.so.6",
+    "libatomic.so.1", "libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1",
+    "libstdc++.so.6",
 )  # fmt: skip
 _LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 

@@ -1,7 +1,8 @@
 """A seccomp filter: the system calls that Node with Pyodide needs, and no others (Linux, without privileges).
 
-Above: `confine`. Below: `syscalls` (numbers) and the kernel. An allow-list, so that a system call of tomorrow is refused:
-unknown ones answer ENOSYS, as on an old kernel. There is no socket of any family, no new process, no new program.
+Above: `confine`. Below: `syscalls` (numbers) and the kernel. An allow-list, so that a system call of tomorrow is
+refused: unknown ones answer ENOSYS, as on an old kernel. There is no socket of any family, no new process, no new
+program.
 """
 
 from __future__ import annotations
@@ -30,9 +31,23 @@ _CLONE_NEW_NAMESPACES = 0x7E020080
 # machine: numbers, AUDIT_ARCH, the number of seccomp(2)
 _MACHINES = {"x86_64": (X86_64, 0xC000003E, 317), "aarch64": (AARCH64, 0xC00000B7, 277)}
 
-# Landlock does not cover these, and Pyodide's file system calls chmod when it makes a file: they answer 0 and do nothing.
+# Landlock does not cover these, and Pyodide's file system calls chmod when it makes a file: they answer 0 and do
+# nothing.
 _PRETENDED = frozenset(
-    "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat".split()
+    [
+        "chmod",
+        "fchmod",
+        "fchmodat",
+        "fchmodat2",
+        "chown",
+        "fchown",
+        "lchown",
+        "fchownat",
+        "utime",
+        "utimes",
+        "futimesat",
+        "utimensat",
+    ]
 )
 _TERMINAL_QUERIES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)  # duplicate, flags, record locks

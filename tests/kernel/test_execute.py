@@ -85,13 +85,15 @@ def test_a_queued_cell_runs_after_an_error_when_it_asked_for_that(kernel: Kernel
 def test_a_traceback_shows_the_line_of_the_cell_and_no_frame_of_ours(kernel: Kernel) -> None:
     ran = kernel.run("def broken():\n    return 1 / 0\nbroken()")
     traceback = "\n".join(ran.reply["content"]["traceback"])
-    assert "broken" in traceback and "kernelmcp_guest" not in traceback
+    assert "broken" in traceback
+    assert "kernelmcp_guest" not in traceback
     assert ran.error == "ZeroDivisionError: division by zero"
 
 
 def test_a_syntax_error_is_an_error_of_the_cell(kernel: Kernel) -> None:
     ran = kernel.run("def f(:")
-    assert ran.error.startswith("SyntaxError") and ran.kinds() == ["error"]
+    assert ran.error.startswith("SyntaxError")
+    assert ran.kinds() == ["error"]
 
 
 def test_completion_and_inspection_know_live_variables(kernel: Kernel) -> None:
@@ -100,7 +102,8 @@ def test_completion_and_inspection_know_live_variables(kernel: Kernel) -> None:
     assert "a_long_name" in kernel.client.get_shell_msg(timeout=DEADLINE)["content"]["matches"]
     kernel.client.inspect("a_long_name", detail_level=1)
     found = kernel.client.get_shell_msg(timeout=DEADLINE)["content"]
-    assert found["found"] and "says what it does" in found["data"]["text/plain"]
+    assert found["found"]
+    assert "says what it does" in found["data"]["text/plain"]
 
 
 def test_exit_and_sys_exit_end_the_cell_and_keep_the_session(kernel: Kernel) -> None:

@@ -35,7 +35,8 @@ def test_a_guest_that_exits_is_reported_and_replaced_and_its_files_stay(own_kern
     assert ran.error == (
         "GuestDied: The sandbox process ended: it exited with status 3. Its variables are lost; files are kept."
     )
-    assert ran.state_lost and ran.kinds() == ["error"]
+    assert ran.state_lost
+    assert ran.kinds() == ["error"]
     after = own_kernel.run("'kept' in globals(), open('notes.txt').read()")
     assert (after.result, after.state_lost) == ("(False, 'kept')", True)
     assert (berth / "workspace" / "notes.txt").read_text() == "kept"
@@ -46,7 +47,8 @@ def test_a_guest_killed_in_the_middle_of_a_cell_is_answered_at_once(own_kernel: 
     own_kernel.output(request)
     own_kernel.guests()[0].kill()
     ran = own_kernel.finish(request)
-    assert "it was killed by SIGKILL" in ran.error and ran.state_lost
+    assert "it was killed by SIGKILL" in ran.error
+    assert ran.state_lost
 
 
 def test_a_guest_killed_while_idle_is_told_to_the_next_cell_in_words(own_kernel: Kernel) -> None:

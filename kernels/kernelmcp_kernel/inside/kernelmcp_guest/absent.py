@@ -1,4 +1,4 @@
-"""What a sandboxed guest does not have, and how it says so: a Python exception that names the reason, never a dead guest."""
+"""What a sandboxed guest does not have, and how it says so: an exception with the reason, never a dead guest."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ def _no_processes(*args: Any, **kwargs: Any) -> NoReturn:
     raise OSError(f"{NO_PROCESSES}: use Python instead")
 
 
-class _NoPopen(subprocess.Popen):  # a class still, for the code that subclasses it
+class _NoPopen(subprocess.Popen[Any]):  # a class still, for the code that subclasses it
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _no_processes()
 

@@ -1,8 +1,12 @@
 """The calls that block: `time.sleep`, `input`, `getpass`, `loop.run_until_complete`. All can be interrupted.
 
-With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and `run_until_complete` do, and the
-event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does everywhere, in naps that notice an interrupt.
+With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and `run_until_complete` do, and
+the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does everywhere, in naps that notice an
+interrupt.
 """
+
+# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# pyright: reportAbstractUsage=false, reportAttributeAccessIssue=false
 
 import asyncio
 import builtins
@@ -22,7 +26,7 @@ stdin_allowed = False
 
 
 class Wait:
-    """Something that the current cell is blocked on: a task to cancel, or a host call, which the host itself rejects."""
+    """What the current cell is blocked on: a task to cancel, or a host call, which the host itself rejects."""
 
     def __init__(self, task: asyncio.Future[Any] | None = None) -> None:
         self.task = task

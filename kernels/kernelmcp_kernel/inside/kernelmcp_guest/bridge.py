@@ -1,7 +1,7 @@
 """What the host lends the guest: a handful of JavaScript functions, set by `attach` once the heap is restored.
 
-`emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks for a moment and says whether an
-interrupt arrived, `exit` ends the guest process.
+`emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks
+for a moment and says whether an interrupt arrived, `exit` ends the guest process.
 """
 
 import json
@@ -26,8 +26,8 @@ class Bridge:
 
 bridge = Bridge()
 
-# The id of the request on whose behalf code runs. Tasks that a cell leaves behind keep the cell's id, so that their output
-# goes where a Jupyter user expects it: under the cell that started them.
+# The id of the request on whose behalf code runs. Tasks that a cell leaves behind keep the cell's id, so that their
+# output goes where a Jupyter user expects it: under the cell that started them.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 

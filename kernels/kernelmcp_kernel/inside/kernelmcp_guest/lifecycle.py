@@ -1,5 +1,9 @@
 """From nothing to a warm shell (`build`, once, for the boot image) and from the image to a live guest (`attach`)."""
 
+# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownLambdaType=false
+
 import asyncio
 import gc
 import json
@@ -9,9 +13,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
-import __main__
 from IPython.core import page, payloadpage
 
+import __main__
 from kernelmcp_guest import absent, blocking, comms, operations
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell

@@ -3,6 +3,11 @@
 `handle` decodes a request, runs its function and sends the reply. `interrupt` is called by the host while a cell waits.
 """
 
+# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportGeneralTypeIssues=false
+
 import asyncio
 import inspect as python_inspect
 import json
@@ -43,7 +48,7 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
 
 
 def on_stuck_signal(signum: int, frame: object) -> None:
-    """SIGUSR1's handler: the event loop has not turned since the cell's task was cancelled, so another task holds it."""
+    """SIGUSR1's handler: the event loop has not turned since the cancellation, so another task holds it."""
     if running.active and running.cancelled:
         raise KeyboardInterrupt
 
@@ -68,7 +73,7 @@ def execute(
     allow_stdin: bool,
     execution_count: int,
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-    """Run a cell. Returns the content of the execute_reply, or a coroutine of it when the cell has a top-level await."""
+    """Run a cell. Returns the content of the execute_reply, or a coroutine of it when the cell awaits."""
     shell = GuestShell.instance()
     shell.execution_count = execution_count
     shell.last_error = None
@@ -77,7 +82,7 @@ def execute(
     transformed, failure = code, None
     try:
         transformed = shell.transform_cell(code)
-    except Exception:
+    except Exception:  # noqa: BLE001  # a magic of the user's may raise anything
         failure = sys.exc_info()
     cell = shell.run_cell_async(
         code,
@@ -98,7 +103,7 @@ def _execute_sync(shell: GuestShell, cell: Any, silent: bool, user_expressions: 
         cell.send(None)  # without an await in it, the coroutine ends at the first step
     except StopIteration as stop:
         result = stop.value
-    except BaseException as error:  # an interrupt in IPython's own frames, or guest code that broke the shell
+    except BaseException as error:  # noqa: BLE001  # an interrupt in IPython's own frames, or a broken shell
         escaped = error
     finally:
         running.active = False
@@ -113,7 +118,7 @@ async def _execute_async(
     running.active, running.cancelled = True, False
     try:
         result = await running.task
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the request gets its reply
         escaped = error
     finally:
         running.active, running.task = False, None
@@ -212,6 +217,6 @@ def handle(text: str) -> Awaitable[None] | None:
     return None
 
 
-async def _reply_later(id: str, content: Awaitable[dict[str, Any]]) -> None:
-    request_id.set(id)  # the host runs this as a task of its own, with a context of its own
+async def _reply_later(request: str, content: Awaitable[dict[str, Any]]) -> None:
+    request_id.set(request)  # the host runs this as a task of its own, with a context of its own
     send("reply", **(await content))

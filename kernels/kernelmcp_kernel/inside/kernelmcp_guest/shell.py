@@ -1,5 +1,9 @@
 """The IPython shell of the guest: its display hook, display publisher and tracebacks send Jupyter messages."""
 
+# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false, reportIncompatibleMethodOverride=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
 import asyncio
 import base64
 from types import TracebackType
@@ -74,20 +78,20 @@ class GuestShell(InteractiveShell):
     last_error: dict[str, Any] | None = None
     interrupted = False
 
-    def showtraceback(self, exc_tuple=None, *args: Any, **kwargs: Any) -> None:
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         # An interrupt during an `await` arrives as a cancellation; the person who pressed stop expects its usual name.
         kind, value, traceback = self._get_exc_info(exc_tuple)
         if self.interrupted and issubclass(kind, asyncio.CancelledError):
             kind, value = KeyboardInterrupt, KeyboardInterrupt()
         if issubclass(kind, KeyboardInterrupt):
             _end_before_our_frames(traceback)
-            exc_tuple = (kind, value, traceback)
+            exc_tuple = (kind, value or kind(), traceback)
         super().showtraceback(exc_tuple, *args, **kwargs)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
         try:
             text = str(evalue)
-        except Exception as error:  # a broken __str__ must not hide that there was an error
+        except Exception as error:  # noqa: BLE001  # a broken __str__ must not hide that there was an error
             text = f"<str() of the exception raised {type(error).__name__}>"
         self.last_error = {"ename": etype.__name__, "evalue": text, "traceback": [str(line) for line in stb]}
         send("error", **self.last_error)
@@ -103,8 +107,8 @@ class GuestShell(InteractiveShell):
 
     system_raw = system_piped = system
 
-    def getoutput(self, cmd: str, split: bool = True, depth: int = 0):
-        return self.system(cmd)
+    def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
+        self.system(cmd)
 
     def enable_gui(self, gui: str | None = None) -> None:
         if gui not in (None, "inline"):

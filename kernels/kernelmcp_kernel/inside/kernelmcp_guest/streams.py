@@ -1,6 +1,10 @@
 """sys.stdout and sys.stderr of the guest: text goes to the host, which coalesces it into stream frames."""
 
 import io
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 from kernelmcp_guest.bridge import bridge, request_id
 
@@ -14,7 +18,7 @@ class _ByteStream(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data, /) -> int:  # bytes-like
+    def write(self, data: "Buffer", /) -> int:
         raw = bytes(data)
         self._text.write(raw.decode("utf-8", "replace"))
         return len(raw)
@@ -33,7 +37,7 @@ class OutStream(io.TextIOBase):
         self.buffer = _ByteStream(self)
 
     def write(self, text: str, /) -> int:
-        if not isinstance(text, str):
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if text:
             bridge.write_stream(self._stream, text, request_id.get())
