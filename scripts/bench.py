@@ -302,7 +302,8 @@ async def measure(rounds: int) -> list[Row]:
         ):
             await ours.run("x = 0")
             await call(client, "x = 0")
-            rows.append(Row("private memory (USS), kernel process and guest, beside the pool's", "MB", uss_mb(ours.pid), bar=150))
+            what = "private memory (USS), kernel process and guest, beside the pool's"
+            rows.append(Row(what, "MB", uss_mb(ours.pid), bar=150))
             rows.append(Row("private memory (USS), native ipykernel", "MB", uss_mb(native.pid)))
             rows += await measure_execute(native, ours, lambda code: call(client, code), rounds)
             rows += await measure_pool(client, native_start, 5)

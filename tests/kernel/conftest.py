@@ -11,14 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from .driver import DEADLINE, Kernel, wait_until
 
 
 @contextmanager
-def running_kernel(**environment: str) -> Iterator[Kernel]:
-    """Start a kernel with these variables added to its environment; at the end nothing of it is left."""
+def running_kernel(search: Path | None = None, **environment: str) -> Iterator[Kernel]:
+    """Start a kernel with these variables added to its environment; at the end nothing of it is left.
+
+    `search` is a share/jupyter folder to take the kernelspec from, instead of the installed one.
+    """
     with tempfile.TemporaryDirectory(prefix="kmk-") as folder:
         manager = KernelManager(
             kernel_name="kernelmcp",
@@ -26,6 +30,8 @@ def running_kernel(**environment: str) -> Iterator[Kernel]:
             ip=f"{folder}/k",
             connection_file=f"{folder}/k.json",
         )
+        if search is not None:
+            manager.kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(search / "kernels")])
         manager.start_kernel(env={**os.environ, **environment}, cwd=folder)
         client: BlockingKernelClient = manager.client()
         client.start_channels()

@@ -65,11 +65,20 @@ function clear(heap, start, end) {
   }
 }
 
+/** @param {string} file */
+function openImage(file) {
+  try {
+    return fs.openSync(file, "r");
+  } catch (error) {
+    throw new ImageError(`the image cannot be opened: ${/** @type {NodeJS.ErrnoException} */ (error).code}`);
+  }
+}
+
 /** An open image, checked as far as its header. */
 export class Image {
   /** @param {string} file @param {string} buildId what the image must have been built from */
   constructor(file, buildId) {
-    this.fd = fs.openSync(file, "r");
+    this.fd = openImage(file);
     const lead = Buffer.alloc(12);
     readFully(this.fd, lead, 0);
     if (lead.compare(MAGIC, 0, 8, 0, 8) !== 0) throw new ImageError("not a boot image");

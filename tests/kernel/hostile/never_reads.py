@@ -1,0 +1,8 @@
+"""Never reads its requests."""
+
+import time
+
+from wire import send
+
+send("ready")
+time.sleep(1000)

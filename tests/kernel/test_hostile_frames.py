@@ -1,0 +1,136 @@
+"""A guest that owns its process can write what it likes to its pipe. Here the guest is a program that does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
+from kernelmcp_kernel.guest import Guest, GuestDied, new_request_id
+from kernelmcp_kernel.runtime import Spawned
+
+from .driver import DEADLINE
+
+HOSTILE = Path(__file__).parent / "hostile"
+
+
+def packed(body: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body
+
+
+def frame(**fields: Any) -> bytes:
+    return packed(json.dumps({"type": "stream", "id": "x", "content": {}, **fields}).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<I", MAX_FRAME_BYTES + 1),
+        packed(b"not JSON"),
+        packed(b"[]"),
+        packed(b"\xff\xfe"),
+        packed(b'{"type": 1, "id": "", "content": {}}'),
+        packed(b'{"type": "stream", "id": "", "content": []}'),
+        packed(b"[" * 100_000),
+    ],
+    ids=["too long", "not JSON", "no object", "not UTF-8", "type is no text", "content is no object", "nested deeply"],
+)
+def test_a_frame_that_breaks_the_protocol_is_refused(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        list(FrameDecoder().feed(data))
+
+
+def test_frames_are_found_however_the_pipe_cuts_them() -> None:
+    data = frame(id="1") + frame(id="2")
+    for cut in range(len(data)):
+        decoder = FrameDecoder()
+        found = [*decoder.feed(data[:cut]), *decoder.feed(data[cut:])]
+        assert [f.id for f in found] == ["1", "2"]
+
+
+def test_text_that_no_encoder_takes_is_made_harmless() -> None:
+    body = b'{"type": "t", "id": "", "content": {"a": "\\ud800", "b": NaN, "c": [Infinity], "d": "\\ud83d\\ude80"}}'
+    assert next(FrameDecoder().feed(packed(body))).content == {
+        "a": "\\ud800",
+        "b": "NaN",
+        "c": ["Infinity"],
+        "d": "\U0001f680",
+    }
+
+
+def test_a_request_over_the_limit_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(ValueError, match="over the limit"):
+        encode_frame({"code": "x" * (MAX_FRAME_BYTES + 1)})
+
+
+def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any]) -> Any:
+    """Run `use` with a Guest whose process is a program of tests/kernel/hostile."""
+
+    async def run() -> Any:
+        requests_theirs, requests = os.pipe()
+        frames, frames_theirs = os.pipe()
+        interrupts_theirs, interrupts = os.pipe()
+        errors, errors_theirs = os.pipe()
+        process = subprocess.Popen(  # noqa: ASYNC220  # the loop has nothing else to do yet
+            [sys.executable, HOSTILE / f"{program}.py", str(requests_theirs), str(frames_theirs)],
+            pass_fds=(requests_theirs, frames_theirs),
+            stderr=errors_theirs,
+        )
+        for fd in (requests_theirs, frames_theirs, interrupts_theirs, errors_theirs):
+            os.close(fd)
+        found: list[Frame] = []
+        guest = Guest(Spawned(process.pid, requests, frames, interrupts, errors), found.append)
+        try:
+            async with asyncio.timeout(DEADLINE):
+                return await use(guest, found)
+        finally:
+            guest.kill("the test is over")
+            process.returncode = 0  # Guest has waited for it
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("lies_about_length", "a frame of"),
+        ("sends_no_json", "not JSON"),
+        ("sends_half_a_frame", "exited with status"),
+        ("closes_its_pipe", "closed its pipe"),
+    ],
+)
+def test_a_guest_that_breaks_the_protocol_is_ended_and_the_request_is_answered(program: str, reason: str) -> None:
+    async def use(guest: Guest, found: list[Frame]) -> None:
+        with pytest.raises(GuestDied, match=reason):
+            await guest.request("execute", {}, new_request_id())
+
+    with_hostile_guest(program, use)
+
+
+def test_replies_to_other_requests_are_ignored() -> None:
+    async def use(guest: Guest, found: list[Frame]) -> dict[str, Any]:
+        return await guest.request("execute", {}, new_request_id())
+
+    assert with_hostile_guest("replies_ahead", use) == {"status": "ok", "real": True}
+
+
+def test_a_guest_that_never_reads_blocks_nobody() -> None:
+    async def use(guest: Guest, found: list[Frame]) -> str | None:
+        request = asyncio.ensure_future(guest.request("execute", {"code": "x" * 5_000_000}, new_request_id()))
+        await guest.ready()
+        await asyncio.sleep(0)  # the loop still turns while megabytes wait for the pipe
+        guest.kill("it does not read")
+        with pytest.raises(GuestDied):
+            await request
+        return guest.death
+
+    assert with_hostile_guest("never_reads", use) == "it does not read"

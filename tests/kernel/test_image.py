@@ -1,0 +1,79 @@
+"""A boot image that is stale or damaged is noticed and replaced; none is ever half-loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import kernelmcp_kernel
+
+from .conftest import running_kernel
+
+PACKAGE = Path(kernelmcp_kernel.__file__).parent
+
+
+def truncate(image: Path) -> None:
+    os.truncate(image, image.stat().st_size // 2)
+
+
+def flip_a_byte(image: Path) -> None:
+    with image.open("r+b") as file:
+        file.seek(image.stat().st_size - 1000)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0xFF]))
+
+
+def empty(image: Path) -> None:
+    image.write_bytes(b"")
+
+
+def make_stale(image: Path) -> None:
+    with image.open("r+b") as file:
+        head = file.read(200)
+        start = head.index(b'"build_id":"') + len(b'"build_id":"')
+        file.seek(start)
+        file.write(b"0" * 64)
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """An installation of its own, whose image a test may damage."""
+    copy = tmp_path / "lib" / "kernelmcp_kernel"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("_runtime*", "__pycache__"))
+    runtime = copy / "_runtime"
+    runtime.mkdir()
+    for name in ("pyodide", "site"):
+        shutil.copytree(PACKAGE / "_runtime" / name, runtime / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("boot.img", "stamp.json"):
+        shutil.copy(PACKAGE / "_runtime" / name, runtime / name)
+    spec = tmp_path / "share" / "kernels" / "kernelmcp"
+    spec.mkdir(parents=True)
+    start = f"import sys; sys.path.insert(0, {str(copy.parent)!r}); from kernelmcp_kernel.__main__ import main; main()"
+    argv = [sys.executable, "-c", start, "-f", "{connection_file}"]
+    content = {"argv": argv, "display_name": "copy", "language": "python", "interrupt_mode": "message"}
+    (spec / "kernel.json").write_text(json.dumps(content))
+    return copy
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, empty, make_stale, Path.unlink])
+def test_a_damaged_image_is_replaced_before_the_first_cell(package: Path, damage: Callable[[Path], None]) -> None:
+    image = package / "_runtime" / "boot.img"
+    damage(image)
+    broken = image.read_bytes() if image.exists() else b""
+    share = package.parent.parent / "share"
+    with running_kernel(search=share) as kernel:
+        assert kernel.run("1 + 1").result == "2"
+    assert image.read_bytes() != broken
+
+
+def test_guests_of_one_image_draw_different_numbers() -> None:
+    code = "import os, random, uuid; (random.random(), os.urandom(8), uuid.uuid4())"
+    with running_kernel() as one, running_kernel() as other:
+        assert one.run(code).result != other.run(code).result
