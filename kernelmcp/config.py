@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kernelmcp.errors import ConfigurationError
 
@@ -99,6 +99,13 @@ class FlavorLimits(Section):
     """Cap of the guest's wasm memory, MiB (4096 is what wasm32 can address)."""
 
 
+FLAVORS: dict[Flavor, FlavorLimits] = {
+    "small": FlavorLimits(memory_mb=512),
+    "medium": FlavorLimits(memory_mb=1024),
+    "large": FlavorLimits(memory_mb=4096),
+}
+
+
 class Policy(Section):
     """config/policy.toml: what a guest may use up."""
 
@@ -114,13 +121,15 @@ class Policy(Section):
     """Displayed objects kept per execution; the rest is counted and dropped."""
     outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Bytes of displayed objects kept per execution, in memory."""
-    flavors: dict[Flavor, FlavorLimits] = {
-        "small": FlavorLimits(memory_mb=512),
-        "medium": FlavorLimits(memory_mb=1024),
-        "large": FlavorLimits(memory_mb=4096),
-    }
+    flavors: dict[Flavor, FlavorLimits] = FLAVORS
     default_flavor: Flavor = "medium"
     """The flavor of a session that names none, and the only one that is kept warm."""
+
+    @field_validator("flavors")
+    @classmethod
+    def _keep_the_others(cls, named: dict[Flavor, FlavorLimits]) -> dict[Flavor, FlavorLimits]:
+        """A file that changes one flavor leaves the others as they are."""
+        return FLAVORS | named
 
 
 class Settings(Section):

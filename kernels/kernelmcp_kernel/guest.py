@@ -102,6 +102,11 @@ class Guest:
         """Is a request under way?"""
         return self._reply is not None
 
+    @property
+    def used(self) -> bool:
+        """Was it ever asked for something?"""
+        return self._number > 0
+
     # -- interrupt and end
 
     def interrupt(self) -> None:

@@ -46,11 +46,9 @@ class GuestSlot:
 
     async def _watch(self, guest: Guest) -> None:
         """When the guest ends: note the loss, and have the next one ready before it is asked for."""
-        await guest.ready()
-        started = guest.death is None
         await guest.ended.wait()
-        if not started:
-            return  # it never ran: nothing is lost, and starting another at once might go on for ever
+        if not guest.used:
+            return  # nothing is lost, and starting another before it is asked for might go on for ever
         self._log.warning("the guest process has ended: %s", guest.death)
         self.lost = guest.death
         self.lost_unseen = not self._requests.locked()

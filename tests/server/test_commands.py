@@ -61,6 +61,15 @@ def test_a_wrong_setting_is_refused_with_file_key_and_what_would_do(tmp_path: Pa
     assert "CONFIGURATION_ERROR" in done.stderr
 
 
+def test_a_file_that_changes_one_flavor_leaves_the_others() -> None:
+    policy = Policy.model_validate({"flavors": {"small": {"memory_mb": 300}}})
+    assert {name: limits.memory_mb for name, limits in policy.flavors.items()} == {
+        "small": 300,
+        "medium": 1024,
+        "large": 4096,
+    }
+
+
 def test_the_environment_goes_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
     file = tmp_path / "mcp.toml"
     file.write_text("[sessions]\nwarm_pool_size = 3\nmax_sessions = 9\n[logging]\nlevel = 'error'")
