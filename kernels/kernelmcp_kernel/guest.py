@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kernelmcp_kernel.frames import Frame, FrameDecoder, FrameError, encode_frame
+from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
 from kernelmcp_kernel.runtime import Spawned
 
 # A guest that has not noticed an interrupt after this time is in code that never will (a long C loop, JavaScript).
@@ -24,6 +24,9 @@ INTERRUPT_GRACE_SECONDS = 3.0
 
 # How much is read from the pipe at a time: bounds what one guest can make the loop do before others get their turn.
 _READ_BYTES = 1 << 18
+
+# What may wait for a guest that does not read: the largest request, and answers to its host calls.
+_MAX_UNREAD_BYTES = 2 * MAX_FRAME_BYTES
 
 # How much of a guest's stderr (Node's own last words) is kept to explain its death.
 _LAST_WORDS_BYTES = 2000
@@ -152,6 +155,9 @@ class Guest:
 
     def _send(self, data: bytes) -> None:
         self._outbox += data
+        if len(self._outbox) > _MAX_UNREAD_BYTES:
+            self.kill("it asks and does not read the answers")
+            return
         self._flush_outbox()
 
     def _flush_outbox(self) -> None:

@@ -66,6 +66,7 @@ class SandboxKernel(Kernel):
         self._berth = self.early_berth or open_berth()
         self._cell: Cell | None = None
         self._allow_stdin = False
+        self._reading: asyncio.Task[None] | None = None
         self._loss: Content = {}
         self._closed = False
 
@@ -301,10 +302,11 @@ class SandboxKernel(Kernel):
         if not isinstance(number, int) or not isinstance(arguments, dict):
             return
         call = cast("Content", arguments)
-        if call.get("call") == "input" and self._allow_stdin and self._cell is not None:
-            self._reading = asyncio.ensure_future(self._input(number, call, self._cell))
+        wanted = call.get("call") == "input" and self._allow_stdin and self._cell is not None
+        if wanted and (self._reading is None or self._reading.done()):  # one person, one question at a time
+            self._reading = asyncio.ensure_future(self._input(number, call, cast(Cell, self._cell)))
         else:
-            self._slot.guest.answer(number, error="the host does not offer this")
+            self._slot.guest.answer(number, error="the host does not offer this now")
 
     async def _input(self, number: int, call: Content, cell: Cell) -> None:
         """input(): ask the frontend, until it answers or the cell has ended."""

@@ -18,7 +18,7 @@ from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameE
 from kernelmcp_kernel.guest import Guest, GuestDied, new_request_id
 from kernelmcp_kernel.runtime import Spawned
 
-from .driver import DEADLINE
+from .driver import DEADLINE, Kernel
 
 HOSTILE = Path(__file__).parent / "hostile"
 
@@ -134,3 +134,37 @@ def test_a_guest_that_never_reads_blocks_nobody() -> None:
         return guest.death
 
     assert with_hostile_guest("never_reads", use) == "it does not read"
+
+
+FLOOD = """
+import js, json, struct
+from pyodide.ffi import to_js
+from kernelmcp_guest.bridge import request_id
+def frames(kind, count, **content):
+    body = json.dumps({"type": kind, "id": request_id.get(), "content": content}).encode()
+    return (struct.pack("<I", len(body)) + body) * count
+def write(data): js.process.getBuiltinModule("fs").writeSync(4, to_js(data))
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for _ in range(20): write(frames('call', 1000, number=1, arguments={'call': 'x'}))",
+        "for _ in range(10): write(frames('stream', 5000, name='stdout', text='x'))",
+        "for _ in range(10): write(frames('display_data', 5000, data={'text/plain': 'x'}, metadata={}))",
+        "for _ in range(10): write(frames('nonsense', 5000, a=1))",
+        "write(frames('interrupted', 1000))",
+    ],
+    ids=["host calls", "text", "displays", "unknown frames", "acknowledgements"],
+)
+def test_a_flood_of_frames_leaves_the_kernel_small_and_usable(kernel: Kernel, code: str) -> None:
+    kernel.run(FLOOD + code)
+    assert kernel.process.memory_info().rss < 300e6
+    assert kernel.run("1 + 1").result == "2"
+
+
+def test_a_frame_that_lies_about_its_length_ends_the_guest_and_not_the_kernel(kernel: Kernel) -> None:
+    ran = kernel.run(FLOOD + "write(b'\\xff\\xff\\xff\\xff')\nwhile True: pass")
+    assert "it broke the protocol" in ran.error
+    assert kernel.run("1 + 1").result == "2"
