@@ -37,7 +37,10 @@ _LIBRARIES = (
     "libatomic.so.1", "libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1",
     "libstdc++.so.6",
 )  # fmt: skip
-_LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
+_LOADERS = (
+    "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1",
+    "/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1",
+)  # fmt: skip
 
 _NODE_FLAGS = (
     "--experimental-wasm-jspi",
