@@ -18,7 +18,7 @@ import structlog
 import zmq.asyncio
 
 from kernelmcp.config import Flavor, Settings
-from kernelmcp.errors import ServerError
+from kernelmcp.errors import KernelStartFailed, ServerError
 from kernelmcp.home import Berth, Home
 from kernelmcp.kernel import Kernel, Launch, make_context, run_kernel
 
@@ -91,7 +91,10 @@ class Pool:
         return None
 
     async def start(self, flavor: Flavor) -> BerthedKernel:
-        berth = self._home.new_berth()
+        try:
+            berth = self._home.new_berth()
+        except OSError as exc:
+            raise KernelStartFailed(f"a workspace could not be made: {exc}", "Free disk space.") from exc
         spec = self._settings.config.kernels.kernelspec
         launch = Launch(
             kernelspec=spec,

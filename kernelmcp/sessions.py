@@ -20,7 +20,7 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.config import Flavor, Settings
-from kernelmcp.errors import KernelDied, ResourceLimitExceeded, ServerError
+from kernelmcp.errors import KernelDied, KernelStartFailed, ResourceLimitExceeded, ServerError
 from kernelmcp.executions import Execution, Interruption
 from kernelmcp.home import Berth, Home, Lock, write_private
 from kernelmcp.outputs import Outputs
@@ -245,7 +245,11 @@ class Session:
                 self._lost = True
                 self._discard_kernel()
             fresh = await self._pool.take(self.flavor)
-            await self._move_in(fresh)
+            try:
+                await self._move_in(fresh)
+            except OSError as exc:
+                fresh.kernel.kill()
+                raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
             return fresh
 
     async def _move_in(self, fresh: BerthedKernel) -> None:

@@ -18,6 +18,7 @@ import resource
 import signal
 import sys
 import threading
+import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -67,11 +68,15 @@ def _fork(policy: Policy) -> int:
     if pid:
         return pid
     try:
-        # First out of the way of the targets, then into place.
-        sources = [os.dup2(fd, 100 + index) for index, fd in enumerate(policy.descriptors)]
+        # First out of the way of the targets and of each other, then into place.
+        above = max(100, *policy.descriptors) + 1
+        sources = [_dup_above(fd, above) for fd in policy.descriptors]
         for target, source in enumerate(sources):
             os.dup2(source, target, inheritable=True)
         enter(policy)
+    except BaseException:  # noqa: BLE001  # the parent reads it from the pipe that is our stderr
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(126)
 

@@ -29,6 +29,8 @@ class Frame:
     type: str
     id: str
     content: dict[str, Any]
+    size: int
+    """Bytes that it took on the wire."""
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
@@ -67,17 +69,17 @@ class FrameDecoder:
 def _parse(body: bytes) -> Frame:
     try:
         value = json.loads(body, parse_constant=str)  # NaN and infinities have no place in JSON: "NaN", "Infinity"
+        if b"\\ud" in body or b"\\uD" in body:
+            value = _without_surrogates(value)
     except (ValueError, RecursionError) as error:
         raise FrameError("a frame that is not JSON") from error
     if not isinstance(value, dict):
         raise FrameError("a frame that is not an object")
     message = cast("dict[str, Any]", value)
-    if b"\\ud" in body or b"\\uD" in body:
-        message = cast("dict[str, Any]", _without_surrogates(message))
     frame_type, request_id, content = message.get("type"), message.get("id"), message.get("content")
     if not (isinstance(frame_type, str) and isinstance(request_id, str) and isinstance(content, dict)):
         raise FrameError("a frame without type, id or content")
-    return Frame(frame_type, request_id, cast("dict[str, Any]", content))
+    return Frame(frame_type, request_id, cast("dict[str, Any]", content), len(body))
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -1,13 +1,14 @@
 """One guest process as the kernel process sees it: requests down, frames up, interrupt, end.
 
 Above: `kernel`. Below: `runtime` (starts it) and `frames` (the wire). It must not know Jupyter messages.
-Everything but `interrupt` is for the thread of the event loop.
+Everything is for the thread of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -18,6 +19,8 @@ from typing import Any
 
 from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
 from kernelmcp_kernel.runtime import Spawned
+
+_log = logging.getLogger(__name__)
 
 # A guest that has not noticed an interrupt after this time is in code that never will (a long C loop, JavaScript).
 INTERRUPT_GRACE_SECONDS = 3.0
@@ -35,6 +38,13 @@ _LAST_WORDS_BYTES = 2000
 def new_request_id() -> str:
     """Unguessable, so that a frame which the guest wrote ahead of time belongs to no request."""
     return secrets.token_hex(8)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return f"signal {number}"
 
 
 class GuestDied(Exception):
@@ -113,13 +123,10 @@ class Guest:
     # -- interrupt and end
 
     def interrupt(self) -> None:
-        """Interrupt the current request; from any thread. A guest that ignores it is killed after a grace period."""
-        self._loop.call_soon_threadsafe(self._interrupt)
-
-    def _interrupt(self) -> None:
+        """Interrupt the current request. A guest that ignores it is killed after a grace period."""
         if not self.busy or self.death is not None:
             return
-        with contextlib.suppress(BlockingIOError):  # full: it has been told often enough
+        with contextlib.suppress(OSError):  # full: it has been told often enough; broken: it is ending
             os.write(self._spawned.interrupts, struct.pack("<I", self._number))
         self._send(encode_frame({"op": "interrupt"}))
         if self._kill_timer is None:
@@ -188,6 +195,9 @@ class Guest:
                     return
         except FrameError as error:
             self.kill(f"it broke the protocol: {error}")
+        except Exception:  # noqa: BLE001  # frames behind this one must not be left lying
+            _log.exception("a frame could not be handled")
+            self.kill("it sent what cannot be relayed")
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.type == "ready":
@@ -216,6 +226,8 @@ class Guest:
         self._finish_ending(time.monotonic() + 0.5)
 
     def _finish_ending(self, deadline: float) -> None:
+        if self.death is not None:
+            return
         # A process closes its pipes a moment before it can be waited for; its own exit status says more than our
         # SIGKILL.
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -233,6 +245,6 @@ class Guest:
         elif status.si_status == signal.SIGABRT and "memory" in words.lower():
             how = "it ran out of memory"
         else:
-            how = f"it was killed by {signal.Signals(status.si_status).name}"
+            how = f"it was killed by {_signal_name(status.si_status)}"
         last = words.splitlines()[-1][:300] if words and status.si_status else ""
         return f"{how}: {last}" if last else how

@@ -176,6 +176,9 @@ class SandboxKernel(Kernel):
             self._report_earlier_loss(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
+        except Exception:
+            self.log.exception("an execution failed in the kernel process")
+            reply = self._failure(cell, ValueError("the kernel could not run this cell; its log says why"))
         finally:
             self._cell = None
             self._relay.finish(cell)
@@ -187,6 +190,7 @@ class SandboxKernel(Kernel):
         """A cell that got no reply from its guest."""
         if isinstance(error, GuestDied):
             self._note_loss(str(error))
+            self._slot.told = True
             text = f"The sandbox process ended: {error}. Its variables are lost; files are kept."
         else:
             text = str(error)
@@ -339,8 +343,11 @@ def _check_request(request: Content) -> None:
 
 def _checked_reply(reply: Content) -> Content:
     """The guest's execute_reply, reduced to what a reply may hold."""
-    payload: list[Any] = [item for item in cast("list[Any]", reply.get("payload") or []) if isinstance(item, dict)]
-    payload = [item for item in payload if cast("Content", item).get("source") in _PAYLOADS]
+    sent: Any = reply.get("payload")
+    payload: list[Any] = [
+        item for item in cast("list[Any]", sent if isinstance(sent, list) else []) if isinstance(item, dict)
+    ]
+    payload = [item for item in payload if str(cast("Content", item).get("source")) in _PAYLOADS]
     expressions = reply.get("user_expressions")
     rest: Content = {"user_expressions": expressions if isinstance(expressions, dict) else {}, "payload": payload}
     if reply.get("status") == "ok":

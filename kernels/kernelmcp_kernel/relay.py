@@ -21,7 +21,7 @@ MAX_STREAM_CHARS = 256 * 1024 * 1024
 MAX_MESSAGES = 10_000
 
 # One cell's pictures, tables and the like together.
-MAX_DISPLAY_CHARS = 256 * 1024 * 1024
+MAX_DISPLAY_BYTES = 256 * 1024 * 1024
 
 # Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
 _COLLECT_SECONDS = 0.03
@@ -45,7 +45,7 @@ class Cell:
     ident: Any = None  # the client's ZMQ routing id, for input requests
     silent: bool = False
     stream_chars: int = 0
-    display_chars: int = 0
+    display_bytes: int = 0
     messages: int = 0
     dropped: int = 0
 
@@ -89,7 +89,7 @@ class Relay:
         if frame.type in DISPLAY_TYPES:
             self._display(cell, frame)
         elif frame.type == "error":
-            self._error(cell, frame.content)
+            self._error(cell, frame)
         elif frame.type in COMM_TYPES:
             self._comm(cell, frame)
 
@@ -128,28 +128,26 @@ class Relay:
             return
         if frame.type == "execute_result" and cell.silent:
             return
-        if not self._may_send(cell, content):
+        if not self._may_send(cell, frame.size):
             return
         self._publish(frame.type, content, {}, cell.parent)
 
-    def _may_send(self, cell: Cell, content: dict[str, Any]) -> bool:
-        data = cast("dict[str, Any]", content.get("data") or {})
-        size = sum(len(value) for value in data.values() if isinstance(value, str))
-        if cell.messages >= MAX_MESSAGES or cell.display_chars + size > MAX_DISPLAY_CHARS:
+    def _may_send(self, cell: Cell, size: int) -> bool:
+        if cell.messages >= MAX_MESSAGES or cell.display_bytes + size > MAX_DISPLAY_BYTES:
             cell.dropped += 1
             return False
         cell.messages += 1
-        cell.display_chars += size
+        cell.display_bytes += size
         return True
 
-    def _error(self, cell: Cell, content: dict[str, Any]) -> None:
-        error = error_content(content)
-        if error is not None and self._may_send(cell, error):
+    def _error(self, cell: Cell, frame: Frame) -> None:
+        error = error_content(frame.content)
+        if error is not None and self._may_send(cell, frame.size):
             self._publish("error", error, {}, cell.parent)
 
     def _comm(self, cell: Cell, frame: Frame) -> None:
         content, metadata = frame.content.get("comm"), frame.content.get("metadata")
-        if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, {}):
+        if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, frame.size):
             self._publish(frame.type, cast("dict[str, Any]", content), cast("dict[str, Any]", metadata), cell.parent)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from kernelmcp_kernel.berth import Berth
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import Guest, GuestDied
+from kernelmcp_kernel.identity import BuildError
 from kernelmcp_kernel.image import BootImage, find_image, rebuild_image
 from kernelmcp_kernel.runtime import Spawned, spawn_guest
 
@@ -31,13 +32,17 @@ class GuestSlot:
         self._berth = berth
         self._on_frame = on_frame
         self._log = log
+        self._loop = asyncio.get_running_loop()
         self._requests = asyncio.Lock()
+        self._interrupted_early = False
         self._image: BootImage = find_image()
         self.guest = self._start(early)
         self.lost: str | None = None
         """Why the state of an earlier guest is gone; whoever reports it sets it back to None."""
         self.lost_unseen = False
-        """Nobody was waiting when it went, so nobody has been told."""
+        """Nobody has been told of that yet."""
+        self.told = False
+        """A request was answered with the loss, just before `lost` was noted."""
 
     def _start(self, spawned: Spawned | None = None) -> Guest:
         guest = Guest(spawned or spawn_guest(self._berth, self._image.path, self._image.build_id), self._on_frame)
@@ -51,7 +56,7 @@ class GuestSlot:
             return  # nothing is lost, and starting another before it is asked for might go on for ever
         self._log.warning("the guest process has ended: %s", guest.death)
         self.lost = guest.death
-        self.lost_unseen = not self._requests.locked()
+        self.lost_unseen, self.told = not self.told, False
         self.guest = self._start()
 
     async def request(self, op: str, content: dict[str, Any], request_id: str) -> dict[str, Any]:
@@ -60,7 +65,18 @@ class GuestSlot:
         Raises GuestDied when the guest ends before it has replied, or cannot be started.
         """
         async with self._requests:
-            guest = await self._live()
+            self._interrupted_early = False
+            try:
+                guest = await self._live()
+            except (BuildError, OSError) as error:
+                raise GuestDied(f"the sandbox could not start: {error}") from error
+            if self._interrupted_early:
+                return {
+                    "status": "error",
+                    "ename": "KeyboardInterrupt",
+                    "evalue": "",
+                    "traceback": ["KeyboardInterrupt"],
+                }
             return await guest.request(op, content, request_id)
 
     async def _live(self) -> Guest:
@@ -80,12 +96,20 @@ class GuestSlot:
         return self.guest
 
     def interrupt(self) -> None:
-        """Interrupt the current request, if there is one."""
-        self.guest.interrupt()
+        """Interrupt the current request, if there is one, also while its guest still boots. From any thread."""
+        self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self.guest.busy:
+            self.guest.interrupt()
+        else:
+            self._interrupted_early = self._requests.locked()
 
     def close(self) -> None:
         """End the guest for good. Safe from any thread, and when it has ended already."""
-        self._watcher.cancel()
+        self._loop.call_soon_threadsafe(self._watcher.cancel)
+        if self.guest.death is not None:
+            return  # it has been waited for: its number may be another's by now
         try:
             os.kill(self.guest.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -27,7 +27,10 @@ async def read_line(
     session.send(socket, "input_request", request, parent, ident=ident)
     while wanted():
         if socket.poll(0):
-            _, message = session.recv(socket)
+            try:
+                _, message = session.recv(socket)
+            except ValueError:  # not signed, or not a message
+                continue
             if message is not None and message["header"]["msg_type"] == "input_reply":
                 return str(message["content"].get("value", ""))
         await asyncio.sleep(_POLL_SECONDS)

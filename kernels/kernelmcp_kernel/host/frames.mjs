@@ -27,24 +27,25 @@ export function readFrames(fd, handle, end) {
   /** @type {Buffer[]} */
   let chunks = [];
   let size = 0;
+  let wanted = 4; // bytes until there is something to do: a large frame is put together once, not at every piece
   // Not fs.createReadStream: its blocking read in the thread pool keeps process.exit() from ending.
   const socket = new net.Socket({ fd, readable: true, writable: false });
   socket.on("data", (chunk) => {
     chunks.push(chunk);
     size += chunk.length;
-    if (size < 4) return;
-    let buffer = chunks.length === 1 ? chunk : null;
-    for (;;) {
-      const needed = 4 + (buffer ?? (buffer = Buffer.concat(chunks))).readUInt32LE(0);
-      if (needed > MAX_FRAME_BYTES) throw new Error("oversized frame");
-      if (size < needed) break;
-      const text = buffer.toString("utf8", 4, needed);
-      buffer = buffer.subarray(needed);
-      size -= needed;
+    if (size < wanted) return;
+    let buffer = chunks.length === 1 ? chunk : Buffer.concat(chunks);
+    for (wanted = 4; size >= wanted; wanted = 4) {
+      const length = buffer.readUInt32LE(0);
+      if (length > MAX_FRAME_BYTES) throw new Error("oversized frame");
+      wanted = 4 + length;
+      if (size < wanted) break;
+      const text = buffer.toString("utf8", 4, wanted);
+      buffer = buffer.subarray(wanted);
+      size -= wanted;
       handle(text);
-      if (size < 4) break;
     }
-    chunks = size ? [/** @type {Buffer} */ (buffer)] : [];
+    chunks = size ? [buffer] : [];
   });
   socket.on("end", end);
   socket.on("error", end);

@@ -25,7 +25,7 @@ from kernelmcp_guest.shell import GuestShell, encode_bundle
 
 
 class _Running:
-    """The cell that runs now. An interrupt that finds none is dropped."""
+    """What runs now. An interrupt that finds nothing is dropped."""
 
     active = False
     task: asyncio.Task[Any] | None = None
@@ -98,15 +98,12 @@ def execute(
 
 def _execute_sync(shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]) -> dict[str, Any]:
     result, escaped = None, None
-    running.active = True
     try:
         cell.send(None)  # without an await in it, the coroutine ends at the first step
     except StopIteration as stop:
         result = stop.value
     except BaseException as error:  # noqa: BLE001  # an interrupt in IPython's own frames, or a broken shell
         escaped = error
-    finally:
-        running.active = False
     return _finish(shell, result, escaped, silent, user_expressions)
 
 
@@ -120,9 +117,11 @@ async def _execute_async(
         result = await running.task
     except BaseException as error:  # noqa: BLE001  # whatever it is, the request gets its reply
         escaped = error
+    running.task = None
+    try:
+        return _finish(shell, result, escaped, silent, user_expressions)
     finally:
-        running.active, running.task = False, None
-    return _finish(shell, result, escaped, silent, user_expressions)
+        running.active = False
 
 
 def _finish(
@@ -144,11 +143,7 @@ def _finish(
     shell.payload_manager.clear_payload()
     if escaped is not None and shell.last_error is not None:  # alone, it is of a display that failed: the cell went on
         return {"status": "error", **shell.last_error, "user_expressions": {}, "payload": payload}
-    running.active = True  # these are the user's code, too
-    try:
-        values = shell.user_expressions(user_expressions)
-    finally:
-        running.active = False
+    values = shell.user_expressions(user_expressions)
     for value in values.values():
         if "data" in value:
             value["data"] = encode_bundle(value["data"])
@@ -210,7 +205,13 @@ def handle(text: str) -> Awaitable[None] | None:
     """Run one request frame (JSON text) and send its reply. The host awaits what it returns."""
     request = json.loads(text)
     request_id.set(request["id"])
-    content = OPERATIONS[request["op"]](**request["content"])
+    running.active = True  # completions, display hooks and event handlers are the user's code, too
+    try:
+        content = OPERATIONS[request["op"]](**request["content"])
+    except KeyboardInterrupt:
+        content = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
+    finally:
+        running.active = False
     if python_inspect.isawaitable(content):
         return _reply_later(request["id"], content)
     send("reply", **content)
