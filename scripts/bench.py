@@ -224,7 +224,7 @@ async def measure_output(native: Kernel, ours: Kernel) -> list[Row]:
             found[running.manager.kernel_name] = (time.perf_counter() - start) * 1e3
             text = "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
             if running is ours and text != expected:
-                rows.append(Row(f"{what}: LOST OR OUT OF ORDER", "chars", len(text), len(expected), 0))
+                rows.append(Row(f"{what}: LOST OR OUT OF ORDER, of {len(expected)}", "chars", max(1, len(text)), bar=0))
         rows.append(Row(what, "ms", found[OURS], found[NATIVE], note="whole and in order"))
         rows.append(Row(f"{what}: largest process of the kernel", "MB", peak.megabytes))
     return rows

@@ -76,3 +76,15 @@ def test_a_subshell_is_refused_in_words(kernel: Kernel) -> None:
     kernel.client.control_channel.send(kernel.client.session.msg("create_subshell_request", {}))
     reply = kernel.client.get_control_msg(timeout=DEADLINE)["content"]
     assert (reply["status"], reply["ename"]) == ("error", "NotImplementedError")
+
+
+def test_a_payload_of_the_wrong_shape_still_gets_a_reply(kernel: Kernel) -> None:
+    ran = kernel.run("get_ipython().payload_manager.write_payload({'source': []}, single=False)")
+    assert (ran.status, ran.reply["content"]["payload"]) == ("ok", [])
+
+
+def test_a_completion_that_never_ends_is_interrupted(kernel: Kernel) -> None:
+    kernel.run("class Endless:\n    def __dir__(self):\n        while True: pass\nendless = Endless()")
+    kernel.client.complete("endless.")
+    kernel.manager.interrupt_kernel()
+    assert kernel.run("1 + 1").result == "2"
