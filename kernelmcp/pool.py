@@ -6,7 +6,6 @@ flavor is kept warm. Above: sessions. Below: kernel, home. Must not know executi
 
 import asyncio
 import itertools
-import os
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from kernelmcp.config import Flavor, Settings
 from kernelmcp.errors import KernelStartFailed, ServerError
 from kernelmcp.home import Berth, Home
 from kernelmcp.kernel import Kernel, Launch, make_context, run_kernel
+from kernelmcp.launch import kernel_environment
 
 # A kernel that cannot start will not start 20 times a second either.
 RETRY_SECONDS = 5.0
@@ -101,11 +101,7 @@ class Pool:
             runtime=self._home.runtime,
             name=f"k{next(self._numbers)}",
             cwd=berth.path if spec == OWN_KERNELSPEC else berth.workspace,
-            env={
-                "KERNELMCP_BERTH": str(berth.path),
-                "KERNELMCP_MEMORY_MB": str(self._settings.policy.flavors[flavor].memory_mb),
-                "JPY_PARENT_PID": str(os.getpid()),
-            },
+            env=kernel_environment(self._settings, berth, flavor),
             start_timeout_seconds=self._settings.config.kernels.start_timeout_seconds,
         )
         try:

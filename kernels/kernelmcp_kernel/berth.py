@@ -12,6 +12,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from kernelmcp_kernel.settings import settings
+
 
 class Berth:
     """A guest's directories on the host."""
@@ -46,8 +48,8 @@ class PrivateBerth(Berth):
 
 def open_berth() -> Berth:
     """The berth that the environment names, else a private one."""
-    named = os.environ.get("KERNELMCP_BERTH")
-    return Berth(Path(named)) if named else PrivateBerth()
+    named = settings().berth
+    return Berth(named) if named else PrivateBerth()
 
 
 def _private_home() -> Path:

@@ -1,7 +1,8 @@
 """The Jupyter kernel: messages in, the guest's answers out. Subclasses ipykernel's Kernel, which owns busy, idle,
 reply and the order of requests; handlers here take content and return content.
 
-Above: `launcher` (or IPKernelApp). Below: `slot`, `relay`, `history`, `stdin`. It must not know pipes or processes.
+Above: `launcher` (or IPKernelApp). Below: `slot`, `relay`, `hostcalls`, `history`, `stdin`. It must not know pipes or
+processes.
 """
 
 # ipykernel declares its traits (session, streams) without types that a checker understands.
@@ -21,6 +22,7 @@ from kernelmcp_kernel.berth import Berth, open_berth
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.history import History, Search
+from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
 from kernelmcp_kernel.relay import Cell, Relay, error_content
 from kernelmcp_kernel.runtime import Spawned
 from kernelmcp_kernel.slot import GuestSlot
@@ -66,7 +68,7 @@ class SandboxKernel(Kernel):
         self._berth = self.early_berth or open_berth()
         self._cell: Cell | None = None
         self._allow_stdin = False
-        self._reading: asyncio.Task[None] | None = None
+        self._calls = HostCalls({"input": self._input})
         self._loss: Content = {}
         self._closed = False
 
@@ -114,6 +116,7 @@ class SandboxKernel(Kernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
         self._slot.interrupt()
+        self._loop.call_soon_threadsafe(self._calls.cancel)
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
@@ -181,6 +184,7 @@ class SandboxKernel(Kernel):
             reply = self._failure(cell, ValueError("the kernel could not run this cell; its log says why"))
         finally:
             self._cell = None
+            self._calls.cancel()
             self._relay.finish(cell)
         if not store_history and not silent:
             self.execution_count -= 1  # ipykernel has counted it already
@@ -298,34 +302,14 @@ class SandboxKernel(Kernel):
         if frame.type != "call":
             self._relay.output(frame)
         elif frame.id == guest.current_id and guest.busy:
-            self._answer(frame.content)
+            self._calls.start(guest, frame.content, self._cell)
 
-    def _answer(self, content: Content) -> None:
-        """A host call. Only a running cell may make one."""
-        number, arguments = content.get("number"), content.get("arguments")
-        if not isinstance(number, int) or not isinstance(arguments, dict):
-            return
-        call = cast("Content", arguments)
-        wanted = call.get("call") == "input" and self._allow_stdin and self._cell is not None
-        if wanted and (self._reading is None or self._reading.done()):  # one person, one question at a time
-            self._reading = asyncio.ensure_future(self._input(number, call, cast(Cell, self._cell)))
-        else:
-            self._slot.guest.answer(number, error="the host does not offer this now")
-
-    async def _input(self, number: int, call: Content, cell: Cell) -> None:
+    async def _input(self, call: Content, cell: Cell) -> str:
         """input(): ask the frontend, until it answers or the cell has ended."""
+        if not self._allow_stdin:
+            raise HostCallError("this frontend does not support input requests")
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
-        guest = self._slot.guest
-        line = await read_line(
-            cast(Session, self.session),
-            self.stdin_socket,
-            request,
-            cell.parent,
-            cell.ident,
-            wanted=lambda: self._cell is cell,
-        )
-        if line is not None:
-            guest.answer(number, value=line)
+        return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
 
     def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
         self.session.send(

@@ -16,13 +16,12 @@ from pathlib import Path
 from kernelmcp_kernel.berth import Berth
 from kernelmcp_kernel.confine import Policy, spawn
 from kernelmcp_kernel.identity import node_binary
+from kernelmcp_kernel.settings import settings
 
 PACKAGE = Path(__file__).resolve().parent
 RUNTIME = PACKAGE / "_runtime"
 HOST = PACKAGE / "host"
 
-# The wasm memory of a guest, in MB, when the environment does not say. The boot image alone takes about 60.
-DEFAULT_MEMORY_MB = 1024
 _WASM_PAGE_BYTES = 64 * 1024
 
 # What Node's JavaScript heap may take, in MB: Pyodide's own objects and those that guest code makes.
@@ -74,14 +73,9 @@ class Spawned:
     errors: int
 
 
-def memory_mb() -> int:
-    """The cap of the guest's wasm memory: KERNELMCP_MEMORY_MB, else the default."""
-    return int(os.environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB)
-
-
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     """The command line of a guest."""
-    settings = {
+    mounts = {
         "runtime": str(RUNTIME),
         "image": str(image),
         "build_id": build_id,
@@ -92,11 +86,11 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     return [
         str(node_binary()),
         *_NODE_FLAGS,
-        f"--wasm-max-mem-pages={memory_mb() * 1024 * 1024 // _WASM_PAGE_BYTES}",
+        f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
         *(f"--allow-fs-read={path}" for path in readable),
         f"--allow-fs-write={berth.path}",
         str(HOST / "main.mjs"),
-        json.dumps(settings),
+        json.dumps(mounts),
     ]
 
 
@@ -108,7 +102,7 @@ def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) ->
         readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
         writable=[str(berth.path)],
         executable=[str(node_binary()), *_find(_LOADERS)],
-        max_data_mb=memory_mb() + _NODE_MEMORY_MB,
+        max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
     )
 
 

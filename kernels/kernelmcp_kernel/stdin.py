@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import zmq
@@ -19,13 +18,12 @@ async def read_line(
     request: dict[str, Any],
     parent: dict[str, Any],
     ident: Any,
-    wanted: Callable[[], bool],
-) -> str | None:
-    """Ask the frontend for a line. None when nobody wants it any more (the cell was interrupted)."""
+) -> str:
+    """Ask the frontend for a line, however long it takes: it is cancelled when nobody wants it any more."""
     while socket.poll(0):  # answers to questions that are no longer asked
         socket.recv_multipart()
     session.send(socket, "input_request", request, parent, ident=ident)
-    while wanted():
+    while True:
         if socket.poll(0):
             try:
                 _, message = session.recv(socket)
@@ -34,4 +32,3 @@ async def read_line(
             if message is not None and message["header"]["msg_type"] == "input_reply":
                 return str(message["content"].get("value", ""))
         await asyncio.sleep(_POLL_SECONDS)
-    return None

@@ -104,6 +104,20 @@ class Kernel:
             if message["parent_header"].get("msg_id") == request and not hidden:
                 return message
 
+    def interrupt(self) -> None:
+        """Interrupt, and wait until the kernel has: its channel is not the requests', so their order is not given."""
+        message = self.client.session.msg("interrupt_request", {})
+        self.client.control_channel.send(message)
+        while self.client.get_control_msg(timeout=DEADLINE)["parent_header"].get("msg_id") != message["msg_id"]:
+            pass
+
+    def wait_until_busy(self, request: str) -> None:
+        """Until the kernel has begun with a request."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=DEADLINE)
+            if message["parent_header"].get("msg_id") == request and message["msg_type"] == "status":
+                return
+
     def interrupt_once_it_prints(self, code: str, **options: Any) -> Ran:
         """Run a cell that prints when it has come to the point; interrupt it there."""
         request = self.send(code, **options)

@@ -85,6 +85,7 @@ def test_a_payload_of_the_wrong_shape_still_gets_a_reply(kernel: Kernel) -> None
 
 def test_a_completion_that_never_ends_is_interrupted(kernel: Kernel) -> None:
     kernel.run("class Endless:\n    def __dir__(self):\n        while True: pass\nendless = Endless()")
-    kernel.client.complete("endless.")
-    kernel.manager.interrupt_kernel()
+    request = kernel.client.complete("endless.")
+    kernel.wait_until_busy(request)
+    kernel.interrupt()
     assert kernel.run("1 + 1").result == "2"

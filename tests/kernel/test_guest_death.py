@@ -63,7 +63,9 @@ def test_a_guest_killed_while_idle_is_told_to_the_next_cell_in_words(own_kernel:
 
 def test_a_guest_killed_while_it_boots_is_replaced_and_nothing_was_lost() -> None:
     with running_kernel() as kernel:
-        kernel.guests()[0].kill()
+        killed = kernel.guests()[0]
+        killed.kill()
+        assert wait_until(lambda: not psutil.pid_exists(killed.pid))  # the kernel process has noticed
         ran = kernel.run("1 + 1")
         assert ran.result == "2"
 
@@ -111,6 +113,6 @@ def test_a_guest_that_dies_of_a_signal_without_a_name_is_answered(own_kernel: Ke
 def test_a_cell_is_interrupted_while_its_guest_still_boots(own_kernel: Kernel) -> None:
     own_kernel.run("import os; os._exit(3)")
     request = own_kernel.send("while True: pass")
-    assert wait_until(lambda: own_kernel.guests() != [])
-    own_kernel.manager.interrupt_kernel()
+    own_kernel.wait_until_busy(request)
+    own_kernel.interrupt()
     assert own_kernel.finish(request).error == "KeyboardInterrupt: "

@@ -46,7 +46,7 @@ def test_a_cell_that_catches_the_interrupt_goes_on(kernel: Kernel) -> None:
 
 
 def test_an_interrupt_when_nothing_runs_hits_nothing(kernel: Kernel) -> None:
-    kernel.manager.interrupt_kernel()
+    kernel.interrupt()
     assert kernel.run("1 + 1").result == "2"
 
 
