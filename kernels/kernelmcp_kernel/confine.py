@@ -22,10 +22,20 @@ import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from kernelmcp_kernel import landlock, seccomp
+from kernelmcp_kernel import landlock, seatbelt, seccomp
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
+_CLOSE_RANGE = 436  # the same number on every architecture
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_MIB = 1024 * 1024
+
+# A thread's stack, and the first one's: Node's own default, which code would otherwise inherit from whoever started us.
+_STACK_MB = 8
+
+# What may be left out of a Policy, by name: for the attack suite, which proves each layer by its absence.
+OS_LAYERS = ("descriptors", "limits", "landlock", "seccomp", "seatbelt")
 
 
 @dataclass(frozen=True)
@@ -34,8 +44,8 @@ class Policy:
 
     `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ...
     Every other descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable`
-    are paths, with all beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory (0: no
-    cap).
+    are paths, with all beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory,
+    `max_file_mb` the size of a file that it writes (0: no cap). `uid`: the user and group that a root process becomes.
     """
 
     program: list[str]
@@ -45,12 +55,20 @@ class Policy:
     writable: list[str] = field(default_factory=list[str])
     executable: list[str] = field(default_factory=list[str])
     max_data_mb: int = 0
+    max_file_mb: int = 0
     max_open_files: int = 256
+    uid: int | None = None
+    without: list[str] = field(default_factory=list[str])
+    """Names of OS_LAYERS that are left off. No setting leads here: only the attack suite's own Python does."""
 
 
 def layers() -> dict[str, bool]:
-    """The operating system's layers: which of them this system has."""
-    return {"landlock": landlock.available() > 0, "seccomp": seccomp.available()}
+    """The operating system's layers: which of them this system has, found out by asking it."""
+    return {
+        "landlock": landlock.available() > 0,
+        "seccomp": seccomp.available(),
+        "seatbelt": seatbelt.available(),
+    }
 
 
 def spawn(policy: Policy) -> int:
@@ -64,6 +82,7 @@ def spawn(policy: Policy) -> int:
 
 
 def _fork(policy: Policy) -> int:
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
@@ -73,7 +92,7 @@ def _fork(policy: Policy) -> int:
         sources = [_dup_above(fd, above) for fd in policy.descriptors]
         for target, source in enumerate(sources):
             os.dup2(source, target, inheritable=True)
-        enter(policy)
+        enter(policy, parent)
     except BaseException:  # noqa: BLE001  # the parent reads it from the pipe that is our stderr
         traceback.print_exc()
         sys.stderr.flush()
@@ -88,7 +107,8 @@ def _run_fresh(policy: Policy) -> int:
         for target, fd in enumerate(policy.descriptors):
             moved.append(_dup_above(fd, 100))
             actions.append((os.POSIX_SPAWN_DUP2, moved[-1], target))
-        program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.confine", json.dumps(asdict(policy))]
+        program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.confine"]
+        program += [str(os.getpid()), json.dumps(asdict(policy))]
         environment = {"PYTHONPATH": str(Path(__file__).parent.parent)}
         return os.posix_spawn(sys.executable, program, environment, file_actions=actions)
     finally:
@@ -102,28 +122,53 @@ def _dup_above(fd: int, minimum: int) -> int:
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, minimum)
 
 
-def enter(policy: Policy) -> None:
-    """In the child: give up what the policy says and become the program. Returns never; any failure raises."""
-    parent = os.getppid()
+def enter(policy: Policy, parent: int) -> None:
+    """In the child of `parent`: give up what the policy says and become the program. Never returns; failure raises."""
+    off = frozenset(policy.without)
     os.setsid()
     os.umask(0o077)
     os.chdir("/")
-    os.closerange(len(policy.descriptors), os.sysconf("SC_OPEN_MAX"))
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, policy.max_open_files)
-    if policy.max_data_mb:
-        _limit(resource.RLIMIT_DATA, policy.max_data_mb * 1024 * 1024)
     for number in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    if sys.platform == "linux":
-        _die_with(parent)
+    if "descriptors" not in off:
+        _close_from(len(policy.descriptors))
+    if "limits" not in off:
+        _apply_limits(policy)
     path = ctypes.create_string_buffer(os.fsencode(policy.program[0]))
-    if landlock.available():
-        rights = dict.fromkeys(policy.readable, landlock.READ) | dict.fromkeys(policy.executable, landlock.EXECUTE)
-        landlock.restrict(rights | dict.fromkeys(policy.writable, landlock.WRITE))
-    if seccomp.available():
-        seccomp.restrict(ctypes.addressof(path))
+    if sys.platform == "linux":
+        if off != frozenset(OS_LAYERS):
+            _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        if "landlock" not in off and landlock.available():
+            landlock.restrict(_rights(policy))
+        if "limits" not in off:
+            _drop_privileges(policy.uid)
+        _die_with(parent)
+        if "seccomp" not in off and seccomp.available():
+            seccomp.restrict(ctypes.addressof(path))
+    elif "seatbelt" not in off and seatbelt.available():
+        seatbelt.restrict(policy.readable, policy.writable, policy.executable)
     _execute(path, policy)
+
+
+def _rights(policy: Policy) -> dict[str, int]:
+    rights = dict.fromkeys(policy.readable, landlock.READ) | dict.fromkeys(policy.executable, landlock.EXECUTE)
+    return rights | dict.fromkeys(policy.writable, landlock.WRITE)
+
+
+def _close_from(first: int) -> None:
+    # The system call first: what we inherited may lie above a limit that was lowered since.
+    if sys.platform != "linux" or ctypes.CDLL(None).syscall(_CLOSE_RANGE, first, ctypes.c_uint(~0), 0) != 0:
+        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _apply_limits(policy: Policy) -> None:
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, policy.max_open_files)
+    _limit(resource.RLIMIT_STACK, _STACK_MB * _MIB)
+    if policy.max_data_mb:
+        _limit(resource.RLIMIT_DATA, policy.max_data_mb * _MIB)
+    if policy.max_file_mb:
+        _limit(resource.RLIMIT_FSIZE, policy.max_file_mb * _MIB)
 
 
 def _limit(kind: int, value: int) -> None:
@@ -145,14 +190,32 @@ def _strings(items: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
     return (ctypes.c_char_p * (len(items) + 1))(*items, None)
 
 
-def _die_with(parent: int) -> None:
+def _drop_privileges(uid: int | None) -> None:
+    """Become `uid`, or stay root without a root's capabilities. With no_new_privs, execve cannot bring them back."""
+    if os.geteuid() != 0:
+        return
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
     libc = ctypes.CDLL(None, use_errno=True)
-    for option, value in ((_PR_SET_PDEATHSIG, signal.SIGKILL), (_PR_SET_NO_NEW_PRIVS, 1)):
-        if libc.prctl(option, int(value), 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), f"prctl({option})")
-    if os.getppid() != parent:  # it ended before the kernel knew that we want to end with it
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    if libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _die_with(parent: int) -> None:
+    """After the last change of user, which makes the system forget it."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the system knew of our wish; who has us now may be any reaper
         os._exit(125)
 
 
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, int(value), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
+
+
 if __name__ == "__main__":
-    enter(Policy(**json.loads(sys.argv[1])))
+    enter(Policy(**json.loads(sys.argv[2])), int(sys.argv[1]))

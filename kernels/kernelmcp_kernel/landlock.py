@@ -42,12 +42,16 @@ def available() -> int:
     return max(0, int(version))
 
 
-def restrict(rights: dict[str, int]) -> None:
+def restrict(rights: dict[str, int], version: int | None = None) -> None:
     """Leave this process, for good, only the given rights on paths (READ, EXECUTE, WRITE). Missing paths are skipped.
 
-    Raises OSError. The process must have set no_new_privs.
+    Raises OSError. The process must have set no_new_privs. `version`: use no more than that one has.
+
+    Before version 2 no file moves between directories; before 3 Landlock does not see truncation, which is why the
+    seccomp filter does.
     """
-    libc, version = _libc(), available()
+    libc = _libc()
+    version = available() if version is None else min(version, available())
     handled = _ALL_OF_VERSION_1
     handled |= _REFER if version >= 2 else 0
     handled |= _TRUNCATE if version >= 3 else 0

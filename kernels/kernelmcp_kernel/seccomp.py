@@ -23,7 +23,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT = 0x40000000
-_SET_MODE_FILTER = 1
+_SET_MODE_FILTER, _GET_ACTION_AVAILABLE = 1, 2
 
 _CLONE_THREAD = 0x10000
 _CLONE_NEW_NAMESPACES = 0x7E020080
@@ -49,14 +49,22 @@ _PRETENDED = frozenset(
         "utimensat",
     ]
 )
+_O_ACCESS_MODE, _O_TRUNC = os.O_WRONLY | os.O_RDWR, os.O_TRUNC
+
 _TERMINAL_QUERIES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)  # duplicate, flags, record locks
 _PRCTL_OPTIONS = (15, 16, 0x53564D41)  # set and get a thread's name, name a memory region
 
 
 def available() -> bool:
-    """Does this machine have the filter, and do we know its system calls?"""
-    return sys.platform == "linux" and platform.machine() in _MACHINES
+    """Does this machine have the filter, and do we know its system calls? Asked of the system: a container's own filter
+    or an old kernel may say no."""
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        return False
+    action = ctypes.c_uint32(_KILL_PROCESS)
+    number = _MACHINES[platform.machine()][2]
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.syscall(number, _GET_ACTION_AVAILABLE, 0, ctypes.byref(action)) == 0
 
 
 def restrict(program_path: int) -> None:
@@ -125,7 +133,7 @@ def _assemble(program_path: int, pid: int) -> bytes:
     if platform.machine() == "x86_64":
         code.add(_JUMP_AT_LEAST, _X32_BIT, 0, 1)
         code.refuse(errno.ENOSYS)
-    special = _special_cases(code, program_path, pid)
+    special = _special_cases(code, numbers, program_path, pid)
     for name, body in special.items():
         code.for_call(numbers[name], body)
     for name, number in numbers.items():
@@ -137,7 +145,9 @@ def _assemble(program_path: int, pid: int) -> bytes:
     return code.bytes()
 
 
-def _special_cases(code: _Filter, program_path: int, pid: int) -> dict[str, Callable[[], None]]:
+def _special_cases(
+    code: _Filter, numbers: dict[str, int], program_path: int, pid: int
+) -> dict[str, Callable[[], None]]:
     """System calls that depend on their arguments."""
 
     def clone() -> None:  # threads of this process only
@@ -162,7 +172,19 @@ def _special_cases(code: _Filter, program_path: int, pid: int) -> dict[str, Call
             code.require(_JUMP_EQUAL, 0, errno.EPERM)
         code.answer(_ALLOW)
 
-    return {
+    def opening(flags_index: int) -> Callable[[], None]:
+        # O_TRUNC empties a file that is opened for reading only, which Landlock before version 3 does not see.
+        def body() -> None:
+            code.load_argument(flags_index)
+            code.add(_JUMP_ANY_BIT, _O_TRUNC, 0, 2)
+            code.add(_JUMP_ANY_BIT, _O_ACCESS_MODE, 1, 0)
+            code.refuse(errno.EACCES)
+            code.answer(_ALLOW)
+
+        return body
+
+    opens = {name: opening(index) for name, index in (("open", 1), ("openat", 2)) if name in numbers}
+    return opens | {
         "clone": clone,
         "clone3": lambda: code.refuse(errno.ENOSYS),  # its flags cannot be read by a filter; glibc falls back to clone
         "execve": execve,
