@@ -11,6 +11,7 @@ from kernelmcp.config import Settings, load
 from kernelmcp.errors import ConfigurationError
 
 EXIT_CONFIGURATION = 2
+EXIT_REFUSED = 1
 COMMANDS = ("serve", "demo", "doctor", "install")
 
 
@@ -75,8 +76,11 @@ def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
-    from kernelmcp import log, stdio
+    from kernelmcp import log, required, stdio
 
+    if settings.policy.required_layers and (reason := required.refusal(settings)):
+        sys.stderr.write(f"kernelmcp: {reason}\n")
+        return EXIT_REFUSED
     log.configure(settings.config.logging)
     return stdio.serve(settings)
 

@@ -19,6 +19,16 @@ from kernelmcp.errors import ConfigurationError
 
 ENV_PREFIX = "KERNELMCP_"
 Flavor = Literal["small", "medium", "large"]
+LayerName = Literal[
+    "wasm",
+    "node-permission",
+    "empty-environment",
+    "closed-descriptors",
+    "no_new_privs",
+    "landlock",
+    "seccomp",
+    "seatbelt",
+]
 SectionT = TypeVar("SectionT", bound="Section")
 
 
@@ -125,6 +135,13 @@ class Policy(Section):
     outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Bytes of displayed objects kept per execution, in memory."""
     flavors: dict[Flavor, FlavorLimits] = FLAVORS
+    max_file_mb: int = Field(default=1024, ge=1)
+    """The largest file that a guest may write, MiB: a sparse file of 100 GB costs nothing until somebody copies it."""
+    guest_uid: int | None = Field(default=None, ge=1)
+    """The user and group id that guests run as when the server runs as root. It must be able to reach (not to list) the
+    home and the installation. Default: none; guests stay root, without root's capabilities."""
+    required_layers: list[LayerName] = []
+    """Isolation layers without which neither server nor kernel starts; `kernelmcp doctor` shows which hold."""
     default_flavor: Flavor = "medium"
     """The flavor of a session that names none, and the only one that is kept warm."""
 

@@ -11,8 +11,12 @@ from kernelmcp.home import Berth
 
 def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict[str, str]:
     """The variables of one kernel process; read there by kernelmcp_kernel/settings.py."""
+    policy = settings.policy
     return {
         "KERNELMCP_BERTH": str(berth.path),
-        "KERNELMCP_MEMORY_MB": str(settings.policy.flavors[flavor].memory_mb),
+        "KERNELMCP_MEMORY_MB": str(policy.flavors[flavor].memory_mb),
+        "KERNELMCP_MAX_FILE_MB": str(policy.max_file_mb),
+        "KERNELMCP_GUEST_UID": str(policy.guest_uid or ""),
+        "KERNELMCP_REQUIRED_LAYERS": ",".join(policy.required_layers),
         "JPY_PARENT_PID": str(os.getpid()),
     }

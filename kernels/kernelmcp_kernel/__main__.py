@@ -13,6 +13,7 @@ from types import ModuleType
 from kernelmcp_kernel.berth import open_berth
 from kernelmcp_kernel.image import find_image
 from kernelmcp_kernel.runtime import spawn_guest
+from kernelmcp_kernel.settings import settings
 
 
 def main() -> None:
@@ -20,6 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel", description="A sandboxed Python kernel.")
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()
+    _check_required_layers()
     berth, image = open_berth(), find_image()
     guest = spawn_guest(berth, image.path, image.build_id)
 
@@ -30,6 +32,16 @@ def main() -> None:
     from kernelmcp_kernel.launcher import run
 
     run(options.connection_file)
+
+
+def _check_required_layers() -> None:
+    """Raises SystemExit (status 1, with the reason on stderr) where a layer that must be there is not."""
+    if not settings().required_layers:
+        return
+    from kernelmcp_kernel.probe import missing
+
+    if lacking := missing(settings().required_layers):
+        sys.exit(f"required_layers: this machine does not have {', '.join(lacking)}")
 
 
 def _import_kernelbase() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -35,14 +36,19 @@ class PrivateBerth(Berth):
     def __init__(self) -> None:
         home = _private_home()
         _sweep(home)
-        path = Path(tempfile.mkdtemp(prefix="berth-", dir=home))
-        self._lock = os.open(_lock_file(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        while True:
+            path = home / f"berth-{secrets.token_hex(8)}"
+            self._lock = os.open(_lock_file(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if _is_named(self._lock, _lock_file(path)):
+                break
+            os.close(self._lock)  # a sweep came between the two calls, and took it for a dead kernel's
         super().__init__(path)
 
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-        _lock_file(self.path).unlink(missing_ok=True)
+        if not self.path.exists():  # else its lock file stays, by which the next sweep finds it
+            _lock_file(self.path).unlink(missing_ok=True)
         os.close(self._lock)
 
 
@@ -65,6 +71,15 @@ def _lock_file(berth: Path) -> Path:
     return berth.with_suffix(".lock")
 
 
+def _is_named(fd: int, path: Path) -> bool:
+    """Whether the path still names the file that is open."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, os.fstat(fd))
+
+
 def _sweep(home: Path) -> None:
     """Delete what killed kernels left. A berth whose lock can be had has no kernel any more."""
     for lock_file in home.glob("berth-*.lock"):
@@ -74,8 +89,9 @@ def _sweep(home: Path) -> None:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
-            lock_file.unlink(missing_ok=True)
+            if _is_named(fd, lock_file):  # else its kernel has just cleaned up for itself
+                shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
+                lock_file.unlink(missing_ok=True)
         except OSError:
             pass  # its kernel lives
         finally:

@@ -45,7 +45,8 @@ class Policy:
     `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ...
     Every other descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable`
     are paths, with all beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory,
-    `max_file_mb` the size of a file that it writes (0: no cap). `uid`: the user and group that a root process becomes.
+    `max_file_mb` the size of a file that it writes, `max_cpu_seconds` its processor time (0: no cap). `uid`: the user
+    and group that a root process becomes.
     """
 
     program: list[str]
@@ -56,6 +57,7 @@ class Policy:
     executable: list[str] = field(default_factory=list[str])
     max_data_mb: int = 0
     max_file_mb: int = 0
+    max_cpu_seconds: int = 0
     max_open_files: int = 256
     uid: int | None = None
     without: list[str] = field(default_factory=list[str])
@@ -169,6 +171,8 @@ def _apply_limits(policy: Policy) -> None:
         _limit(resource.RLIMIT_DATA, policy.max_data_mb * _MIB)
     if policy.max_file_mb:
         _limit(resource.RLIMIT_FSIZE, policy.max_file_mb * _MIB)
+    if policy.max_cpu_seconds:
+        _limit(resource.RLIMIT_CPU, policy.max_cpu_seconds)
 
 
 def _limit(kind: int, value: int) -> None:

@@ -44,9 +44,16 @@ class _Elf:
     def strings(self, tag: int) -> list[str]:
         """The dynamic section's strings with this tag."""
         address = next((value for kind, value in self._entries if kind == _STRING_TABLE), 0)
-        table = next((h[2] + address - h[3] for h in self._headers if h[0] == _LOAD and h[3] <= address < h[3] + h[5]), 0)
+        table = self._place_of(address)
         offsets = [value for kind, value in self._entries if kind == tag] if table else []
         return [self._at(table + offset, _MAX_NAME).split(b"\0", 1)[0].decode() for offset in offsets]
+
+    def _place_of(self, address: int) -> int:
+        """Where in the file lies what is loaded at this address; 0: nowhere."""
+        for kind, _, offset, start, _, size in self._headers:
+            if kind == _LOAD and start <= address < start + size:
+                return offset + address - start
+        return 0
 
 
 def linked_files(program: Path) -> list[str]:

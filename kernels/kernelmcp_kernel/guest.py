@@ -19,6 +19,7 @@ from typing import Any
 
 from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
 from kernelmcp_kernel.runtime import Spawned
+from kernelmcp_kernel.watchdog import MemoryWatchdog
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,11 @@ INTERRUPT_GRACE_SECONDS = 3.0
 
 # How much is read from the pipe at a time: bounds what one guest can make the loop do before others get their turn.
 _READ_BYTES = 1 << 18
+
+# Frames of one guest that are handled in a second, on average over a moment: a third of what one core can do. A program
+# that prints makes hundreds, however much it prints.
+MAX_FRAMES_PER_SECOND = 20_000
+_PACE_SECONDS = 0.1
 
 # What may wait for a guest that does not read: the largest request, and answers to its host calls.
 _MAX_UNREAD_BYTES = 2 * MAX_FRAME_BYTES
@@ -49,6 +55,19 @@ def _signal_name(number: int) -> str:
 
 class GuestDied(Exception):
     """The guest process has ended; its variables are gone. The text says why, as far as is known."""
+
+
+class _Pace:
+    """Bounds the rate of frames: a guest that sends more waits in its own write to the pipe."""
+
+    def __init__(self) -> None:
+        self._due = 0.0  # when the frames that were handled may all have come
+
+    def pause(self, frames: int) -> float:
+        """How long to read nothing, in seconds, after so many more frames."""
+        now = time.monotonic()
+        self._due = max(self._due, now - _PACE_SECONDS) + frames / MAX_FRAMES_PER_SECOND
+        return max(0.0, self._due - now)
 
 
 class Guest:
@@ -74,6 +93,10 @@ class Guest:
             os.set_blocking(fd, False)
         self._loop.add_reader(spawned.frames, self._read_frames)
         self._loop.add_reader(spawned.errors, self._read_errors)
+        self._pace = _Pace()
+        self._watchdog = (
+            MemoryWatchdog(self.pid, spawned.max_resident_mb, self.kill) if spawned.max_resident_mb else None
+        )
 
     # -- requests
 
@@ -144,6 +167,8 @@ class Guest:
             return
         self.death = reason
         self._cancel_kill()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         _, self.exit_status = os.waitpid(self.pid, 0)  # killed: a matter of milliseconds
@@ -188,8 +213,10 @@ class Guest:
         if not data:
             self._on_end()
             return
+        count = 0
         try:
             for frame in self._decoder.feed(data):
+                count += 1
                 self._dispatch(frame)
                 if self.death is not None:
                     return
@@ -198,6 +225,13 @@ class Guest:
         except Exception:  # noqa: BLE001  # frames behind this one must not be left lying
             _log.exception("a frame could not be handled")
             self.kill("it sent what cannot be relayed")
+        if self.death is None and (pause := self._pace.pause(count)):
+            self._loop.remove_reader(self._spawned.frames)
+            self._loop.call_later(pause, self._read_on)
+
+    def _read_on(self) -> None:
+        if self.death is None:
+            self._loop.add_reader(self._spawned.frames, self._read_frames)
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.type == "ready":
@@ -243,7 +277,7 @@ class Guest:
         if status.si_code == os.CLD_EXITED:
             how = f"it exited with status {status.si_status}"
         elif status.si_status == signal.SIGABRT and "memory" in words.lower():
-            how = "it ran out of memory"
+            how = "it was killed for memory: it ran out of it"
         else:
             how = f"it was killed by {_signal_name(status.si_status)}"
         last = words.splitlines()[-1][:300] if words and status.si_status else ""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmcp_kernel.berth import Berth
 from kernelmcp_kernel.confine import Policy, spawn
+from kernelmcp_kernel.elf import linked_files
 from kernelmcp_kernel.identity import node_binary
 from kernelmcp_kernel.settings import settings
 
@@ -31,15 +32,12 @@ _JAVASCRIPT_HEAP_MB = 256
 # malloc. It starts with 750; the rest is for JavaScript's array buffers, which no flag of V8 caps.
 _NODE_MEMORY_MB = 1200
 
-# What Node's binary is linked against, and what loads it.
-_LIBRARIES = (
-    "libatomic.so.1", "libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "librt.so.1",
-    "libstdc++.so.6",
-)  # fmt: skip
-_LOADERS = (
-    "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1",
-    "/lib/ld-musl-x86_64.so.1", "/lib/ld-musl-aarch64.so.1",
-)  # fmt: skip
+# Processor time of a guest over its whole life, in seconds: for one that spins between cells, where no timeout looks.
+_MAX_CPU_SECONDS = 24 * 3600
+
+# Resident memory above which a guest is ended, in MB beyond the wasm memory. What RLIMIT_DATA counts cannot get here;
+# shared mappings, which it does not count, can.
+_RESIDENT_MB = 1400
 
 _NODE_FLAGS = (
     "--experimental-wasm-jspi",
@@ -71,6 +69,8 @@ class Spawned:
     frames: int
     interrupts: int
     errors: int
+    max_resident_mb: int = 0
+    """Resident memory above which it is ended, MiB; 0: no cap."""
 
 
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
@@ -81,6 +81,7 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
         "build_id": build_id,
         "workspace": str(berth.workspace),
         "tmp": str(berth.tmp),
+        "keep_globals": settings().keep_globals,
     }
     readable = (RUNTIME, HOST, image, berth.path)
     return [
@@ -94,45 +95,62 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     ]
 
 
-def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
+def guest_policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
+    """What a guest may do."""
+    linked = linked_files(node_binary())
+    loaders = [path for path in linked if os.path.basename(path).startswith("ld-")]
     return Policy(
         program=guest_program(berth, image, build_id),
         descriptors=descriptors,
         environment={},
-        readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
+        readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *linked)],
         writable=[str(berth.path)],
-        executable=[str(node_binary()), *_find(_LOADERS)],
+        executable=[str(node_binary()), *loaders],
         max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
+        max_file_mb=settings().max_file_mb,
+        max_cpu_seconds=_MAX_CPU_SECONDS,
+        uid=settings().guest_uid if os.geteuid() == 0 else None,
     )
 
 
-def _libraries() -> list[str]:
-    """The shared libraries of the Node binary, wherever this system keeps them."""
-    return _find(f"{folder}/{name}" for folder in _library_folders() for name in _LIBRARIES)
-
-
-def _library_folders() -> list[str]:
-    triplet = f"{platform.machine()}-linux-gnu"
-    roots = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-    return [folder for root in roots for folder in (root, f"{root}/{triplet}")]
-
-
-def _find(paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if os.path.exists(path)]
-
-
 def spawn_guest(berth: Berth, image: Path, build_id: str) -> Spawned:
-    """Start a confined guest process."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    errors, errors_theirs = os.pipe()
-    requests_theirs, requests = os.pipe()
-    frames, frames_theirs = os.pipe()
-    interrupts_theirs, interrupts = os.pipe()
-    os.set_blocking(interrupts_theirs, False)
-    theirs = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
-    try:
-        pid = spawn(_policy(berth, image, build_id, theirs))
-    finally:
-        for fd in set(theirs):
-            os.close(fd)
-    return Spawned(pid, requests, frames, interrupts, errors)
+    """Start a confined guest process. Raises OSError."""
+    with ExitStack() as theirs, ExitStack() as ours:
+        null = _keep(theirs, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        errors, errors_theirs = _pipe(ours, theirs)
+        frames, frames_theirs = _pipe(ours, theirs)
+        requests_theirs, requests = _pipe(theirs, ours)
+        interrupts_theirs, interrupts = _pipe(theirs, ours)
+        os.set_blocking(interrupts_theirs, False)
+        descriptors = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
+        policy = guest_policy(berth, image, build_id, descriptors)
+        if policy.uid is not None:
+            lend(berth, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
+        spawned = Spawned(spawn(policy), requests, frames, interrupts, errors, settings().memory_mb + _RESIDENT_MB)
+        ours.pop_all()  # they are the caller's now
+        return spawned
+
+
+def _keep(stack: ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    read, write = os.pipe()
+    return _keep(reader, read), _keep(writer, write)
+
+
+def lend(berth: Berth, uid: int, paths: Iterable[str]) -> None:
+    """Give the berth's folders to the user that the guest becomes. Raises PermissionError when that user cannot get to
+    what it needs: Landlock only takes away, the file system's own modes go on to count."""
+    berth.path.chmod(0o711)
+    for folder in (berth.workspace, berth.tmp):
+        os.chown(folder, uid, uid)
+    for path in paths:
+        closed = next((up for up in Path(path).resolve().parents if not up.stat().st_mode & 0o001), None)
+        if closed is not None:
+            raise PermissionError(
+                f"the user {uid} of guest_uid cannot reach {path}: {closed} is closed to others; put"
+                " KERNELMCP_HOME and the installation where that user may go, or leave guest_uid out"
+            )

@@ -14,6 +14,9 @@ from pathlib import Path
 # The wasm memory of a guest, in MB, when the environment does not say. The boot image alone takes about 60.
 DEFAULT_MEMORY_MB = 1024
 
+# The largest file that a guest may write, in MB. A sparse file of 100 GB costs nothing until somebody copies it.
+DEFAULT_MAX_FILE_MB = 1024
+
 
 @dataclass(frozen=True)
 class KernelSettings:
@@ -23,6 +26,16 @@ class KernelSettings:
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
     berth: Path | None = None
     """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
+    max_file_mb: int = DEFAULT_MAX_FILE_MB
+    """KERNELMCP_MAX_FILE_MB: the largest file that the guest may write, MiB."""
+    guest_uid: int | None = None
+    """KERNELMCP_GUEST_UID: the user and group that the guest of a root process runs as. Not set: it stays root, without
+    root's capabilities."""
+    required_layers: tuple[str, ...] = ()
+    """KERNELMCP_REQUIRED_LAYERS: names, with commas between; a kernel does not start where one is missing."""
+    keep_globals: bool = False
+    """KERNELMCP_KEEP_GLOBALS: leave the guest's JavaScript its `process` and the like. For doctor and the tests, whose
+    attempts are to meet the walls behind."""
 
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
@@ -31,6 +44,10 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
         berth=Path(berth) if berth else None,
+        max_file_mb=int(environ.get("KERNELMCP_MAX_FILE_MB") or DEFAULT_MAX_FILE_MB),
+        guest_uid=int(environ["KERNELMCP_GUEST_UID"]) if environ.get("KERNELMCP_GUEST_UID") else None,
+        required_layers=tuple(filter(None, environ.get("KERNELMCP_REQUIRED_LAYERS", "").split(","))),
+        keep_globals=environ.get("KERNELMCP_KEEP_GLOBALS") == "1",
     )
 
 

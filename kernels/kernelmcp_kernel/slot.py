@@ -6,6 +6,7 @@ Above: `kernel`. Below: `guest`, `runtime`, `image`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -35,6 +36,7 @@ class GuestSlot:
         self._loop = asyncio.get_running_loop()
         self._requests = asyncio.Lock()
         self._interrupted_early = False
+        self._closed = False
         self._image: BootImage = find_image()
         self.guest = self._start(early)
         self.lost: str | None = None
@@ -45,6 +47,8 @@ class GuestSlot:
         """A request was answered with the loss, just before `lost` was noted."""
 
     def _start(self, spawned: Spawned | None = None) -> Guest:
+        if self._closed:
+            raise GuestDied("the kernel is shutting down")
         guest = Guest(spawned or spawn_guest(self._berth, self._image.path, self._image.build_id), self._on_frame)
         self._watcher = asyncio.ensure_future(self._watch(guest))
         return guest
@@ -52,7 +56,7 @@ class GuestSlot:
     async def _watch(self, guest: Guest) -> None:
         """When the guest ends: note the loss, and have the next one ready before it is asked for."""
         await guest.ended.wait()
-        if not guest.used:
+        if self._closed or not guest.used:
             return  # nothing is lost, and starting another before it is asked for might go on for ever
         self._log.warning("the guest process has ended: %s", guest.death)
         self.lost = guest.death
@@ -65,6 +69,8 @@ class GuestSlot:
         Raises GuestDied when the guest ends before it has replied, or cannot be started.
         """
         async with self._requests:
+            if self._closed:
+                raise GuestDied("the kernel is shutting down")
             self._interrupted_early = False
             try:
                 guest = await self._live()
@@ -106,11 +112,13 @@ class GuestSlot:
             self._interrupted_early = self._requests.locked()
 
     def close(self) -> None:
-        """End the guest for good. Safe from any thread, and when it has ended already."""
+        """End the guest for good; it has ended when this returns. From any thread, also when it has ended already."""
+        self._closed = True
         self._loop.call_soon_threadsafe(self._watcher.cancel)
-        if self.guest.death is not None:
+        guest = self.guest
+        if guest.death is not None:
             return  # it has been waited for: its number may be another's by now
-        try:
-            os.kill(self.guest.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        # WNOWAIT: whoever has the guest waits for it, if it still runs.
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(guest.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, guest.pid, os.WEXITED | os.WNOWAIT)

@@ -1,8 +1,10 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":...}'
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "keep_globals":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
+import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
 import { readFrames, writeFrame } from "./frames.mjs";
+import { cleanGlobals } from "./globals.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
 import { loadRuntime, mount } from "./pyodide.mjs";
@@ -14,6 +16,7 @@ const EXIT_BAD_IMAGE = 65; // EX_DATAERR; the kernel process rebuilds the image
 const EXIT_GUEST_FAULT = 70; // EX_SOFTWARE
 
 const settings = JSON.parse(process.argv[2]);
+const { gc } = globalThis;
 
 /** @typedef {{resolve: (text: string) => void, reject: (error: Error) => void}} Waiter */
 /** @type {Map<number, Waiter>} */
@@ -90,6 +93,7 @@ function refuseImage(error) {
 }
 
 const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
+if (!settings.keep_globals) cleanGlobals();
 
 /** Run one request; requests come one at a time. @param {any} request @param {string} text */
 async function run(request, text) {
@@ -126,7 +130,7 @@ function fault(id, error) {
 
 /** Loading leaves 20 MB of garbage, which V8 would keep for long. Collecting it takes 50 ms: not while somebody waits. */
 function collectGarbage() {
-  setTimeout(() => (interrupts.current ? collectGarbage() : globalThis.gc?.()), IDLE_MS).unref();
+  setTimeout(() => (interrupts.current ? collectGarbage() : gc?.()), IDLE_MS).unref();
 }
 
 readFrames(
