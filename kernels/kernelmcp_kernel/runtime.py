@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +82,7 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
         "workspace": str(berth.workspace),
         "tmp": str(berth.tmp),
         "keep_globals": settings().keep_globals,
+        "keep_imports": False,
     }
     readable = (RUNTIME, HOST, image, berth.path)
     return [
@@ -113,8 +114,10 @@ def guest_policy(berth: Berth, image: Path, build_id: str, descriptors: list[int
     )
 
 
-def spawn_guest(berth: Berth, image: Path, build_id: str) -> Spawned:
-    """Start a confined guest process. Raises OSError."""
+def spawn_guest(
+    berth: Berth, image: Path, build_id: str, change: Callable[[Policy], Policy] = lambda policy: policy
+) -> Spawned:
+    """Start a confined guest process. Raises OSError. `change`: the attack suite leaves out a layer with it."""
     with ExitStack() as theirs, ExitStack() as ours:
         null = _keep(theirs, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         errors, errors_theirs = _pipe(ours, theirs)
@@ -123,7 +126,7 @@ def spawn_guest(berth: Berth, image: Path, build_id: str) -> Spawned:
         interrupts_theirs, interrupts = _pipe(theirs, ours)
         os.set_blocking(interrupts_theirs, False)
         descriptors = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
-        policy = guest_policy(berth, image, build_id, descriptors)
+        policy = change(guest_policy(berth, image, build_id, descriptors))
         if policy.uid is not None:
             lend(berth, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
         spawned = Spawned(spawn(policy), requests, frames, interrupts, errors, settings().memory_mb + _RESIDENT_MB)

@@ -1,5 +1,5 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "keep_globals":...}'
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
@@ -71,7 +71,7 @@ function rawStream(name) {
 }
 
 async function boot() {
-  const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id));
+  const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id), settings);
   mount(pyodide, settings.workspace, "/workspace");
   mount(pyodide, settings.tmp, "/tmp");
   pyodide.FS.chdir("/workspace");

@@ -6,10 +6,11 @@ import { installShims } from "./shims.mjs";
 
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
 
-/** @param {string} runtime folder that holds pyodide/ and site/ @param {import("./image.mjs").Image} [image] */
-export async function loadRuntime(runtime, image) {
+/** @param {string} runtime folder that holds pyodide/ and site/ @param {import("./image.mjs").Image} [image]
+ * @param {{keep_imports?: boolean}} [options] keep_imports: leave WebAssembly what it could call; the attack suite does */
+export async function loadRuntime(runtime, image, options) {
   const folder = path.join(runtime, "pyodide");
-  installShims(WebAssembly.compile(fs.readFileSync(path.join(folder, "pyodide.asm.wasm")))); // in the background
+  installShims(WebAssembly.compile(fs.readFileSync(path.join(folder, "pyodide.asm.wasm"))), !options?.keep_imports); // in the background
   const { loadPyodide } = await import(pathToFileURL(path.join(folder, "pyodide.mjs")).href);
   const { default: factory } = await import(pathToFileURL(path.join(folder, "pyodide.asm.mjs")).href);
   const index = JSON.parse(fs.readFileSync(path.join(folder, "pyodide-lock.json"), "utf8"));

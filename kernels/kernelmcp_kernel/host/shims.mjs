@@ -32,8 +32,9 @@ function refuseImports(env) {
 }
 
 /** Install the shims; call once, before pyodide.mjs is imported.
- * @param {Promise<WebAssembly.Module>} compiled Pyodide's main module, which is being compiled while Node loads the rest */
-export function installShims(compiled) {
+ * @param {Promise<WebAssembly.Module>} compiled Pyodide's main module, which is being compiled while Node loads the rest
+ * @param {boolean} refuse replace the imports that reach for processes, sockets or eval */
+export function installShims(compiled, refuse) {
   // Pyodide asks for process.binding("constants") only to learn the open() flags.
   Object.defineProperty(process, "binding", {
     value: (/** @type {string} */ name) => {
@@ -48,7 +49,7 @@ export function installShims(compiled) {
   const instantiate = WebAssembly.instantiate;
   const patched = async (/** @type {any} */ source, /** @type {any} */ imports) => {
     if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
-    refuseImports(imports.env);
+    if (refuse) refuseImports(imports.env);
     WebAssembly.instantiate = instantiate;
     promises.readFile = readFile;
     const module = await compiled;

@@ -1,0 +1,230 @@
+"""The processes that attack: a real guest, JavaScript that owns its process, and native code that does.
+
+Each is started as a guest is, by the kernel's own `runtime` and `confine`, with some layers left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from kernelmcp_kernel.confine import OS_LAYERS, Policy, spawn
+from kernelmcp_kernel.elf import linked_files
+from kernelmcp_kernel.frames import Frame
+from kernelmcp_kernel.guest import Guest, GuestDied, new_request_id
+from kernelmcp_kernel.image import BootImage, rebuild_image
+from kernelmcp_kernel.runtime import guest_policy, spawn_guest
+
+from .world import World
+
+PROGRAMS = Path(__file__).parent / "programs"
+SECONDS = 30.0
+
+# What may be left out, and in the last column all of it.
+LAYERS = ("permission", "globals", "environment", *(layer for layer in OS_LAYERS if layer != "seatbelt"))
+# The flags of Node that make up its wall, as `runtime` has them.
+HARDENING = (
+    "--permission",
+    "--allow-fs",
+    "--disallow-code",
+    "--disable-proto",
+    "--no-addons",
+    "--disable-sigusr1",
+    "--no-experimental",
+    "--freeze-flags",
+)
+
+
+def without(policy: Policy, off: frozenset[str]) -> Policy:
+    """The same policy with some layers left out."""
+    program = list(policy.program)
+    if "permission" in off:
+        program = [argument for argument in program if not argument.startswith(HARDENING)]
+    if "globals" in off:
+        program[-1] = json.dumps(json.loads(program[-1]) | {"keep_globals": True, "keep_imports": True})
+    environment = dict(os.environ) if "environment" in off else policy.environment
+    return replace(policy, program=program, environment=environment, without=sorted(off & set(OS_LAYERS)))
+
+
+class GuestPrisoner:
+    """Python in Pyodide, as in a session."""
+
+    name = "guest"
+
+    def __init__(self, world: World, image: BootImage, off: frozenset[str]) -> None:
+        self._world, self._image, self._off = world, image, off
+        self._told: list[str] = []
+        self.pid = 0
+        self._guest: Guest | None = None
+
+    async def attempts(self) -> list[str]:
+        # As a module of its own, so that the list is the one that runs.
+        names: dict[str, object] = {"__name__": "attacks"}
+        exec(compile((PROGRAMS / "guest.py").read_text(), "guest.py", "exec"), names)
+        self._names = {function.__doc__: name for name, function in names["ATTACKS"].items()}  # type: ignore[attr-defined]
+        return [str(title) for title in self._names]
+
+    async def _ready(self) -> Guest:
+        if self._guest is None or self._guest.death is not None:
+            spawned = spawn_guest(
+                self._world.berth, self._image.path, self._image.build_id, lambda policy: without(policy, self._off)
+            )
+            self.pid = spawned.pid
+            self._guest = Guest(spawned, self._on_frame)
+            try:
+                await self._execute((PROGRAMS / "guest.py").read_text())
+            except GuestDied as error:
+                if "status 65" not in str(error):
+                    raise
+                self._image = rebuild_image()
+                return await self._ready()
+        return self._guest
+
+    def _on_frame(self, frame: Frame) -> None:
+        self._told.append(json.dumps(frame.content))
+
+    async def _execute(self, code: str) -> str:
+        assert self._guest is not None
+        content = {"code": code, "silent": False, "store_history": False, "user_expressions": {}}
+        content |= {"allow_stdin": False, "execution_count": 1}
+        reply = await self._guest.request("execute", content, new_request_id())
+        return json.dumps(reply)
+
+    async def attempt(self, title: str) -> str:
+        self._told.clear()
+        targets = json.dumps(self._world.targets())
+        name = self._names.get(title, "control")
+        guest = await self._ready()
+        try:
+            async with asyncio.timeout(SECONDS):
+                reply = await self._execute(f"print(attempt({name!r}, json.loads({targets!r})))")
+        except GuestDied as error:
+            reply = f"it died: {error}"
+        except TimeoutError:
+            guest.kill("no answer")
+            reply = "it did not answer"
+        return "".join([*self._told, reply])
+
+    async def close(self) -> None:
+        if self._guest is not None:
+            self._guest.kill("the test is over")
+
+
+class ProgramPrisoner:
+    """A program in the guest's place, without WebAssembly and Node's permission model around it."""
+
+    def __init__(self, world: World, image: BootImage, off: frozenset[str]) -> None:
+        self._world, self._image, self._off = world, image, off
+        self.pid = 0
+        self._stack = contextlib.ExitStack()
+
+    def _changed(self, policy: Policy) -> Policy:
+        raise NotImplementedError
+
+    async def attempts(self) -> list[str]:
+        return list(json.loads(await self._ask("list")))
+
+    async def attempt(self, title: str) -> str:
+        return await self._ask(title)
+
+    async def _start(self) -> None:
+        null = os.open(os.devnull, os.O_RDWR)
+        requests_theirs, self._requests = os.pipe()
+        self._replies, replies_theirs = os.pipe()
+        # Its complaints go to its own replies: what it says anywhere is what it told.
+        debug = os.open("/tmp/err", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        descriptors = [null, debug, debug, requests_theirs, replies_theirs, null]
+        policy = guest_policy(self._world.berth, self._image.path, self._image.build_id, descriptors)
+        self.pid = spawn(without(self._changed(policy), self._off - {"permission", "globals"}))
+        for fd in (null, requests_theirs, replies_theirs):
+            os.close(fd)
+        for fd in (self._requests, self._replies):
+            self._stack.callback(os.close, fd)
+        self._stack.callback(self._end, self.pid)
+        os.set_blocking(self._replies, False)
+
+    @staticmethod
+    def _end(pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+    async def _ask(self, line: str) -> str:
+        if not self.pid:
+            await self._start()
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def readable() -> None:
+            data = os.read(self._replies, 65536)
+            heard.put_nowait(data)
+            if not data:
+                loop.remove_reader(self._replies)
+
+        loop.add_reader(self._replies, readable)
+        answer = b""
+        try:
+            os.write(self._requests, line.encode() + b"\n")
+            async with asyncio.timeout(SECONDS):
+                while not answer.endswith(b"\n") and (data := await heard.get()):
+                    answer += data
+        except (TimeoutError, BrokenPipeError):
+            answer += b" it did not answer"
+        loop.remove_reader(self._replies)
+        if not answer.endswith(b"\n"):
+            await self.close()
+        return answer.decode("utf-8", "replace")
+
+    async def close(self) -> None:
+        self.pid = 0
+        self._stack.close()
+
+
+class JavaScriptPrisoner(ProgramPrisoner):
+    """JavaScript in plain Node."""
+
+    name = "javascript"
+
+    def _changed(self, policy: Policy) -> Policy:
+        program = [policy.program[0], str(PROGRAMS / "javascript.mjs"), json.dumps(self._world.targets())]
+        program.insert(1, f"--openssl-config={os.devnull}")
+        program.insert(1, "--no-warnings")
+        return replace(policy, program=program, readable=[*policy.readable, str(PROGRAMS)])
+
+
+class NativePrisoner(ProgramPrisoner):
+    """Any system call."""
+
+    name = "native"
+
+    def _changed(self, policy: Policy) -> Policy:
+        python = Path(sys.executable).resolve()
+        program = [str(python), "-I", "-S", "-B", str(PROGRAMS / "native.py"), json.dumps(self._world.targets())]
+        paths = sysconfig.get_paths()
+        libraries = [path for file in _extensions() for path in linked_files(file)]
+        folders = [paths["stdlib"], str(PROGRAMS), str(python.parent)]
+        loaders = [path for path in linked_files(python) if os.path.basename(path).startswith("ld-")]
+        readable = [*policy.readable, *folders, *linked_files(python), *libraries]
+        return replace(policy, program=program, readable=readable, executable=[str(python), *loaders])
+
+
+def _extensions() -> list[Path]:
+    folder = Path(sysconfig.get_path("stdlib")) / "lib-dynload"
+    return [file for pattern in ("_ctypes*", "_socket*", "_struct*") for file in folder.glob(pattern)]
+
+
+Prisoner = GuestPrisoner | JavaScriptPrisoner | NativePrisoner
+PRISONERS: dict[str, Callable[[World, BootImage, frozenset[str]], Prisoner]] = {
+    "guest": GuestPrisoner,
+    "javascript": JavaScriptPrisoner,
+    "native": NativePrisoner,
+}

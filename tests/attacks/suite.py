@@ -1,0 +1,77 @@
+"""Runs the attacks of one kind of prisoner under a set of missing layers, and makes the threat model's table of it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmcp_kernel.image import find_image
+
+from .prisoners import LAYERS, PRISONERS, Prisoner
+from .world import World, surroundings
+
+ALL_OFF = frozenset(LAYERS)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one attack came to. `evidence` is empty when it was stopped."""
+
+    title: str
+    evidence: tuple[str, ...]
+    told: str
+    seconds: float
+
+
+def run(kind: str, off: frozenset[str] = frozenset(), only: str | None = None) -> list[Outcome]:
+    """Every attack of a kind of prisoner, one after the other, with these layers left out."""
+    return asyncio.run(_run(kind, off, only))
+
+
+async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory(prefix="kma-") as folder:
+        async with surroundings(Path(folder)) as world:
+            prisoner = PRISONERS[kind](world, find_image(), off)
+            try:
+                titles = await prisoner.attempts()
+                await _control(world, prisoner)
+                for title in titles:
+                    if only is not None and title != only:
+                        continue
+                    start = time.monotonic()
+                    told = await prisoner.attempt(title)
+                    evidence = await world.evidence(told, prisoner.pid)
+                    if "BREACH" in told:
+                        evidence.append("it says so")
+                    outcomes.append(Outcome(title, tuple(evidence), told, time.monotonic() - start))
+                    if evidence:  # what it left behind must not count for the next
+                        await prisoner.close()
+                    world.reset()
+            finally:
+                await prisoner.close()
+    return outcomes
+
+
+async def _control(world: World, prisoner: Prisoner) -> None:
+    """What is allowed works, in the way in which the rest is tried: a prisoner that is dead looks like a safe one."""
+    told = await prisoner.attempt("control")
+    file = world.berth.workspace / "control"
+    if not file.exists() or file.read_text() != "works":
+        raise RuntimeError(f"the control did not work: {told}")
+
+
+def table(columns: dict[str, dict[str, list[Outcome]]]) -> str:
+    """Markdown: a row for each attack, a column for each set of missing layers; `columns[column][kind]`."""
+    lines: list[str] = []
+    for kind in PRISONERS:
+        names = [name for name, found in columns.items() if kind in found]
+        lines += [f"**{kind}**", "", "| attack | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        for row, outcome in enumerate(columns[names[0]][kind]):
+            cells = ["through" if columns[name][kind][row].evidence else "" for name in names]
+            lines.append(f"| {outcome.title} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
