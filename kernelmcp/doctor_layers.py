@@ -31,7 +31,6 @@ ATTEMPT_SECONDS = 30.0
 ARRIVAL_SECONDS = 1.0
 LANDLOCK_CREATE_RULESET = 444
 LANDLOCK_CREATE_RULESET_VERSION = 1
-LATER = "comes with the operating-system layer, in a later version"
 
 # Attempt -> what a person reads. The order is the order in which they are made.
 ATTEMPTS = {
@@ -82,13 +81,16 @@ class Findings:
 
 @contextmanager
 def canary() -> Iterator[str]:
-    """A secret in our environment, there before the kernel starts."""
+    """A secret in our environment, there before the kernel starts; and the kernel's JavaScript as doctor needs it."""
     token = secrets.token_hex(16)
-    os.environ[CANARY_VARIABLE] = token
+    # Its JavaScript keeps `process`, which a session's does not: the attempts are to meet the walls behind.
+    ours = {CANARY_VARIABLE: token, "KERNELMCP_KEEP_GLOBALS": "1"}
+    os.environ |= ours
     try:
         yield token
     finally:
-        del os.environ[CANARY_VARIABLE]
+        for name in ours:
+            del os.environ[name]
 
 
 async def examine(found: BerthedKernel, outside: Path, token: str) -> Findings:
@@ -212,6 +214,7 @@ def judge(facts: dict[str, Any], control: dict[str, Any], attempts: list[Attempt
         _closed_descriptors(outcome),
         _landlock(attempts),
         _seccomp(status, outcome),
+        _seatbelt(outcome),
     ]
 
 
@@ -269,7 +272,7 @@ def _landlock(attempts: list[Attempt]) -> Layer:
     # Node's own refusal is ERR_ACCESS_DENIED; the file's owner is ours: EACCES is what Landlock answers.
     if abi and any(one.name == "link" and one.contained and "EACCES" in one.detail for one in attempts):
         return Layer("landlock", True, True, "the operating system refuses to follow a link out of the workspace")
-    return Layer("landlock", False, False, f"not active yet ({offered}); {LATER}")
+    return Layer("landlock", False, False, f"not active ({offered})")
 
 
 def _seccomp(status: dict[str, str], outcome: dict[str, bool | None]) -> Layer:
@@ -282,9 +285,17 @@ def _seccomp(status: dict[str, str], outcome: dict[str, bool | None]) -> Layer:
         return Layer(
             "seccomp", True, refused, "no sockets, no signals" if refused else "a filter that lets much through"
         )
-    if not status:
-        return Layer("seccomp", False, False, f"not active yet; {LATER}")
-    return Layer("seccomp", False, False, f"not active yet (Seccomp {status.get('Seccomp', '?')}); {LATER}")
+    found = (
+        f"the kernel's record of the process: Seccomp {status.get('Seccomp', '?')}" if status else "not on this system"
+    )
+    return Layer("seccomp", False, False, f"not active ({found})")
+
+
+def _seatbelt(outcome: dict[str, bool | None]) -> Layer:
+    if sys.platform != "darwin":
+        return Layer("seatbelt", False, False, "macOS only")
+    refused = _held(outcome, "link", "javascript_socket", "signal")
+    return Layer("seatbelt", refused, refused, "macOS refuses" if refused else "macOS lets the attempts through")
 
 
 # -- what the operating system says ---------------------------------------------------------------------------------

@@ -100,19 +100,24 @@ def _runtime_root(configured: Path | None) -> Path:
     return Path(base) / "kernelmcp" if base else Path(tempfile.gettempdir()) / f"kernelmcp-{os.getuid()}"
 
 
-def _private_directory(path: Path) -> None:
+def _private_directory(path: Path, mode: int = 0o700) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
         raise ConfigurationError(f"{path} is not a directory of this user", "Set server.runtime to one that is.")
-    path.chmod(0o700)
+    path.chmod(mode)
 
 
 @contextmanager
-def open_home(root: Path, runtime_root: Path | None = None) -> Iterator[Home]:
-    """Make the directories, take the process's lock, and sweep what dead servers left."""
+def open_home(root: Path, runtime_root: Path | None = None, *, passable: bool = False) -> Iterator[Home]:
+    """Make the directories, take the process's lock, and sweep what dead servers left.
+
+    `passable`: guests are another user, who must get through to a berth, and may list nothing on the way.
+    """
     runtime_root = _runtime_root(runtime_root)
-    for directory in (root, root / "sessions", root / "berths", runtime_root):
+    for directory in (root, root / "berths"):
+        _private_directory(directory, 0o711 if passable else 0o700)
+    for directory in (root / "sessions", runtime_root):
         _private_directory(directory)
     runtime = runtime_root / secrets.token_hex(4)
     if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:

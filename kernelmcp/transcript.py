@@ -7,7 +7,7 @@ last change, by a worker thread: never on a call's way. Above: sessions. Below: 
 import json
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kernelmcp.executions import Execution
 from kernelmcp.home import write_private
@@ -75,7 +75,8 @@ def _cell(execution: Execution) -> dict[str, Any]:
     return {
         "cell_type": "code",
         "id": secrets.token_hex(4),
-        "metadata": {"kernelmcp": {"execution_id": execution.id, "status": execution.status}},
+        # Never trusted: HTML and SVG in the outputs are the guest's, and data to us.
+        "metadata": {"trusted": False, "kernelmcp": {"execution_id": execution.id, "status": execution.status}},
         "execution_count": outputs.execution_count,
         "source": execution.code,
         "outputs": cell_outputs,
@@ -89,7 +90,20 @@ def _output(outputs: Outputs, segment: Segment) -> dict[str, Any]:
             text += "\n[cut]\n"
         return {"output_type": "stream", "name": segment.name, "text": text}
     display = outputs.displays[segment.start]
-    output: dict[str, Any] = {"output_type": display.kind, "data": display.data, "metadata": display.metadata}
+    output: dict[str, Any] = {
+        "output_type": display.kind,
+        "data": display.data,
+        "metadata": _untrusted(display.metadata),
+    }
     if display.kind == "execute_result":
         output["execution_count"] = outputs.execution_count
     return output
+
+
+def _untrusted(metadata: dict[str, Any]) -> dict[str, Any]:
+    """A guest's metadata without a claim to be trusted, which is a person's to make."""
+    return {
+        name: _untrusted(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        for name, value in metadata.items()
+        if name != "trusted"
+    }

@@ -62,8 +62,10 @@ def _private_home() -> Path:
     home = Path(tempfile.gettempdir()) / f"kernelmcp-berths-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     status = home.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o077 or home.is_symlink():
+    if status.st_uid != os.getuid() or status.st_mode & 0o066 or home.is_symlink():
         raise PermissionError(f"{home} belongs to somebody else; remove it, or set TMPDIR to a directory of yours")
+    if settings().guest_uid is not None:
+        home.chmod(0o711)  # another user's guests go through it, and list nothing
     return home
 
 

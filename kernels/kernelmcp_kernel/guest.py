@@ -57,7 +57,7 @@ class GuestDied(Exception):
     """The guest process has ended; its variables are gone. The text says why, as far as is known."""
 
 
-class _Pace:
+class Pace:
     """Bounds the rate of frames: a guest that sends more waits in its own write to the pipe."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Guest:
             os.set_blocking(fd, False)
         self._loop.add_reader(spawned.frames, self._read_frames)
         self._loop.add_reader(spawned.errors, self._read_errors)
-        self._pace = _Pace()
+        self._pace = Pace()
         self._watchdog = (
             MemoryWatchdog(self.pid, spawned.max_resident_mb, self.kill) if spawned.max_resident_mb else None
         )

@@ -14,6 +14,11 @@ from .prisoners import LAYERS, PRISONERS, Prisoner
 from .world import World, surroundings
 
 ALL_OFF = frozenset(LAYERS)
+TITLES = {
+    "guest": "Python in the guest",
+    "javascript": "JavaScript that owns its process",
+    "native": "Native code that owns its process",
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome
                     if "BREACH" in told:
                         evidence.append("it says so")
                     outcomes.append(Outcome(title, tuple(evidence), told, time.monotonic() - start))
-                    if evidence:  # what it left behind must not count for the next
+                    if evidence and kind != "guest":  # what it left behind in its process must not count for the next
                         await prisoner.close()
                     world.reset()
             finally:
@@ -69,9 +74,14 @@ def table(columns: dict[str, dict[str, list[Outcome]]]) -> str:
     lines: list[str] = []
     for kind in PRISONERS:
         names = [name for name, found in columns.items() if kind in found]
-        lines += [f"**{kind}**", "", "| attack | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        through = [sum(bool(outcome.evidence) for outcome in columns[name][kind]) for name in names]
+        lines += [f"### {TITLES[kind]}", ""]
+        lines += ["| attack | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for row, outcome in enumerate(columns[names[0]][kind]):
             cells = ["through" if columns[name][kind][row].evidence else "" for name in names]
             lines.append(f"| {outcome.title} | " + " | ".join(cells) + " |")
-        lines.append("")
+        lines += [
+            "| **got through, of " + f"{len(columns[names[0]][kind])}** | " + " | ".join(map(str, through)) + " |",
+            "",
+        ]
     return "\n".join(lines)

@@ -100,7 +100,9 @@ class World:
             status = entry.lstat()
             content = entry.read_bytes() if stat.S_ISREG(status.st_mode) else b""
             attributes = tuple(os.listxattr(entry)) if hasattr(os, "listxattr") else ()
-            found.append((entry.name, status.st_mode, status.st_uid, status.st_mtime, status.st_nlink, content, attributes))
+            found.append(
+                (entry.name, status.st_mode, status.st_uid, status.st_mtime, status.st_nlink, content, attributes)
+            )
         return found
 
     async def evidence(self, told: str, pid: int) -> list[str]:
@@ -116,6 +118,8 @@ class World:
             found.append("another process got its signal")
         if self._folder() != self._before:
             found.append("it changed what lies outside")
+        if _listens(pid):
+            found.append("it listens on a port")
         if children := _children(pid):
             found.append("it has a child process")
             for child in children:
@@ -136,7 +140,9 @@ class World:
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                 kinds.add("hard link")
             elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-                kinds.add({stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}.get(stat.S_IFMT(status.st_mode), "device or socket"))
+                kinds.add(
+                    {stat.S_IFLNK: "link", stat.S_IFIFO: "pipe"}.get(stat.S_IFMT(status.st_mode), "device or socket")
+                )
         return sorted(kinds)
 
     def _sizes(self) -> list[int]:
@@ -163,8 +169,8 @@ class World:
                 await loop.sock_connect(own, address)
                 await loop.sock_sendall(own, mark.encode())
         async with asyncio.timeout(30):
-            while sum(mark in heard for heard in self.arrived) < len(addresses) + 1:
-                await asyncio.sleep(0.001)
+            while sum(mark in heard for heard in self.arrived) < len(addresses) + 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)  # our own callbacks hear it
         self.arrived[:] = [heard for heard in self.arrived if "mark-" not in heard]
 
 
@@ -175,6 +181,13 @@ def _pending_signals(pid: int) -> bool:
         return False
     fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
     return any(int(fields[name], 16) for name in ("SigPnd", "ShdPnd"))
+
+
+def _listens(pid: int) -> bool:
+    try:
+        return any(one.status == psutil.CONN_LISTEN for one in psutil.Process(pid).net_connections("inet"))
+    except psutil.Error:
+        return False
 
 
 def _children(pid: int) -> list[psutil.Process]:

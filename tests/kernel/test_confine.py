@@ -1,36 +1,30 @@
-"""What a guest process is left with, seen from outside, and what its JavaScript can reach."""
+"""What a guest process is left with, seen from outside. What it can reach is attacked in tests/attacks."""
 
+import asyncio
+import logging
 import os
-import socket
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
 
+from kernelmcp_kernel import landlock, probe, seatbelt
+from kernelmcp_kernel.berth import Berth, PrivateBerth
+from kernelmcp_kernel.confine import Policy, layers
+from kernelmcp_kernel.elf import linked_files
+from kernelmcp_kernel.guest import GuestDied, new_request_id
+from kernelmcp_kernel.identity import node_binary
+from kernelmcp_kernel.image import find_image
+from kernelmcp_kernel.runtime import lend, spawn_guest
+from kernelmcp_kernel.slot import GuestSlot
+
 from .conftest import running_kernel
-from .driver import Kernel, wait_until
+from .driver import DEADLINE, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating system's layers are Linux's")
-
-# Each reaches through Python into the JavaScript of the guest's own process, and must raise.
-ESCAPES = {
-    "read a file": "node('fs').readFileSync('/etc/passwd')",
-    "write a file": "node('fs').writeFileSync(OUTSIDE, 'x')",
-    "start a process": "node('child_process').execSync('id')",
-    "start a thread": "node('worker_threads').Worker.new('1', to_js({'eval': True}))",
-    "load native code": "js.process.dlopen(to_js({'exports': {}}), '/lib/x86_64-linux-gnu/libc.so.6')",
-    "signal its parent": "js.process.kill(js.process.ppid, 'SIGTERM')",
-    "make a link": "node('fs').symlinkSync('/etc/passwd', WORKSPACE + '/link')",
-    "inspect itself": "node('inspector').open(0)",
-    "evaluate text": "run_js('1 + 1')",
-}
-PROLOGUE = """
-import js
-from pyodide.code import run_js
-from pyodide.ffi import to_js
-node = js.process.getBuiltinModule
-"""
 
 
 def status(process: psutil.Process) -> dict[str, str]:
@@ -58,26 +52,121 @@ def test_a_guest_has_no_environment_no_descriptors_and_no_privileges() -> None:
         check_confined(kernel.guests()[0])  # it was started in another way: beside threads
 
 
-@pytest.mark.parametrize("code", ESCAPES.values(), ids=ESCAPES.keys())
-def test_guest_javascript_reaches_nothing_of_the_host(
-    own_kernel: Kernel, berth: Path, tmp_path: Path, code: str
+ONE_LAYER = """
+import os, sys
+from kernelmcp_kernel import confine, landlock
+confine._prctl(38, 1)
+own, outside, version = sys.argv[1], sys.argv[2], int(sys.argv[3])
+open(own + "/before", "w").write("x")
+landlock.restrict({own: landlock.WRITE}, version)
+os.mkdir(own + "/made")
+print(open(own + "/before").read())
+try:
+    open(outside)
+except PermissionError:
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize("version", range(1, landlock.available() + 1))
+def test_each_version_of_landlock_keeps_the_workspace_and_refuses_the_rest(tmp_path: Path, version: int) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    arguments = [str(tmp_path / "own"), str(tmp_path / "secret"), str(version)]
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_LAYER, *arguments], capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert done.stdout.split() == ["x", "refused"], done.stderr
+
+
+def test_a_guest_of_root_becomes_the_user_that_is_configured() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with running_kernel(KERNELMCP_GUEST_UID="65534") as kernel:
+        ran = kernel.run("open('mine', 'w').write('x')")
+        if "is closed to others" in ran.error:
+            pytest.skip(ran.error)
+        assert ran.status == "ok"
+        found = status(kernel.guests()[0])
+        assert found["Uid"].split() == found["Gid"].split() == ["65534"] * 4
+        assert int(found["CapEff"], 16) == 0
+
+
+def test_a_user_who_cannot_get_there_is_refused_in_words(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    image = find_image()
+    (tmp_path / "berth").mkdir()
+    with pytest.raises(PermissionError, match=r"guest_uid cannot reach .*closed to others"):
+        lend(Berth(tmp_path / "berth"), os.getuid(), [str(image.path), str(tmp_path / "berth")])
+
+
+def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    def fail(policy: Policy) -> Policy:
+        raise OSError("no more processes")
+
+    image, berth = find_image(), Berth(tmp_path / "berth")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="no more processes"):
+        spawn_guest(berth, image.path, image.build_id, fail)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_after_its_end_a_kernel_starts_no_guest_for_what_is_queued(tmp_path: Path) -> None:
+    async def run() -> list[psutil.Process]:
+        slot = GuestSlot(Berth(tmp_path / "berth"), lambda frame: None, logging.getLogger("test"))
+        await slot.guest.ready()
+        queued = asyncio.ensure_future(slot.request("execute", {"code": "1"}, new_request_id()))
+        slot.close()
+        with pytest.raises(GuestDied):
+            await queued
+        with pytest.raises(GuestDied, match="shutting down"):
+            await slot.request("execute", {"code": "1"}, new_request_id())
+        slot.guest.kill("the test is over")
+        return [child for child in psutil.Process().children() if "main.mjs" in " ".join(child.cmdline())]
+
+    assert asyncio.run(run()) == []
+
+
+def test_a_sweep_leaves_the_berths_of_living_kernels_and_takes_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    outside, workspace = tmp_path / "escaped", berth / "workspace"
-    prologue = f"{PROLOGUE}OUTSIDE, WORKSPACE = {str(outside)!r}, {str(workspace)!r}"
-    control = own_kernel.run(f"{prologue}\nnode('fs').writeFileSync(WORKSPACE + '/own', 'x')")
-    assert control.status == "ok", "the way in which it is tried must work"
-    assert (workspace / "own").exists()
-    ran = own_kernel.run(code)
-    assert ran.status == "error"
-    assert not outside.exists()
-    assert not (workspace / "link").is_symlink()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    living, ended, killed = PrivateBerth(), PrivateBerth(), PrivateBerth()
+    ended.close()
+    os.close(killed._lock)  # what the end of its process does
+    another = PrivateBerth()
+    assert sorted(path.name for path in another.path.parent.glob("berth-*[!k]")) == sorted(
+        [living.path.name, another.path.name]
+    )
+    living.close()
+    another.close()
+    assert list(another.path.parent.iterdir()) == []
 
 
-def test_no_connection_arrives_from_guest_javascript(kernel: Kernel) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(1)
-        port = listener.getsockname()[1]
-        ran = kernel.run(f"import js\nawait js.fetch('http://127.0.0.1:{port}/')")
-        assert ran.status == "error"
-        with pytest.raises(TimeoutError):
-            listener.accept()
+def test_what_node_is_linked_against_is_found_without_running_it() -> None:
+    names = {os.path.basename(path) for path in linked_files(node_binary())}
+    assert any(name.startswith("ld-") for name in names), names
+    assert linked_files(Path(__file__)) == []
+
+
+def test_the_seatbelt_profile_denies_first_and_quotes_what_it_allows() -> None:
+    text = seatbelt.profile(["/a b"], ['/w"(allow default)'], ["/node"])
+    lines = text.splitlines()
+    assert lines[1] == "(deny default)"
+    assert "(deny network*)" in lines
+    assert '(allow file-write* (subpath "/w\\"(allow default)"))' in lines
+    with pytest.raises(ValueError, match="not an absolute path"):
+        seatbelt.profile(["relative"], [], [])
+
+
+def test_a_kernel_refuses_to_start_without_a_layer_that_is_required() -> None:
+    environment = {**os.environ, "KERNELMCP_REQUIRED_LAYERS": "no_new_privs,seatbelt"}
+    command = [sys.executable, "-m", "kernelmcp_kernel", "-f", "/nowhere"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE)
+    assert (done.returncode, done.stderr) == (1, "required_layers: this machine does not have seatbelt\n")
+
+
+def test_the_probe_finds_what_the_machine_has() -> None:
+    has = [name for name, there in layers().items() if there]
+    assert probe.missing([*has, "wasm", "no_new_privs"]) == []
+    assert probe.missing(["nonsense"]) == ["nonsense"]

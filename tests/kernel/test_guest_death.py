@@ -106,8 +106,10 @@ def test_a_death_that_was_told_is_not_told_again(own_kernel: Kernel) -> None:
 
 
 def test_a_guest_that_dies_of_a_signal_without_a_name_is_answered(own_kernel: Kernel) -> None:
-    ran = own_kernel.run("import js\njs.process.kill(js.process.pid, 40)\nwhile True: pass")
-    assert "killed by signal 40" in ran.error
+    request = own_kernel.send("print('go', flush=True)\nwhile True: pass")
+    own_kernel.output(request)
+    own_kernel.guests()[0].send_signal(40)
+    assert "killed by signal 40" in own_kernel.finish(request).error
 
 
 def test_a_cell_is_interrupted_while_its_guest_still_boots(own_kernel: Kernel) -> None:

@@ -8,16 +8,17 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
-from kernelmcp_kernel.guest import Guest, GuestDied, new_request_id
+from kernelmcp_kernel.guest import MAX_FRAMES_PER_SECOND, Guest, GuestDied, Pace, new_request_id
 from kernelmcp_kernel.runtime import Spawned
 
+from .conftest import running_kernel
 from .driver import DEADLINE, Kernel
 
 HOSTILE = Path(__file__).parent / "hostile"
@@ -72,7 +73,14 @@ def test_a_request_over_the_limit_is_refused_before_it_is_sent() -> None:
         encode_frame({"code": "x" * (MAX_FRAME_BYTES + 1)})
 
 
-def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any]) -> Any:
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    """Its JavaScript keeps what a hostile guest would find its way to."""
+    with running_kernel(KERNELMCP_KEEP_GLOBALS="1") as running:
+        yield running
+
+
+def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any], max_resident_mb: int = 0) -> Any:
     """Run `use` with a Guest whose process is a program of tests/kernel/hostile."""
 
     async def run() -> Any:
@@ -88,7 +96,7 @@ def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any]) -
         for fd in (requests_theirs, frames_theirs, interrupts_theirs, errors_theirs):
             os.close(fd)
         found: list[Frame] = []
-        guest = Guest(Spawned(process.pid, requests, frames, interrupts, errors), found.append)
+        guest = Guest(Spawned(process.pid, requests, frames, interrupts, errors, max_resident_mb), found.append)
         try:
             async with asyncio.timeout(DEADLINE):
                 return await use(guest, found)
@@ -134,6 +142,20 @@ def test_a_guest_that_never_reads_blocks_nobody() -> None:
         return guest.death
 
     assert with_hostile_guest("never_reads", use) == "it does not read"
+
+
+def test_a_guest_with_too_much_memory_is_ended_and_the_reply_says_so() -> None:
+    async def use(guest: Guest, found: list[Frame]) -> None:
+        with pytest.raises(GuestDied, match=r"killed for memory: it had \d+ MB, and 200 is the most"):
+            await guest.request("execute", {}, new_request_id())
+
+    with_hostile_guest("maps_shared_memory", use, max_resident_mb=200)
+
+
+def test_more_frames_than_a_second_may_have_wait_in_the_pipe() -> None:
+    pace = Pace()
+    assert pace.pause(100) == 0
+    assert pace.pause(2 * MAX_FRAMES_PER_SECOND) > 1.5
 
 
 FLOOD = """

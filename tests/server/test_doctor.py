@@ -67,3 +67,14 @@ def test_the_table_says_what_is_not_contained(server_env: dict[str, str]) -> Non
     through = [attempt["title"] for attempt in found["attempts"] if attempt["contained"] is False]
     table = doctor(env).stdout
     assert [title for title in through if title not in table.partition("NOT CONTAINED: ")[2]] == []
+
+
+def test_a_server_refuses_to_start_without_a_layer_that_is_required(server_env: dict[str, str]) -> None:
+    """None has all: Seatbelt is macOS's, seccomp Linux's."""
+    env = server_env | {"KERNELMCP_POLICY__REQUIRED_LAYERS": '["wasm", "seccomp", "seatbelt"]'}
+    done = subprocess.run(
+        [sys.executable, "-m", "kernelmcp"], env=env, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.returncode == 1
+    assert "required_layers: this machine does not have se" in done.stderr
+    assert done.stdout == ""

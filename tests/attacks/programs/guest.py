@@ -4,12 +4,10 @@ Each function is one attempt; its docstring is its title; what it returns is wha
 Pyodide, as cells of a session do. `t` is what the attacker knows (world.py).
 """
 
-# ruff: noqa
-# pyright: basic
+# ruff: noqa: PERF401, E501, SIM115, RET503
 
 import json
 import os
-import sys
 
 
 def js():
@@ -77,7 +75,7 @@ def make_link_race(t):
             os.symlink(t["outside"], "/workspace/race")
             return open("/workspace/race/secret.txt").read()
         finally:
-            os.system is None
+            pass
 
 
 def hard_link(t):
@@ -109,13 +107,6 @@ def subprocess_run(t):
     import subprocess
 
     return subprocess.run(["cat", t["secret"]], capture_output=True, text=True).stdout
-
-
-def fork_exec(t):
-    """_posixsubprocess.fork_exec"""
-    import _posixsubprocess
-
-    return str(_posixsubprocess.fork_exec)
 
 
 def os_kill(t):
@@ -204,9 +195,8 @@ def crafted_so(t):
     """a crafted .so whose __em_js__ text is JavaScript"""
     import ctypes
 
-    body = f"(){{}}<::>{{ globalThis.process.getBuiltinModule('fs').writeFileSync({json.dumps(t['outside'] + '/so')}, 'x') }}"
-    text = ("(x=" + f"globalThis.process.getBuiltinModule('fs').writeFileSync({json.dumps(t['outside'] + '/so')}, 'x')" + ")<::>{ return 1 }").encode() + b"\0"
-    del body
+    code = f"globalThis.process.getBuiltinModule('fs').writeFileSync({json.dumps(t['outside'] + '/so')}, 'x')"
+    text = f"<::>{{}}; {code}".encode() + b"\0"
 
     def leb(n):
         out = b""
@@ -232,22 +222,22 @@ def crafted_so(t):
 
     info = leb(len(text)) + leb(0) + leb(0) + leb(0)
     dylink = name("dylink.0") + bytes([1]) + leb(len(info)) + info
-    imports = leb(2) + name("env") + name("memory") + b"\x02\x00\x01" + name("env") + name("__memory_base") + b"\x03\x7f\x00"
+    imports = (
+        leb(2) + name("env") + name("memory") + b"\x02\x00\x01" + name("env") + name("__memory_base") + b"\x03\x7f\x00"
+    )
     globals_ = leb(1) + b"\x7f\x00\x41" + sleb(0) + b"\x0b"
     exports = leb(1) + name("__em_js__evil") + b"\x03\x01"
     data = leb(1) + b"\x00\x23\x00\x0b" + leb(len(text)) + text
-    module = b"\0asm\x01\0\0\0" + section(0, dylink) + section(2, imports) + section(6, globals_) + section(7, exports) + section(11, data)
+    module = (
+        b"\0asm\x01\0\0\0"
+        + section(0, dylink)
+        + section(2, imports)
+        + section(6, globals_)
+        + section(7, exports)
+        + section(11, data)
+    )
     open("/tmp/evil.so", "wb").write(module)
     ctypes.CDLL("/tmp/evil.so")
-
-
-def wasm_with_node_imports(t):
-    """WebAssembly whose import is a function of Node's"""
-    j = js()
-    binary = bytes.fromhex("0061736d01000000010401600000020701016101660000070501017800000008010000")
-    j.WebAssembly.Module.new(to_js(binary))
-    fs = node("fs")
-    return str(fs.readFileSync(t["secret"], "utf8"))
 
 
 def huge_wasm_memory(t):
@@ -287,7 +277,7 @@ def js_environment(t):
 
 def js_spawn(t):
     """js: child_process.execFileSync"""
-    return str(node("child_process").execFileSync("cat", to_js([t["secret"]])))
+    return str(node("child_process").execFileSync("cat", to_js([t["secret"]]), to_js_object({"encoding": "utf8"})))
 
 
 def js_binding(t):
@@ -365,7 +355,7 @@ def js_worker(t):
 def js_inspector(t):
     """js: open the inspector"""
     node("inspector").open(0, "127.0.0.1")
-    return f"BREACH: it listens at {node('inspector').url()}"
+    return str(node("inspector").url())
 
 
 def js_dlopen(t):
@@ -420,7 +410,7 @@ def js_descriptors(t):
             buffer = js().Uint8Array.new(100)
             fs.readSync(fd, buffer, 0, 100, 0)
             found.append(bytes(buffer.to_py()).decode("latin-1"))
-        except Exception:
+        except Exception:  # noqa: BLE001  # most are not open
             pass
     return "".join(found)
 
@@ -448,13 +438,6 @@ def run_js(t):
     return str(run_js(f"globalThis.process.getBuiltinModule('fs').readFileSync({json.dumps(t['secret'])}, 'utf8')"))
 
 
-def async_constructor(t):
-    """the constructor of an async function"""
-    j = js()
-    maker = j.Object.getPrototypeOf(j.WebAssembly.compile).constructor
-    return str(maker("return globalThis.process.mainModule")())
-
-
 def mount_root(t):
     """pyodide_js.mountNodeFS of /"""
     import pyodide_js
@@ -480,8 +463,7 @@ def nodefs_parent(t):
     parts = ["..", "..", "outside", "secret.txt"]
     for part in parts:
         node_ = fs.filesystems.NODEFS.createNode(node_, part, 0o100644, 0)
-    stream = node_.stream_ops
-    return str(fs.filesystems.NODEFS.realPath(node_)) and open_node(fs, node_)
+    return open_node(fs, node_)
 
 
 def open_node(fs, node_):
@@ -490,29 +472,6 @@ def open_node(fs, node_):
 
     pyodide_js.mountNodeFS("/sneaked", path.rsplit("/", 1)[0])
     return open("/sneaked/secret.txt").read()
-
-
-def socket_file_system(t):
-    """pyodide_js.useNodeSockFS, then socket"""
-    import pyodide_js
-
-    _wait(pyodide_js._api._nodeSock.initializeNodeSockFS())
-    python_socket(t)
-
-
-def load_package(t):
-    """pyodide_js.loadPackage of a file outside"""
-    import pyodide_js
-
-    _wait(pyodide_js.loadPackage("file://" + t["secret"]))
-
-
-def module_table(t):
-    """the table of WebAssembly's functions, through pyodide_js._module"""
-    import pyodide_js
-
-    module = pyodide_js._module
-    return str(module.HEAPU8.length) and str(module._emscripten_system)
 
 
 def pollute_prototypes(t):
@@ -545,16 +504,13 @@ def pollute_path(t):
         j.String.prototype.startsWith = kept
 
 
-def import_module(t):
+def second_realm(t):
     """a second realm: node:vm"""
-    return str(node("vm").runInNewContext(f"this.constructor.constructor('return process')().getBuiltinModule('fs').readFileSync({json.dumps(t['secret'])}, 'utf8')"))
-
-
-def wasi(t):
-    """node:wasi with / opened"""
-    options = to_js_object({"version": "preview1", "preopens": {"/": "/"}})
-    node("wasi").WASI.new(options)
-    return "BREACH: it opened /" if False else ""
+    return str(
+        node("vm").runInNewContext(
+            f"this.constructor.constructor('return process')().getBuiltinModule('fs').readFileSync({json.dumps(t['secret'])}, 'utf8')"
+        )
+    )
 
 
 # -- bounds
@@ -596,12 +552,15 @@ def array_buffers(t):
 ATTACKS = {
     name: value
     for name, value in list(globals().items())
-    if callable(value) and getattr(value, "__code__", None) and value.__code__.co_varnames[:1] == ("t",) and value is not control
+    if callable(value)
+    and getattr(value, "__code__", None)
+    and value.__code__.co_varnames[:1] == ("t",)
+    and value is not control
 }
 
 
 def attempt(name, t):
     try:
         return str(globals()[name](t))
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  # whatever stopped it, its text is the answer
         return f"{type(error).__name__}: {error}"[:300]
