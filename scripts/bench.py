@@ -28,6 +28,7 @@ from jupyter_client.manager import AsyncKernelManager
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+ROOT = Path(__file__).resolve().parents[1]
 NATIVE, OURS = "python3", "kernelmcp"
 PRINTS = 20_000
 LINES, LINE_CHARS = 200, 100_000  # 20 MB
@@ -281,8 +282,51 @@ async def call(client: Client, code: str, **arguments: Any) -> Any:
     return content
 
 
-async def measure(rounds: int) -> list[Row]:
+async def measure_confinement(folder: Path, rounds: int) -> list[Row]:
+    """Guests with all layers and with none, in turn: to the boot's end, and `x += 1` in each."""
+    sys.path.insert(0, str(ROOT))
+    from kernelmcp_kernel.berth import Berth
+    from kernelmcp_kernel.guest import Guest, new_request_id
+    from kernelmcp_kernel.image import find_image
+    from kernelmcp_kernel.runtime import spawn_guest
+    from tests.attacks.prisoners import LAYERS, without
+
+    starts: dict[bool, list[float]] = {True: [], False: []}
+    executions: dict[bool, list[float]] = {True: [], False: []}
+    image, berth = find_image(), Berth(folder / "berth")
+    request = {"code": "x = 1", "silent": False, "store_history": False, "user_expressions": {}}
+    request |= {"allow_stdin": False, "execution_count": 1}
+
+    async def start(confined: bool) -> Guest:
+        off = frozenset() if confined else frozenset(LAYERS)
+        begin = time.perf_counter()
+        spawned = spawn_guest(berth, image.path, image.build_id, lambda policy: without(policy, off))
+        guest = Guest(spawned, lambda frame: None)
+        await guest.ready()
+        starts[confined].append((time.perf_counter() - begin) * 1e3)
+        await guest.request("execute", request, new_request_id())
+        return guest
+
+    for number in range(rounds // 5):
+        pair = {confined: await start(confined) for confined in sorted(starts, reverse=bool(number % 2))}
+        for _ in range(20):
+            for confined, guest in pair.items():
+                begin = time.perf_counter()
+                await guest.request("execute", request | {"code": "x += 1"}, new_request_id())
+                executions[confined].append((time.perf_counter() - begin) * 1e3)
+        for guest in pair.values():
+            guest.kill("measured")
     rows: list[Row] = []
+    for what, times, bar in (("cold start of a guest", starts, 60.0), ("execution of `x += 1`", executions, 0.2)):
+        added = max(0.0, p50(times[True]) - p50(times[False]))
+        note = f"{p50(times[True]):.2f} with all layers, {p50(times[False]):.2f} with none"
+        rows.append(Row(f"confinement: added to the {what}", "ms", added, bar=bar, note=note))
+    return rows
+
+
+async def measure(rounds: int) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="kmb-") as name:
+        rows = await measure_confinement(Path(name), rounds)
     context = zmq.asyncio.Context()
     context.setsockopt(zmq.RECONNECT_IVL, 5)
     context.setsockopt(zmq.RCVHWM, 0)

@@ -180,8 +180,15 @@ class ProgramPrisoner:
             answer += b" it did not answer"
         loop.remove_reader(self._replies)
         if not answer.endswith(b"\n"):
+            await self._await_end()  # a program that it has become does its work before it is looked for
             await self.close()
         return answer.decode("utf-8", "replace")
+
+    async def _await_end(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:  # noqa: ASYNC110, ASYNC222
+                    await asyncio.sleep(0.005)
 
     async def close(self) -> None:
         self.pid = 0
