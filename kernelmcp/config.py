@@ -28,6 +28,7 @@ LayerName = Literal[
     "landlock",
     "seccomp",
     "seatbelt",
+    "cgroup",
 ]
 SectionT = TypeVar("SectionT", bound="Section")
 

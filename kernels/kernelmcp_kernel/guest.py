@@ -172,6 +172,8 @@ class Guest:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         _, self.exit_status = os.waitpid(self.pid, 0)  # killed: a matter of milliseconds
+        if self._spawned.group is not None:
+            self._spawned.group.remove()
         self._loop.remove_reader(self._spawned.frames)
         self._loop.remove_reader(self._spawned.errors)
         self._loop.remove_writer(self._spawned.requests)
@@ -276,6 +278,8 @@ class Guest:
             return "it closed its pipe"
         if status.si_code == os.CLD_EXITED:
             how = f"it exited with status {status.si_status}"
+        elif self._spawned.group is not None and self._spawned.group.ran_out_of_memory():
+            how = "it was killed for memory: its control group had no more"
         elif status.si_status == signal.SIGABRT and "memory" in words.lower():
             how = "it was killed for memory: it ran out of it"
         else:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from kernelmcp_kernel import landlock, seatbelt, seccomp
+from kernelmcp_kernel.cgroup import delegated
 
 # Every guest of this kernel has these, on any system: there is nothing to find out before one runs.
 ALWAYS = frozenset({"wasm", "node-permission", "empty-environment", "closed-descriptors"})
@@ -63,6 +64,7 @@ _TRIALS: dict[str, Callable[[], bool]] = {
     "landlock": _landlock,
     "seccomp": _seccomp,
     "seatbelt": _seatbelt,
+    "cgroup": lambda: delegated() is not None,
 }
 
 

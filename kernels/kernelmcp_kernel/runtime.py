@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmcp_kernel.berth import Berth
+from kernelmcp_kernel.cgroup import Group, confine, delegated
 from kernelmcp_kernel.confine import Policy, spawn
 from kernelmcp_kernel.elf import linked_files
 from kernelmcp_kernel.identity import node_binary
@@ -71,6 +72,8 @@ class Spawned:
     errors: int
     max_resident_mb: int = 0
     """Resident memory above which it is ended, MiB; 0: no cap."""
+    group: Group | None = None
+    """Its control group, where there are any."""
 
 
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
@@ -129,9 +132,12 @@ def spawn_guest(
         policy = change(guest_policy(berth, image, build_id, descriptors))
         if policy.uid is not None:
             lend(berth, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
-        spawned = Spawned(spawn(policy), requests, frames, interrupts, errors, settings().memory_mb + _RESIDENT_MB)
+        pid = spawn(policy)
         ours.pop_all()  # they are the caller's now
-        return spawned
+    max_mb = settings().memory_mb + _RESIDENT_MB
+    above = delegated()
+    group = confine(above, pid, max_mb) if above else None
+    return Spawned(pid, requests, frames, interrupts, errors, max_mb, group)
 
 
 def _keep(stack: ExitStack, fd: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelmcp_kernel import landlock, probe, seatbelt
+from kernelmcp_kernel import cgroup, landlock, probe, seatbelt
 from kernelmcp_kernel.berth import Berth, PrivateBerth
 from kernelmcp_kernel.confine import Policy, layers
 from kernelmcp_kernel.elf import linked_files
@@ -141,6 +141,33 @@ def test_a_sweep_leaves_the_berths_of_living_kernels_and_takes_the_others(
     living.close()
     another.close()
     assert list(another.path.parent.iterdir()) == []
+
+
+def test_a_control_group_is_used_only_where_it_is_delegated(tmp_path: Path) -> None:
+    """On a stand-in for /sys/fs/cgroup: no test machine delegates the real one."""
+    unit = tmp_path / "system.slice" / "kernelmcp.service"
+    (unit / "server").mkdir(parents=True)
+    membership = tmp_path / "membership"
+    membership.write_text("1:name=systemd:/\n0::/system.slice/kernelmcp.service/server\n")
+    (unit / "cgroup.controllers").write_text("cpu memory pids\n")
+    (unit / "cgroup.subtree_control").write_text("")
+    assert cgroup.delegated(tmp_path, membership) is None
+    try:
+        os.setxattr(unit, "user.delegate", b"1")
+    except OSError:
+        pytest.skip("this file system has no such attributes")
+    assert cgroup.delegated(tmp_path, membership) == unit
+    assert (unit / "cgroup.subtree_control").read_text() == "+memory +pids"
+    group = cgroup.confine(unit, 4711, 100)
+    assert group is not None
+    assert {file.name: file.read_text() for file in group.path.iterdir()} == {
+        "memory.max": str(100 << 20),
+        "pids.max": "64",
+        "cgroup.procs": "4711",
+    }
+    assert not group.ran_out_of_memory()
+    (group.path / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
+    assert group.ran_out_of_memory()
 
 
 def test_what_node_is_linked_against_is_found_without_running_it() -> None:
