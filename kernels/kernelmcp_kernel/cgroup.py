@@ -1,8 +1,9 @@
 """A control group for each guest, where the system has given us a part of its tree (cgroup v2, delegated).
 
 Above: `runtime` and `guest`. Below: the file system under /sys/fs/cgroup. Ours to use is only the directory above our
-own group, when systemd has marked it as delegated and nothing but groups is in it: `Delegate=yes` with `DelegateSubgroup=`
-makes that. Else there is none, and the rlimits and the watchdog stand alone. https://systemd.io/CGROUP_DELEGATION
+own group, when systemd has marked it as delegated and nothing but groups is in it (`Delegate=yes` with
+`DelegateSubgroup=`). Else there is none, and the rlimits and the watchdog stand alone.
+https://systemd.io/CGROUP_DELEGATION
 """
 
 from __future__ import annotations
