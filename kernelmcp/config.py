@@ -7,9 +7,10 @@ from is `sources`' business.
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -169,12 +170,33 @@ class Values(Section):
     policy: Policy = Policy()
 
 
+@dataclass(frozen=True)
+class Place:
+    """A settings file. One that was named must be there; one in its default place may be."""
+
+    path: Path
+    named: bool
+
+
+class Sources(Protocol):
+    """Where the values came from (`sources.Sources`)."""
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The files, whether or not they are there."""
+        ...
+
+    def read(self) -> Values:
+        """Raises `ConfigurationError`."""
+        ...
+
+
 class Settings:
     """Everything, as the rest of the server gets it. Belongs to the event loop's thread once that runs."""
 
-    def __init__(self, values: Values | None = None, read: Callable[[], Values] | None = None) -> None:
+    def __init__(self, values: Values | None = None, sources: Sources | None = None) -> None:
+        self.sources = sources
         self._values = values or Values()
-        self._read = read
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -198,9 +220,9 @@ class Settings:
 
         Raises `ConfigurationError`, and then nothing has changed.
         """
-        if self._read is None:
+        if self.sources is None:
             return [], []
-        old, new = self._values.model_dump(), self._read().model_dump()
+        old, new = self._values.model_dump(), self.sources.read().model_dump()
         waiting = [name for key in FIXED_AT_START for name in _keep(key, old, new)]
         changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
         if changed:
@@ -210,9 +232,9 @@ class Settings:
         return changed, waiting
 
 
-def home_directory(configured: Path | str | None) -> Path:
+def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
     """Where everything is kept that is kept."""
-    home = configured or os.environ.get("KERNELMCP_HOME")
+    home = configured or environ.get("KERNELMCP_HOME")
     return Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
 
 
@@ -221,7 +243,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     found: list[str] = []
     for key, value in new.items():
         if old[key] != value and isinstance(value, dict) and not prefix:
-            found += _differences(old[key], value, f"{key}.")
+            found += _differences(old[key], cast("dict[str, Any]", value), f"{key}.")
         elif old[key] != value:
             found.append(f"{prefix}{key}")
     return found
@@ -236,4 +258,4 @@ def _keep(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     new[path[-1]] = before
     if before == after:
         return []
-    return _differences(before, after, f"{name}.") if isinstance(after, dict) else [name]
+    return _differences(before, cast("dict[str, Any]", after), f"{name}.") if isinstance(after, dict) else [name]

@@ -1,8 +1,8 @@
 """Where settings come from, and the only module that reads files and the environment for them.
 
-Order: command line, environment (`KERNELMCP_<SECTION>__<KEY>`), file (`mcp.toml`, `policy.toml`), default; pydantic-
-settings lays one over the other. An unknown key or a bad value is a `ConfigurationError` that names the file or the
-variable, the key and what would do. Above: cli, doctor, reload. Below: config, errors.
+Order: command line, environment (`KERNELMCP_<SECTION>__<KEY>`), file (`mcp.toml`, `policy.toml`), default. An unknown
+key or a bad value is a `ConfigurationError` that names the file or the variable, the key and what would do. Above: cli,
+doctor, reload. Below: layers, config, errors.
 """
 
 import difflib
@@ -11,27 +11,17 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from kernelmcp.config import Settings, Values, home_directory
+from kernelmcp.config import Place, Settings, Values, home_directory
 from kernelmcp.errors import ConfigurationError
 
 ENV_PREFIX = "KERNELMCP_"
 CONFIG_NAME, POLICY_NAME = "mcp.toml", "policy.toml"
 Key = tuple[str, ...]
 """Where a value goes: ("config", section, key) or ("policy", key), and deeper."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A settings file. One that was named must be there; one in its default place may be."""
-
-    path: Path
-    named: bool
 
 
 @dataclass(frozen=True)
@@ -43,13 +33,22 @@ class Sources:
     environ: Mapping[str, str]
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The files, whether or not they are there."""
+        return self.config_file, self.policy_file
+
     def read(self) -> Values:
         """Raises `ConfigurationError`."""
-        command_line = _Source("the command line", {("config", k): dict(v) for k, v in self.overrides.items()})
-        environment = _Source("the environment", dict(_environment(self.environ)))
-        files = _Source("", {("config",): _read(self.config_file), ("policy",): _read(self.policy_file)})
+        command_line = {("config", section): dict(values) for section, values in self.overrides.items()}
+        environment = dict(_environment(self.environ))
+        files = {("config",): _read(self.config_file), ("policy",): _read(self.policy_file)}
+        if not command_line and not environment and not any(files.values()):
+            return Values()
+        from kernelmcp.layers import overlay
+
         try:
-            return _Layers(_build_sources=((command_line, environment, files), {})).values()
+            return overlay(command_line, environment, files)
         except ValidationError as exc:
             lines = [self._explain(detail["loc"], detail["type"], detail["msg"]) for detail in exc.errors()]
             raise ConfigurationError("; ".join(lines), "Correct the setting and start again.") from exc
@@ -76,39 +75,20 @@ class Sources:
         return str((self.policy_file if path[0] == "policy" else self.config_file).path)
 
 
-class _Layers(BaseSettings):
-    """What pydantic-settings fills: the fields of `Values`, with the same checks."""
-
-    model_config = {"extra": "forbid"}
-    config: dict[str, Any] = {}
-    policy: dict[str, Any] = {}
-
-    def values(self) -> Values:
-        return Values.model_validate({"config": self.config, "policy": self.policy})
-
-
-class _Source(PydanticBaseSettingsSource):
-    """One layer: values by where they go."""
-
-    def __init__(self, name: str, values: Mapping[Key, Any]) -> None:
-        super().__init__(_Layers)
-        self.__name__ = name
-        self._values = values
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError("a layer is read as a whole")
-
-    def __call__(self) -> dict[str, Any]:
-        tree: dict[str, Any] = {}
-        for key, value in self._values.items():
-            branch: Any = tree
-            for part in key[:-1]:
-                branch = branch.setdefault(part, {})
-                if not isinstance(branch, dict):
-                    break
-            else:
-                cast("dict[str, Any]", branch)[key[-1]] = value
-        return tree
+def find(
+    config_file: Path | None = None,
+    policy_file: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Sources:
+    """Where the settings are; nothing is read yet."""
+    home = home_directory(environ.get("KERNELMCP_SERVER__HOME"), environ)
+    return Sources(
+        _place(config_file or environ.get("KERNELMCP_CONFIG_FILE"), home / CONFIG_NAME),
+        _place(policy_file or environ.get("KERNELMCP_POLICY_FILE"), home / POLICY_NAME),
+        dict(environ),
+        overrides or {},
+    )
 
 
 def load(
@@ -116,16 +96,10 @@ def load(
     policy_file: Path | None = None,
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
-) -> tuple[Settings, Sources]:
-    """Settings from everywhere, and the sources to watch. Raises `ConfigurationError` for what is not understood."""
-    home = home_directory(environ.get("KERNELMCP_SERVER__HOME") or environ.get("KERNELMCP_HOME"))
-    sources = Sources(
-        _place(config_file or environ.get("KERNELMCP_CONFIG_FILE"), home / CONFIG_NAME),
-        _place(policy_file or environ.get("KERNELMCP_POLICY_FILE"), home / POLICY_NAME),
-        dict(environ),
-        overrides or {},
-    )
-    return Settings(sources.read(), sources.read), sources
+) -> Settings:
+    """Settings from everywhere. Raises `ConfigurationError` for what is not understood."""
+    sources = find(config_file, policy_file, environ, overrides)
+    return Settings(sources.read(), sources)
 
 
 def _place(named: Path | str | None, default: Path) -> Place:
