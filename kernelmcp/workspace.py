@@ -1,9 +1,8 @@
 """A session's files as the server reads and writes them. Blocking: called in worker threads.
 
 Whatever lies in a workspace is hostile: the guest makes any tree there, with any names, and changes it while we look.
-So nothing is opened by a path. Each component is opened relative to the descriptor of the directory before it, never
-through a link, and what is opened must be a regular file (docs/design.md). Above: file_tools, files (resources),
-changes. Below: the file system. Must not know sessions or MCP.
+So nothing is opened by a path that could lead through a link (beneath.py), and what is opened must be a regular file.
+Above: file_tools, file_resources, sessions. Below: beneath. Must not know sessions or MCP.
 """
 
 import errno
@@ -12,30 +11,38 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded
+from kernelmcp.beneath import DIRECTORY, open_beneath, reveal
+from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, SessionDamaged
 
 INSIDE = "/workspace"
 """What the guest calls it."""
 MAX_COMPONENT_BYTES = 255
-MAX_DEPTH = 64
+MAX_PATH_BYTES = 4000
 # A listing is for a reader; counting goes further, so that a quota of many files can be kept.
 MAX_LISTED = 1_000
 LIST_SECONDS = 2.0
+# Of what one cell has written, so much is told.
+MAX_CHANGED = 100
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A FIFO would make an open wait for its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.ENOTEMPTY, errno.EXDEV}
+LOOK = "List the files with get_workspace_info."
+FREE_SPACE = (
+    "Delete files with execute_code (os.remove), or all of them with reset_workspace(scope='files').",
+    "The limits are workspace_max_mb and max_files of policy.toml.",
+)
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What a session's files may take: bytes and number, workspace and /tmp together."""
+    """What a session's files may take, workspace and /tmp together: bytes, and files with directories."""
 
     max_bytes: int
     max_files: int
@@ -56,12 +63,12 @@ class Entry:
     path: str
     size: int
     modified_ns: int
-    inode: int
 
 
 @dataclass
 class Listing:
-    """The files found, and what all of them take. `complete` is false when the search was cut."""
+    """The files found, and what all of them take; `count` has the directories, too. `complete` is false when the
+    search was cut."""
 
     files: list[Entry] = field(default_factory=list[Entry])
     total_bytes: int = 0
@@ -79,22 +86,22 @@ def components(path: str) -> list[str]:
         inside = path.removeprefix(INSIDE + "/")
         if inside == path:
             raise PermissionDenied(
-                f"{path!r} is outside of the workspace", f"Use a path below {INSIDE}, such as notes.txt.", path=path
+                f"{path!r} is outside of the workspace", f"Use a path below {INSIDE}, such as notes.txt."
             )
     parts = [part for part in inside.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise PermissionDenied(f"{path!r} leads up with ..", f"Use a path below {INSIDE} without it.", path=path)
+        raise PermissionDenied(f"{path!r} leads up with ..", f"Use a path below {INSIDE} without it.")
     if not parts or path.endswith("/"):
         raise InvalidArgument(f"{path!r} names no file", "Give the path of a file, such as notes.txt.", argument="path")
     if "\0" in path:
         raise InvalidArgument("the path contains a NUL character", "Leave it out.", argument="path")
-    if len(parts) > MAX_DEPTH:
-        raise InvalidArgument(f"the path has more than {MAX_DEPTH} components", "Shorten it.", argument="path")
-    for part in parts:
-        if len(_encoded(part)) > MAX_COMPONENT_BYTES:
-            raise InvalidArgument(
-                f"a name in the path has more than {MAX_COMPONENT_BYTES} bytes", "Shorten it.", argument="path"
-            )
+    sizes = [len(_encoded(part)) for part in parts]
+    if max(sizes) > MAX_COMPONENT_BYTES or sum(sizes) + len(sizes) > MAX_PATH_BYTES:
+        raise InvalidArgument(
+            f"the path is longer than {MAX_PATH_BYTES:,} bytes, or a name in it than {MAX_COMPONENT_BYTES}",
+            "Shorten it.",
+            argument="path",
+        )
     return parts
 
 
@@ -115,49 +122,38 @@ class Workspace:
     # -- read ---------------------------------------------------------------------------------------------------
 
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
-        """At most `limit` bytes from `offset`. Raises `CallerError`s only."""
-        *above, name = components(path)
-        with _as_caller_error(path), self._directory(above) as directory:
-            fd = os.open(name, _FILE, dir_fd=directory)
-            with os.fdopen(fd, "rb", buffering=0) as file:
-                status = os.fstat(fd)
-                if not stat.S_ISREG(status.st_mode):
-                    raise _no_regular_file(path)
-                wanted = max(0, status.st_size - offset) if limit is None else limit
-                return Piece(_read_at(file.fileno(), offset, wanted), status.st_size)
+        """At most `limit` bytes from `offset`. Raises `ServerError`s only."""
+        parts = components(path)
+        with self._root() as root, _as_caller_error(path), _opened(root, parts) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise _no_regular_file(path)
+            wanted = max(0, status.st_size - offset) if limit is None else limit
+            return Piece(_read_at(fd, offset, wanted), status.st_size)
 
     # -- write --------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: bytes) -> None:
         """Make or replace a file, and the directories above it: a reader sees the old content or the new.
 
-        Raises `CallerError`s only.
+        Raises `ServerError`s only.
         """
         *above, name = components(path)
-        with _as_caller_error(path), self._directory(above, make=True) as directory:
-            replaced = _regular_size(directory, name, path)
-            self._check_quota(len(data) - (replaced or 0), new_file=replaced is None)
-            draft = f".kernelmcp-{secrets.token_hex(8)}"
-            fd = os.open(draft, _DRAFT, 0o600, dir_fd=directory)
-            try:
-                with os.fdopen(fd, "wb") as file:
-                    file.write(data)
-                os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
-            except BaseException:
-                with _forgiving():
-                    os.unlink(draft, dir_fd=directory)
-                raise
+        with self._root() as root, _as_caller_error(path):
+            self._check_quota(len(data) - (_size(root, [*above, name], path) or 0), new_files=len(above) + 1)
+            with _made(root, above) as directory:
+                _write_whole(directory, name, data)
 
-    def _check_quota(self, growth: int, *, new_file: bool) -> None:
+    def _check_quota(self, growth: int, *, new_files: int) -> None:
         used = self.usage()
-        if used.total_bytes + growth > self._quota.max_bytes and growth > 0:
+        if growth > 0 and used.total_bytes + growth > self._quota.max_bytes:
             raise ResourceLimitExceeded(
                 f"the session's files would take {used.total_bytes + growth:,} bytes, and "
                 f"{self._quota.max_bytes:,} are allowed",
                 *FREE_SPACE,
                 quota_bytes=self._quota.max_bytes,
             )
-        if new_file and used.count >= self._quota.max_files:
+        if used.count + new_files > self._quota.max_files:
             raise ResourceLimitExceeded(
                 f"the session has {used.count:,} files, and {self._quota.max_files:,} are allowed",
                 *FREE_SPACE,
@@ -166,9 +162,14 @@ class Workspace:
 
     # -- look ---------------------------------------------------------------------------------------------------
 
-    def list(self, limit: int = MAX_LISTED) -> Listing:
-        """The workspace's files, the first `limit` of them named, in the order of their paths."""
-        found = self._scan(("workspace",), time.monotonic() + LIST_SECONDS)
+    def listing(self, limit: int = MAX_LISTED) -> Listing:
+        """The workspace's files, the first `limit` of them named, in the order of their paths.
+
+        Raises `SessionDamaged`.
+        """
+        found = Listing()
+        with self._root() as root:
+            self._scan(root, (), found)
         found.files.sort(key=lambda entry: entry.path)
         if len(found.files) > limit:
             del found.files[limit:]
@@ -176,71 +177,145 @@ class Workspace:
         return found
 
     def usage(self) -> Listing:
-        """What counts against the quota."""
-        return self._scan(("workspace", "tmp"), time.monotonic() + LIST_SECONDS)
-
-    def _scan(self, roots: tuple[str, ...], deadline: float) -> Listing:
-        """Bounded by the quota's number of files, by depth and by time."""
+        """What counts against the quota: the listing, and what lies in /tmp."""
         found = Listing()
-        for root in roots:
-            with _forgiving():
-                berth = os.open(self._berth, _DIRECTORY)
-                try:
-                    top = os.open(root, _DIRECTORY, dir_fd=berth)
-                finally:
-                    os.close(berth)
-                _walk(top, "", found, 2 * self._quota.max_files, deadline, MAX_DEPTH)
+        with self._root() as root:
+            self._scan(root, (), found)
+        with suppress(OSError), self._directory("tmp") as tmp:
+            self._scan(tmp, (), found)
         return found
 
+    def look(self, paths: list[str]) -> list[Entry]:
+        """The regular files among these paths (hostile text), and in the directories among them."""
+        found = Listing()
+        with self._root() as root:
+            for path in paths:
+                if len(found.files) >= MAX_CHANGED:
+                    break
+                with suppress(OSError, InvalidArgument, PermissionDenied), _opened(root, components(path)) as fd:
+                    status = os.fstat(fd)
+                    if stat.S_ISREG(status.st_mode):
+                        found.files.append(Entry("/".join(components(path)), status.st_size, status.st_mtime_ns))
+                    elif stat.S_ISDIR(status.st_mode):
+                        self._scan(root, tuple(components(path)), found)
+        unique = {entry.path: entry for entry in found.files}
+        return list(unique.values())[:MAX_CHANGED]
+
+    def _scan(self, root: int, start: tuple[str, ...], found: Listing) -> None:
+        """Add what lies below a directory. Bounded by the quota's number of files, by time, and by a path's length."""
+        deadline = time.monotonic() + LIST_SECONDS
+        pending = [start]
+        while pending:
+            parts = pending.pop()
+            try:
+                fd = _open_directory(root, parts)
+            except OSError:
+                found.complete = False
+                continue
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        if found.count >= 2 * self._quota.max_files or time.monotonic() > deadline:
+                            found.complete = False
+                            return
+                        found.count += 1
+                        with suppress(OSError):
+                            if entry.is_dir(follow_symlinks=False):
+                                pending.append((*parts, entry.name))
+                            else:
+                                _add(found, "/".join((*parts, entry.name)), entry.stat(follow_symlinks=False))
+            finally:
+                os.close(fd)
+
     @contextmanager
-    def _directory(self, names: list[str], *, make: bool = False) -> Iterator[int]:
-        """A descriptor of a directory in the workspace, found component by component, through no link."""
-        fd = os.open(self._berth, _DIRECTORY)
+    def _root(self) -> Iterator[int]:
         try:
-            for name in ("workspace", *names):
-                if make:
-                    with _forgiving(FileExistsError):
-                        os.mkdir(name, 0o700, dir_fd=fd)
-                fd, above = os.open(name, _DIRECTORY, dir_fd=fd), fd
-                os.close(above)
+            with self._directory("workspace") as fd:
+                yield fd
+        except _DirectoryMissing as exc:
+            raise SessionDamaged(
+                f"the session's workspace directory cannot be opened: {exc.reason}",
+                "reset_workspace(scope='files') makes an empty one.",
+                path=str(self._berth / "workspace"),
+            ) from exc
+
+    @contextmanager
+    def _directory(self, name: str) -> Iterator[int]:
+        try:
+            berth = os.open(self._berth, DIRECTORY)
+            try:
+                fd = os.open(name, DIRECTORY, dir_fd=berth)
+            finally:
+                os.close(berth)
+        except OSError as exc:
+            raise _DirectoryMissing(exc.strerror) from exc
+        try:
             yield fd
         finally:
             os.close(fd)
 
 
-FREE_SPACE = (
-    "Delete files with execute_code (os.remove), or all of them with reset_workspace(scope='files').",
-    "The limits are workspace_max_mb and max_files of policy.toml.",
-)
+class _DirectoryMissing(OSError):
+    """One of a berth's own directories is not there, or is none."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(errno.ENOENT, reason)
+        self.reason = reason
 
 
-def disk_bytes(status: os.stat_result) -> int:
-    """What a file counts: its size, but a sparse one what it really takes."""
-    return min(status.st_size, 512 * status.st_blocks)
+def _add(found: Listing, path: str, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        found.total_bytes += status.st_size
+        found.files.append(Entry(path, status.st_size, status.st_mtime_ns))
 
 
-def _walk(fd: int, prefix: str, found: Listing, max_files: int, deadline: float, depth: int) -> None:
-    """Add what lies below a directory, and close it. Links and special files count as files of no size."""
+@contextmanager
+def _opened(root: int, parts: list[str]) -> Iterator[int]:
+    fd = open_beneath(root, parts, _FILE)
     try:
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                if found.count >= max_files or time.monotonic() > deadline or depth == 0:
-                    found.complete = False
-                    return
-                path = f"{prefix}{entry.name}"
-                with _forgiving():
-                    if entry.is_dir(follow_symlinks=False):
-                        below = os.open(entry.name, _DIRECTORY, dir_fd=fd)
-                        found.count += 1
-                        _walk(below, path + "/", found, max_files, deadline, depth - 1)
-                        continue
-                    status = entry.stat(follow_symlinks=False)
-                    found.count += 1
-                    if stat.S_ISREG(status.st_mode):
-                        found.total_bytes += disk_bytes(status)
-                        found.files.append(Entry(path, status.st_size, status.st_mtime_ns, status.st_ino))
+        yield fd
     finally:
         os.close(fd)
+
+
+def _open_directory(root: int, parts: tuple[str, ...]) -> int:
+    try:
+        return open_beneath(root, parts, DIRECTORY)
+    except PermissionError:
+        above = open_beneath(root, parts[:-1], DIRECTORY)
+        try:
+            reveal(parts[-1], above)
+            return os.open(parts[-1], DIRECTORY, dir_fd=above)
+        finally:
+            os.close(above)
+
+
+@contextmanager
+def _made(root: int, parts: list[str]) -> Iterator[int]:
+    """A descriptor of a directory, made with those above it where they are missing; through no link."""
+    fd = os.dup(root)
+    try:
+        for part in parts:
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o700, dir_fd=fd)
+            above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
+            os.close(above)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _write_whole(directory: int, name: str, data: bytes) -> None:
+    draft = f".kernelmcp-{secrets.token_hex(8)}"
+    fd = os.open(draft, _DRAFT, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=directory)
+        raise
 
 
 def _read_at(fd: int, offset: int, size: int) -> bytes:
@@ -255,32 +330,23 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _regular_size(directory: int, name: str, path: str) -> int | None:
-    """The bytes that a file to be replaced counts; None: there is none."""
+def _size(root: int, parts: list[str], path: str) -> int | None:
+    """The bytes of a file that is to be replaced; None: there is none."""
     try:
-        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        with _opened(root, parts) as fd:
+            status = os.fstat(fd)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
         raise _no_regular_file(path)
-    return disk_bytes(status)
+    return status.st_size
 
 
 def _no_regular_file(path: str) -> PermissionDenied:
     return PermissionDenied(
         f"{path!r} is no regular file: directories, links, pipes and devices are neither read nor written",
-        "List the files with get_workspace_info.",
-        path=path,
+        LOOK,
     )
-
-
-@contextmanager
-def _forgiving(*kinds: type[OSError]) -> Iterator[None]:
-    """What went away or changed while we looked is left out."""
-    try:
-        yield
-    except kinds or OSError:
-        pass
 
 
 @contextmanager
@@ -289,16 +355,12 @@ def _as_caller_error(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as exc:
-        raise InvalidArgument(
-            f"there is no file {path!r} in the workspace", "List the files with get_workspace_info.", path=path
-        ) from exc
+        raise InvalidArgument(f"there is no file {path!r} in the workspace", LOOK) from exc
     except OSError as exc:
-        if exc.errno in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK):
+        if exc.errno in _NO_FILE:
             raise _no_regular_file(path) from exc
         if exc.errno in _FULL:
             raise ResourceLimitExceeded(
                 f"the disk is full: {exc.strerror}", "Free disk space on the server's machine.", *FREE_SPACE
             ) from exc
-        raise PermissionDenied(
-            f"{path!r} cannot be used: {exc.strerror}", "List the files with get_workspace_info.", path=path
-        ) from exc
+        raise PermissionDenied(f"{path!r} cannot be used: {exc.strerror}", LOOK) from exc
