@@ -87,9 +87,9 @@ class Binding:
                 self._write_record(self.berth)
 
     def _check_files(self) -> None:
-        if self.berth is None and self._record.berths:
+        if self.berth is None:
             self.berth = find_berth(self._home, self._record.berths)
-        if self.berth is None and self._record.berths:
+        if self._record.berths and (self.berth is None or not self.berth.is_whole):
             raise SessionDamaged(
                 f"the workspace of session {self._record.session_id!r} is gone from the disk, or is no directory",
                 "Bring it back, or start with an empty one: reset_workspace(scope='files').",
@@ -180,6 +180,6 @@ def find_berth(home: Home, names: list[str]) -> Berth | None:
     """Where the files are: while they move, the old berth has a workspace until the rename is done."""
     for name in names:
         berth = home.berth(name)
-        if berth.workspace.is_dir():
+        if berth.is_whole:
             return berth
     return None

@@ -41,15 +41,20 @@ class Berth:
         for directory in (self.path, self.workspace, self.path / "tmp"):
             directory.mkdir(mode=0o700)
 
+    @property
+    def is_whole(self) -> bool:
+        """The workspace is a directory."""
+        return self.workspace.is_dir() and not self.workspace.is_symlink()
+
     def take_workspace_of(self, other: "Berth") -> None:
         """Move another berth's files here: one rename over an empty directory, atomic on one file system."""
         os.rename(other.workspace, self.workspace)
 
     def empty_workspace(self) -> None:
         """Raises OSError when something stays. One that is gone or damaged is made anew."""
-        if self.workspace.is_symlink() or not self.workspace.is_dir():
+        if not self.is_whole:
             delete_tree(self.workspace)
-            self.workspace.mkdir(mode=0o700)
+            self.workspace.mkdir(mode=0o700, parents=True)
         empty_tree(self.workspace)
 
     def delete(self) -> None:

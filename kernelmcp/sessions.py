@@ -185,6 +185,7 @@ class Session:
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
         try:
             reply = await self._send(kernel, execution)
+            timer.cancel()
             await self._look_at_changes(execution, reply)
             execution.finish_with_reply(reply)
         except KernelDied as exc:

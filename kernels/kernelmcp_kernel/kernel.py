@@ -101,8 +101,9 @@ class SandboxKernel(Kernel):
     def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._slot = GuestSlot(self._berth, self._on_frame, self.log, self.early_guest)
-        folders = [self._berth.workspace, self._berth.tmp]
-        self._storage = StorageWatch(folders, settings().quota, lambda: self._cell is not None, self._end_guest)
+        self._storage = StorageWatch(
+            [self._berth.path], settings().quota, lambda: self._cell is not None, self._end_guest
+        )
 
     async def do_shutdown(self, restart: bool) -> Content:
         """shutdown_request (control thread)."""

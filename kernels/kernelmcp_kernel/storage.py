@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import errno
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernelmcp_kernel.settings import Quota
@@ -35,8 +36,9 @@ def excess(folders: list[Path], quota: Quota) -> str | None:
     size = count = 0
     pending = [str(folder) for folder in folders]
     while pending:
+        folder = pending.pop()
         try:
-            with os.scandir(pending.pop()) as entries:
+            with _entries(folder) as entries:
                 for entry in entries:
                     count += 1
                     if entry.is_dir(follow_symlinks=False):
@@ -52,6 +54,29 @@ def excess(folders: list[Path], quota: Quota) -> str | None:
             if error.errno == errno.ENAMETOOLONG:  # only renaming makes such a tree, and nobody can count it
                 return "its directories are nested deeper than a path can say"
     return None
+
+
+@contextlib.contextmanager
+def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """What is in a directory. One that a guest made so that nobody may read it is made readable."""
+    try:
+        found = os.scandir(folder)
+    except PermissionError:
+        _reveal(folder)
+        found = os.scandir(folder)
+    with found:
+        yield found
+
+
+def _reveal(folder: str) -> None:
+    if sys.platform != "linux":
+        os.chmod(folder, 0o700, follow_symlinks=False)
+        return
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+    finally:
+        os.close(fd)
 
 
 class StorageWatch:
