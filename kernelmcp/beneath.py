@@ -19,6 +19,7 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _OPENAT2 = 437  # the same number on every architecture
 _RESOLVE = 0x02 | 0x04 | 0x08  # no magic links, no symbolic links, beneath the directory
+_PATH_MAX = 4096
 # A rename anywhere makes openat2 answer EAGAIN; a guest that never stops renaming gets the walk.
 _ATTEMPTS = 8
 # A guest that still lives may make files faster than they are deleted.
@@ -44,6 +45,8 @@ def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0
 
 
 def _walk(directory: int, parts: Sequence[str], flags: int, mode: int) -> int:
+    if sum(map(len, parts)) + len(parts) > _PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))  # as openat2
     fd = directory
     try:
         for part in parts[:-1]:

@@ -33,6 +33,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.ENOTEMPTY, errno.EXDEV}
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 LOOK = "List the files with get_workspace_info."
 FREE_SPACE = (
     "Delete files with execute_code (os.remove), or all of them with reset_workspace(scope='files').",
@@ -153,6 +154,11 @@ class Workspace:
                 *FREE_SPACE,
                 quota_bytes=self._quota.max_bytes,
             )
+        if growth > 0 and not used.complete:
+            raise ResourceLimitExceeded(
+                "the session's files cannot be counted: they are too many, or nested deeper than a path can say",
+                *FREE_SPACE,
+            )
         if used.count + new_files > self._quota.max_files:
             raise ResourceLimitExceeded(
                 f"the session has {used.count:,} files, and {self._quota.max_files:,} are allowed",
@@ -209,8 +215,9 @@ class Workspace:
             parts = pending.pop()
             try:
                 fd = _open_directory(root, parts)
-            except OSError:
-                found.complete = False
+            except OSError as exc:
+                # What went away meanwhile is not missing.
+                found.complete = found.complete and exc.errno in _GONE
                 continue
             try:
                 with os.scandir(fd) as entries:

@@ -29,16 +29,16 @@ _IDLE_SECONDS = 5.0
 _SHARE = 20
 
 
-def excess(folders: list[Path], quota: Quota) -> str | None:
+def excess(folder: Path, quota: Quota) -> str | None:
     """Why this is more than the quota and its slack; None when it is not. Blocking; stops counting when it is."""
     max_bytes = int(quota.max_bytes * _SLACK) + _SLACK_BYTES
     max_files = int(quota.max_files * _SLACK) + _SLACK_FILES
     size = count = 0
-    pending = [str(folder) for folder in folders]
+    pending = [str(folder)]
     while pending:
-        folder = pending.pop()
+        current = pending.pop()
         try:
-            with _entries(folder) as entries:
+            with _entries(current) as entries:
                 for entry in entries:
                     count += 1
                     if entry.is_dir(follow_symlinks=False):
@@ -82,8 +82,8 @@ def _reveal(folder: str) -> None:
 class StorageWatch:
     """Counts now and then, from the first cell on, and tells when there is too much."""
 
-    def __init__(self, folders: list[Path], quota: Quota, busy: Callable[[], bool], on_excess: Callable[[str], None]):
-        self._folders = folders
+    def __init__(self, folder: Path, quota: Quota, busy: Callable[[], bool], on_excess: Callable[[str], None]):
+        self._folder = folder
         self._quota = quota
         self._busy = busy
         self._on_excess = on_excess
@@ -133,5 +133,5 @@ class StorageWatch:
         self._schedule(max(pause, _SHARE * (time.monotonic() - began)))
 
     async def _count(self) -> None:
-        found = await asyncio.to_thread(excess, self._folders, self._quota)
+        found = await asyncio.to_thread(excess, self._folder, self._quota)
         self._over, self._reason = found is not None, found or ""
