@@ -102,7 +102,7 @@ class SandboxKernel(Kernel):
         self._loop = asyncio.get_running_loop()
         self._slot = GuestSlot(self._berth, self._on_frame, self.log, self.early_guest)
         self._storage = StorageWatch(
-            [self._berth.path], settings().quota, lambda: self._cell is not None, self._end_guest
+            self._berth.path, settings().quota, lambda: self._cell is not None, self._end_guest
         )
 
     async def do_shutdown(self, restart: bool) -> Content:

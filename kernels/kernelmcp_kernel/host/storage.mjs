@@ -29,6 +29,7 @@ export class Storage {
     this.countedAt = -Infinity;
     this.countMs = 0;
     this.#patchErrors();
+    this.#patchLookup();
     this.#patchWrites();
     this.#patchNames();
   }
@@ -52,6 +53,20 @@ export class Storage {
     const { convertNodeCode } = nodefs;
     nodefs.convertNodeCode = (/** @type {any} */ error) =>
       error.code === "ERR_ACCESS_DENIED" ? EACCES : (convertNodeCode(error) ?? EIO);
+  }
+
+  /** Emscripten keeps what it has once found, but the server deletes and replaces files, too. */
+  #patchLookup() {
+    const { FS } = this;
+    const { lookupNode } = FS;
+    FS.lookupNode = (/** @type {any} */ parent, /** @type {string} */ name) => {
+      const node = lookupNode(parent, name);
+      if (node.mount !== parent.mount || !this.#isCounted(node)) return node;
+      const found = fs.lstatSync(this.nodefs.realPath(node), { throwIfNoEntry: false });
+      if (found?.isDirectory() === FS.isDir(node.mode) && found?.isFile() === FS.isFile(node.mode)) return node;
+      FS.destroyNode(node);
+      return lookupNode(parent, name);
+    };
   }
 
   #patchWrites() {
