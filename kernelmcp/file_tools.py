@@ -19,11 +19,12 @@ from kernelmcp.config import Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.outputs import clean
+from kernelmcp.paths import INSIDE, LOOK
 from kernelmcp.registry import Caller, Registry
 from kernelmcp.results import RESOURCE_LINKS_SINCE, file_uri
 from kernelmcp.sessions import Session
 from kernelmcp.tools import DESTROYS, READ_ONLY, SessionId
-from kernelmcp.workspace import INSIDE, LOOK, Listing, Piece, Quota, Workspace
+from kernelmcp.workspace import Listing, Piece, Quota, Workspace
 
 Ctx = Context[Any, Any]
 Path = Annotated[str, Field(description="The file, below /workspace: notes.txt, data/a.csv or /workspace/data/a.csv.")]

@@ -2,7 +2,7 @@
 
 Whatever lies in a workspace is hostile: the guest makes any tree there, with any names, and changes it while we look.
 So nothing is opened by a path that could lead through a link (beneath.py), and what is opened must be a regular file.
-Above: file_tools, file_resources, sessions. Below: beneath. Must not know sessions or MCP.
+Above: file_tools, file_resources, sessions. Below: beneath, paths. Must not know sessions or MCP.
 """
 
 import errno
@@ -17,11 +17,8 @@ from pathlib import Path
 
 from kernelmcp.beneath import DIRECTORY, open_beneath, reveal
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, SessionDamaged
+from kernelmcp.paths import FREE_SPACE, as_caller_error, components, no_regular_file
 
-INSIDE = "/workspace"
-"""What the guest calls it."""
-MAX_COMPONENT_BYTES = 255
-MAX_PATH_BYTES = 4000
 # A listing is for a reader; counting goes further, so that a quota of many files can be kept.
 MAX_LISTED = 1_000
 LIST_SECONDS = 2.0
@@ -30,15 +27,8 @@ MAX_CHANGED = 100
 
 # A FIFO would make an open wait for its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.ENOTEMPTY, errno.EXDEV}
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-LOOK = "List the files with get_workspace_info."
-FREE_SPACE = (
-    "Delete files with execute_code (os.remove), or all of them with reset_workspace(scope='files').",
-    "The limits are workspace_max_mb and max_files of policy.toml.",
-)
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -77,42 +67,6 @@ class Listing:
     complete: bool = True
 
 
-def components(path: str) -> list[str]:
-    """The directories and the name that a caller's path means: `a/b`, `./a/b` and `/workspace/a/b` are one.
-
-    Raises `InvalidArgument` for a path that is none, `PermissionDenied` for one that leads out.
-    """
-    inside = path
-    if path.startswith("/"):
-        inside = path.removeprefix(INSIDE + "/")
-        if inside == path:
-            raise PermissionDenied(
-                f"{path!r} is outside of the workspace", f"Use a path below {INSIDE}, such as notes.txt."
-            )
-    parts = [part for part in inside.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        raise PermissionDenied(f"{path!r} leads up with ..", f"Use a path below {INSIDE} without it.")
-    if not parts or path.endswith("/"):
-        raise InvalidArgument(f"{path!r} names no file", "Give the path of a file, such as notes.txt.", argument="path")
-    if "\0" in path:
-        raise InvalidArgument("the path contains a NUL character", "Leave it out.", argument="path")
-    sizes = [len(_encoded(part)) for part in parts]
-    if max(sizes) > MAX_COMPONENT_BYTES or sum(sizes) + len(sizes) > MAX_PATH_BYTES:
-        raise InvalidArgument(
-            f"the path is longer than {MAX_PATH_BYTES:,} bytes, or a name in it than {MAX_COMPONENT_BYTES}",
-            "Shorten it.",
-            argument="path",
-        )
-    return parts
-
-
-def _encoded(name: str) -> bytes:
-    try:
-        return os.fsencode(name)
-    except UnicodeEncodeError as exc:
-        raise InvalidArgument("the path is not valid Unicode", "Use ordinary characters.", argument="path") from exc
-
-
 class Workspace:
     """The files of one berth. `berth` itself lies where no guest can change it; everything in it may be anything."""
 
@@ -125,10 +79,10 @@ class Workspace:
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
         """At most `limit` bytes from `offset`. Raises `ServerError`s only."""
         parts = components(path)
-        with self._root() as root, _as_caller_error(path), _opened(root, parts) as fd:
+        with self._root() as root, as_caller_error(path), _opened(root, parts) as fd:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise _no_regular_file(path)
+                raise no_regular_file(path)
             wanted = max(0, status.st_size - offset) if limit is None else limit
             return Piece(_read_at(fd, offset, wanted), status.st_size)
 
@@ -140,7 +94,7 @@ class Workspace:
         Raises `ServerError`s only.
         """
         *above, name = components(path)
-        with self._root() as root, _as_caller_error(path):
+        with self._root() as root, as_caller_error(path):
             self._check_quota(len(data) - (_size(root, [*above, name], path) or 0), new_files=len(above) + 1)
             with _made(root, above) as directory:
                 _write_whole(directory, name, data)
@@ -345,29 +299,5 @@ def _size(root: int, parts: list[str], path: str) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise _no_regular_file(path)
+        raise no_regular_file(path)
     return status.st_size
-
-
-def _no_regular_file(path: str) -> PermissionDenied:
-    return PermissionDenied(
-        f"{path!r} is no regular file: directories, links, pipes and devices are neither read nor written",
-        LOOK,
-    )
-
-
-@contextmanager
-def _as_caller_error(path: str) -> Iterator[None]:
-    """Translates what the operating system says, once."""
-    try:
-        yield
-    except FileNotFoundError as exc:
-        raise InvalidArgument(f"there is no file {path!r} in the workspace", LOOK) from exc
-    except OSError as exc:
-        if exc.errno in _NO_FILE:
-            raise _no_regular_file(path) from exc
-        if exc.errno in _FULL:
-            raise ResourceLimitExceeded(
-                f"the disk is full: {exc.strerror}", "Free disk space on the server's machine.", *FREE_SPACE
-            ) from exc
-        raise PermissionDenied(f"{path!r} cannot be used: {exc.strerror}", LOOK) from exc
