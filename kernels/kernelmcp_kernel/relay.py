@@ -77,6 +77,15 @@ class Relay:
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
             cell.dropped = 0
 
+    def say(self, cell: Cell, text: str) -> None:
+        """Text of the kernel process itself, under the same caps as the guest's."""
+        self._stream(cell, {"name": "stdout", "text": text})
+
+    def show(self, cell: Cell, data: dict[str, Any]) -> None:
+        """A mime bundle of the kernel process itself."""
+        self._flush()
+        self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
+
     def output(self, frame: Frame) -> None:
         """Publish an output frame. One of an unknown type, shape or request is ignored."""
         cell = self._cells.get(frame.id)

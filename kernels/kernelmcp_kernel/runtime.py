@@ -6,6 +6,7 @@ the kernel process, so that the two start side by side.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ from pathlib import Path
 from kernelmcp_kernel.berth import Berth
 from kernelmcp_kernel.confine import Policy, spawn
 from kernelmcp_kernel.identity import node_binary
-from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.settings import data_home, settings
 
 PACKAGE = Path(__file__).resolve().parent
 RUNTIME = PACKAGE / "_runtime"
@@ -73,6 +74,17 @@ class Spawned:
     errors: int
 
 
+def packages_root() -> Path:
+    """The package cache. Guests may read what is unpacked in it, and nothing else of it."""
+    return data_home() / "packages"
+
+
+def open_package_cache() -> None:
+    """Make the folder of unpacked packages: a guest may read only what was there when it started."""
+    with contextlib.suppress(OSError):  # read-only: an install will say so
+        (packages_root() / "unpacked").mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     """The command line of a guest."""
     mounts = {
@@ -82,7 +94,7 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
         "workspace": str(berth.workspace),
         "tmp": str(berth.tmp),
     }
-    readable = (RUNTIME, HOST, image, berth.path)
+    readable = (RUNTIME, HOST, image, berth.path, packages_root() / "unpacked")
     return [
         str(node_binary()),
         *_NODE_FLAGS,
@@ -95,11 +107,12 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
 
 
 def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
+    folders = (RUNTIME, HOST, packages_root() / "unpacked")
     return Policy(
         program=guest_program(berth, image, build_id),
         descriptors=descriptors,
         environment={},
-        readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
+        readable=[str(path) for path in (*folders, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
         writable=[str(berth.path)],
         executable=[str(node_binary()), *_find(_LOADERS)],
         max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
