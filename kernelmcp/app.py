@@ -4,10 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+from mcp.server.mcpserver import Context
 
 import kernelmcp
+from kernelmcp import prompts
 from kernelmcp.config import Settings
 from kernelmcp.home import Home
+from kernelmcp.notifications import Notifications
 from kernelmcp.pool import Pool
 from kernelmcp.registry import Registry
 from kernelmcp.resources import Resources, ResourceServer
@@ -35,7 +38,11 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             tools=list(tools.all()),
             log_level="WARNING",
         )
-        Resources(registry, tools.caller).register(server)
+        notifications = Notifications(tasks, lambda ctx: tools.caller(Context(request_context=ctx)).principal)
+        notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
+        registry.on_change = notifications.session_changed
+        Resources(registry, tools.caller, notifications).register(server)
+        prompts.register(server)
         tasks.start_soon(registry.stop_idle)
         try:
             yield server

@@ -46,13 +46,16 @@ class SessionsSection(Section):
     """Idle life of a session's processes, seconds. Files and transcript stay. One hour: a person's coffee break must
     not cost the variables, a forgotten session must not cost 150 MB for a day."""
     max_sessions_per_client: int = Field(default=8, ge=1)
-    """Sessions with live processes per principal. 8 x 150 MB is about what a laptop spares."""
+    """Sessions with live processes per principal; one more stops the longest idle one. 8 x 150 MB is about what a
+    laptop spares."""
     max_sessions: int = Field(default=32, ge=1)
     """Sessions with live processes on the whole server."""
     warm_pool_size: int = Field(default=1, ge=0)
     """Kernels started in advance. One hides the start for one person; each costs about 150 MB."""
     inline_wait_seconds: float = Field(default=45, ge=0)
     """How long a call waits for its cell before it answers `running`, seconds. Claude Desktop cuts a call at 60 s."""
+    keep_days: float = Field(default=30, ge=0)
+    """A session that nobody used for so many days is deleted with its files when a server starts. 0: never."""
     kept_executions: int = Field(default=100, ge=1)
     """Newest executions per session whose whole output can still be read; older ones answer EXECUTION_NOT_FOUND."""
     max_queued: int = Field(default=64, ge=1)

@@ -6,6 +6,7 @@
         |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded
         +-- KernelError        a kernel could not do its work
         |   +-- KernelStartFailed, KernelDied
+        +-- SessionDamaged     a session's record on disk cannot be read
         +-- ConfigurationError a setting is wrong: the server refuses to start (exit code 2)
 
 An exception raised by guest code is none of these: it is data, a result whose `success` is false. Anything else that
@@ -82,6 +83,10 @@ class KernelStartFailed(KernelError):
 
 class KernelDied(KernelError):
     error_code = "KERNEL_DIED"
+
+
+class SessionDamaged(ServerError):
+    category = "storage"
 
 
 class ConfigurationError(ServerError):

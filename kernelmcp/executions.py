@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
+from kernelmcp import handlers
 from kernelmcp.errors import ServerError
 from kernelmcp.outputs import GuestError, Outputs, guest_error
 
@@ -52,6 +53,9 @@ class Execution:
     submitted: float = field(default_factory=time.monotonic)
     started: float | None = None
     ended: float | None = None
+    event: dict[str, Any] | None = None
+    """With an event, `handler(event, context)` is called after the cell, and gives `return_value`."""
+    return_value: Any = None
     begun: bool = False
     """The kernel has said that it runs the cell."""
     grace_timer: asyncio.TimerHandle | None = None
@@ -87,7 +91,9 @@ class Execution:
         self.outputs.execution_count = content.get("execution_count")
         error = self.outputs.error
         if content.get("status") == "ok":
-            status: Status = self.interruption or "ok"
+            failed = self._take_return_value(content)
+            status: Status = self.interruption or ("error" if failed else "ok")
+            error = failed or error
         else:
             error = error or guest_error(content)
             died = state_lost and error.name == "GuestDied"
@@ -95,6 +101,26 @@ class Execution:
             if died:
                 error = GuestError(error.name, f"{error.value} {GONE}".strip(), error.traceback)
         self.finish(status, error or self._interruption_error(), state_lost=state_lost)
+
+    def expressions(self) -> dict[str, str]:
+        """The user_expressions of its request."""
+        if self.event is None:
+            return {}
+        context = {
+            "session_id": self.session_id,
+            "execution_id": self.id,
+            "timeout_seconds": self.timeout_seconds,
+        }
+        return {handlers.NAME: handlers.call_expression(self.event, context)}
+
+    def _take_return_value(self, content: dict[str, Any]) -> GuestError | None:
+        if self.event is None:
+            return None
+        try:
+            self.return_value = handlers.return_value(content.get("user_expressions"))
+        except handlers.NoReturnValue as exc:
+            return guest_error({"ename": exc.name, "evalue": exc.value, "traceback": exc.traceback.split("\n")})
+        return None
 
     def finish_killed(self, reason: str) -> None:
         """The kernel is gone, killed by us after an interrupt that did not help, or by itself."""

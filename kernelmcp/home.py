@@ -24,6 +24,8 @@ from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
+# A session's record and its copy.
+RECORD_FILES = ("session.json", "session.copy.json")
 
 
 class Berth:
@@ -88,7 +90,7 @@ class Home:
         return berth
 
     def berth(self, name: str) -> Berth:
-        return Berth(self.berths / name)
+        return Berth(self.berths / Path(name).name)  # a name only, whatever a record says
 
 
 def _runtime_root(configured: Path | None) -> Path:
@@ -158,11 +160,18 @@ def _sweep_runtime(root: Path, own: Path) -> None:
 
 def _sweep_berths(home: Home) -> None:
     """Delete the berths of servers that are gone, except those that a session's record names."""
-    recorded = {berth for file in home.sessions.glob("*/session.json") for berth in _recorded_berths(file)}
+    recorded: set[str] = set()
+    damaged = False
+    for directory in home.sessions.iterdir():
+        names = _recorded_berths(directory)
+        recorded.update(names or ())
+        damaged = damaged or names is None
     for directory in home.berths.iterdir():
         owner_lock = home.berths / f".{directory.name.partition('-')[0]}.lock"
         if not directory.is_dir() or directory.name in recorded:
             continue
+        if damaged and any((directory / "workspace").glob("*")):
+            continue  # it may be the one that a damaged record named
         if not owner_lock.exists() or _is_dead(owner_lock):
             shutil.rmtree(directory, ignore_errors=True)
     for lock_file in home.berths.glob(".*.lock"):
@@ -170,11 +179,15 @@ def _sweep_berths(home: Home) -> None:
             lock_file.unlink(missing_ok=True)
 
 
-def _recorded_berths(file: Path) -> list[str]:
-    try:
-        return [str(name) for name in json.loads(file.read_text("utf-8"))["berths"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+def _recorded_berths(session: Path) -> list[str] | None:
+    """What a session's record says, or else its copy. None when there is a record, and it cannot be read."""
+    files = [session / name for name in RECORD_FILES if (session / name).exists()]
+    for file in files:
+        try:
+            return [str(name) for name in json.loads(file.read_text("utf-8"))["berths"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None if files else []
 
 
 def write_private(file: Path, text: str) -> None:

@@ -235,13 +235,20 @@ class Kernel:
 
     # -- messages -----------------------------------------------------------------------------------------------
 
-    def execute(self, code: str, on_output: OnOutput | None, *, silent: bool = False) -> asyncio.Future[dict[str, Any]]:
+    def execute(
+        self,
+        code: str,
+        on_output: OnOutput | None,
+        *,
+        silent: bool = False,
+        user_expressions: dict[str, str] | None = None,
+    ) -> asyncio.Future[dict[str, Any]]:
         """Send an execute_request; the future gives the whole execute_reply message, or raises `KernelDied`."""
         content: dict[str, Any] = {
             "code": code,
             "silent": silent,
             "store_history": not silent,
-            "user_expressions": {},
+            "user_expressions": user_expressions or {},
             "allow_stdin": False,
             # The queue is ours: an error of one caller must not abort another's execution.
             "stop_on_error": False,

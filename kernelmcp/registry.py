@@ -1,28 +1,38 @@
 """All sessions of a server: found or made for a caller, limited, and stopped when idle.
 
 Every lookup is by `(principal, handle)`, never by connection; another principal's session reads as not found.
-Above: tools, resources. Below: sessions, home. Must not know MCP.
+Above: tools, resources. Below: sessions, records, home. Must not know MCP.
 """
 
 import hashlib
-import json
 import re
 import secrets
+import shutil
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import structlog
 
+from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
-from kernelmcp.errors import ExecutionNotFound, InvalidArgument, ResourceLimitExceeded, SessionNotFound
+from kernelmcp.errors import (
+    ExecutionNotFound,
+    InvalidArgument,
+    ResourceLimitExceeded,
+    ServerError,
+    SessionDamaged,
+    SessionNotFound,
+)
 from kernelmcp.executions import Execution
-from kernelmcp.home import Home, lock_session
+from kernelmcp.home import Home, Lock, lock_session
 from kernelmcp.pool import Pool
+from kernelmcp.records import Record, now, read_record
 from kernelmcp.sessions import Session
 
 LOCAL = "local"
@@ -48,10 +58,15 @@ def mint_handle() -> str:
     return secrets.token_hex(24)
 
 
+def _nobody(session: Session) -> None:
+    """Nobody wants to know."""
+
+
 class Registry:
-    """The sessions of one server process."""
+    """The sessions of one server process. `on_change` is told of every session that was made, used or ended."""
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
+        self.on_change: Callable[[Session], None] = _nobody
         self._settings = settings
         self._home = home
         self._pool = pool
@@ -61,7 +76,7 @@ class Registry:
     # -- find ---------------------------------------------------------------------------------------------------
 
     def get(self, caller: Caller, session_id: str | None) -> Session:
-        """An existing session. Raises `SessionNotFound`."""
+        """An existing session, running or stopped. Raises `SessionNotFound`."""
         handle = session_id or caller.default_handle
         if handle is not None:
             self._check_name(handle)
@@ -77,33 +92,45 @@ class Registry:
     def find_or_create(
         self, caller: Caller, session_id: str | None, flavor: Flavor | None = None
     ) -> tuple[Session, bool]:
-        """The caller's session and whether it is new."""
+        """The caller's session, with a kernel soon, and whether it is new."""
         handle = session_id or caller.default_handle or mint_handle()
-        session = self._sessions.get((caller.principal, handle))
-        if session is not None:
-            if not session.wanted:
-                self._admit(caller)
-            return session, False
         self._check_name(handle)
-        self._admit(caller)
-        session = self._revive(caller, handle)
-        if session is not None:
+        session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
+        if session is not None and session.wanted:
             return session, False
-        now = datetime.now(UTC).isoformat()
-        record: dict[str, Any] = {
-            "session_id": handle,
-            "principal": caller.principal,
-            "language": "python",
-            "flavor": flavor or self._settings.policy.default_flavor,
-            "created_at": now,
-            "last_used_at": now,
-            "execution_count": 0,
-            "berths": [],
-        }
-        return self._open(self._directory(caller, handle), record), True
+        self._make_room(caller)
+        created = session is None
+        if session is None:
+            record = Record(
+                session_id=handle,
+                principal=caller.principal,
+                flavor=flavor or self._settings.policy.default_flavor,
+                created_at=now(),
+                last_used_at=now(),
+            )
+            session = self._open(self._directory(caller, handle), record)
+        session.start()
+        return session, created
 
     def all(self, caller: Caller) -> list[Session]:
+        """The caller's sessions that this server has opened."""
         return [session for (principal, _), session in self._sessions.items() if principal == caller.principal]
+
+    def stored(self, caller: Caller) -> Iterator[Record]:
+        """The records of the caller's sessions that this server has not opened. Blocking."""
+        for directory in sorted(self._home.sessions.iterdir()):
+            try:
+                record = read_record(directory)
+            except SessionDamaged:
+                continue
+            if record is None or record.principal != caller.principal:
+                continue
+            if (record.principal, record.session_id) not in self._sessions:
+                yield record
+
+    def workspaces(self, record: Record) -> list[Path]:
+        """Where the files of a stored session lie."""
+        return [self._home.berth(name).workspace for name in record.berths]
 
     def execution(self, caller: Caller, execution_id: str) -> Execution:
         for session in self.all(caller):
@@ -125,20 +152,32 @@ class Registry:
 
     # -- make and end -------------------------------------------------------------------------------------------
 
-    def _admit(self, caller: Caller) -> None:
+    def _make_room(self, caller: Caller) -> None:
+        """Stop the longest idle session where a limit is reached. Raises `ResourceLimitExceeded` when all are busy."""
         limits = self._settings.config.sessions
-        live = [session for session in self._sessions.values() if session.wanted]
-        own = [session for session in live if session.principal == caller.principal]
-        for held, limit, whose in (
-            (len(own), limits.max_sessions_per_client, "you have"),
-            (len(live), limits.max_sessions, "the server has"),
-        ):
-            if held >= limit:
-                raise ResourceLimitExceeded(
-                    f"{whose} {held} running sessions, and {limit} are allowed",
-                    "Use one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
-                    limit=limit,
-                )
+        self._retire_one(
+            [session for session in self._wanted() if session.principal == caller.principal],
+            limits.max_sessions_per_client,
+            "you have",
+        )
+        self._retire_one(self._wanted(), limits.max_sessions, "the server has")
+
+    def _wanted(self) -> list[Session]:
+        return [session for session in self._sessions.values() if session.wanted]
+
+    def _retire_one(self, held: list[Session], limit: int, whose: str) -> None:
+        if len(held) < limit:
+            return
+        idle = [session for session in held if session.is_idle and session.is_live]
+        if not idle:
+            raise ResourceLimitExceeded(
+                f"{whose} {len(held)} running sessions, all of them busy, and {limit} are allowed",
+                "Wait for one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
+                limit=limit,
+            )
+        oldest = min(idle, key=lambda session: session.last_used)
+        log.info("stopping the longest idle session to make room", session=oldest.id)
+        oldest.retire()
 
     def _directory(self, caller: Caller, handle: str) -> Path:
         # "~" is in no session name, so one principal's name can't be another's directory.
@@ -148,50 +187,70 @@ class Registry:
     def _revive(self, caller: Caller, handle: str) -> Session | None:
         """A session of an earlier server process: its files and transcript are there, its variables are not."""
         directory = self._directory(caller, handle)
-        try:
-            record = json.loads((directory / "session.json").read_text("utf-8"))
-            if record["principal"] != caller.principal or record["session_id"] != handle:
-                return None
-            return self._open(directory, record)
-        except FileNotFoundError:
+        record = read_record(directory)
+        if record is None or (record.principal, record.session_id) != (caller.principal, handle):
             return None
-        except (ValueError, KeyError, TypeError):
-            log.error("damaged session record", directory=str(directory))
-            return None
+        return self._open(directory, record)
 
-    def _open(self, directory: Path, record: dict[str, Any]) -> Session:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        lock = lock_session(directory, record["session_id"])
+    def _open(self, directory: Path, record: Record) -> Session:
+        lock = _lock(directory, record.session_id)
+        binding = Binding(self._settings, self._home, self._pool, self._tasks, directory, record)
         session = Session(
-            settings=self._settings,
-            home=self._home,
-            pool=self._pool,
-            tasks=self._tasks,
-            directory=directory,
-            lock=lock,
-            record=record,
+            self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
         )
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
+        self.on_change(session)
         return session
 
     async def destroy(self, session: Session) -> None:
+        """Delete a session with everything it has."""
         await session.destroy()
         self._sessions.pop((session.principal, session.id), None)
+        self.on_change(session)
 
     # -- background ---------------------------------------------------------------------------------------------
 
     async def stop_idle(self) -> None:
         """Runs for the server's life."""
-        life = self._settings.config.sessions.default_timeout_seconds
+        await anyio.to_thread.run_sync(self._delete_old)
         while True:
+            life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
             for session in list(self._sessions.values()):
                 if session.wanted and session.is_idle and time.monotonic() - session.last_used > life:
                     log.info("stopping an idle session", session=session.id)
                     await session.stop()
 
+    def _delete_old(self) -> None:
+        """Delete what earlier servers left and nobody used for `keep_days`. Blocking."""
+        days = self._settings.config.sessions.keep_days
+        if not days:
+            return
+        for directory in self._home.sessions.iterdir():
+            try:
+                record = read_record(directory)
+                if record is None or _age(record) < timedelta(days=days):
+                    continue
+                lock = _lock(directory, record.session_id)
+            except (ServerError, OSError, ValueError):
+                continue  # damaged, or another server's
+            log.info("deleting an old session", session=record.session_id, last_used_at=record.last_used_at)
+            for name in record.berths:
+                self._home.berth(name).delete()
+            shutil.rmtree(directory, ignore_errors=True)
+            lock.close()
+
     async def close(self) -> None:
         """Write what is not written. The kernels end with their task group."""
         for session in self._sessions.values():
             await session.save()
+
+
+def _lock(directory: Path, session_id: str) -> Lock:
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return lock_session(directory, session_id)
+
+
+def _age(record: Record) -> timedelta:
+    return datetime.now(UTC) - datetime.fromisoformat(record.last_used_at)

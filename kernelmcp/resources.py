@@ -13,20 +13,24 @@ import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
-from mcp_types import InputRequiredResult
+from mcp_types import InputRequiredResult, ListResourcesResult, PaginatedRequestParams, Resource
 from pydantic import AnyUrl
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import Execution
 from kernelmcp.images import IMAGE_TYPES
+from kernelmcp.notifications import Notifications, RequestContext
 from kernelmcp.registry import Caller, Registry
 from kernelmcp.sessions import Session
-from kernelmcp.tools import describe
+from kernelmcp.tools import describe, describe_all
 
 Ctx = Context[Any, Any]
 EXECUTION = "kernelmcp://executions/{execution_id}"
 SESSIONS = "kernelmcp://sessions"
 SESSION = "kernelmcp://sessions/{session_id}"
+NOTEBOOK_TYPE = "application/x-ipynb+json"
+# The others are found through kernelmcp://sessions.
+MAX_LISTED_SESSIONS = 50
 # What a displayed object is shows only when it is read.
 OUTPUT_TYPE = "application/octet-stream"
 
@@ -35,6 +39,13 @@ class ResourceServer(MCPServer[Any]):
     """mcp gives a resource without parameters no context, and a template one type for all: here are both put right."""
 
     resources: "Resources"
+
+    async def _handle_list_resources(
+        self, ctx: RequestContext, params: PaginatedRequestParams | None
+    ) -> ListResourcesResult:
+        context: Ctx = Context(request_context=ctx, mcp_server=self)
+        listed = await self.list_resources()
+        return ListResourcesResult(resources=[*listed, *self.resources.list_open(context, ctx)])
 
     async def read_resource(
         self, uri: AnyUrl | str, context: Ctx | None = None
@@ -58,9 +69,10 @@ def _type_of(content: str | bytes) -> str:
 class Resources:
     """The resource functions of one server."""
 
-    def __init__(self, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
+    def __init__(self, registry: Registry, caller: Callable[[Ctx], Caller], notifications: Notifications) -> None:
         self._registry = registry
         self._caller = caller
+        self._notifications = notifications
 
     def register(self, server: ResourceServer) -> None:
         server.resources = self
@@ -74,7 +86,7 @@ class Resources:
             SESSION + "/notebook",
             name="notebook",
             title="Notebook of a session",
-            mime_type="application/x-ipynb+json",
+            mime_type=NOTEBOOK_TYPE,
             description="Every execution of a session.",
         )(self.notebook)
         for part, what in (
@@ -91,12 +103,25 @@ class Resources:
             description="A displayed object: a picture as it is, anything else as a JSON mime bundle.",
         )(self.output)
 
+    def list_open(self, context: Ctx, request: RequestContext) -> list[Resource]:
+        """What resources/list adds to the fixed ones: the caller's open sessions and their notebooks, newest first."""
+        self._notifications.remember(request)
+        found = sorted(self._registry.all(self._caller(context)), key=lambda session: -session.last_used)
+        listed: list[Resource] = []
+        for session in found[:MAX_LISTED_SESSIONS]:
+            uri = SESSION.format(session_id=session.id)
+            listed += [
+                Resource(uri=uri, name=f"session {session.id}", mime_type="application/json"),
+                Resource(uri=f"{uri}/notebook", name=f"notebook of {session.id}", mime_type=NOTEBOOK_TYPE),
+            ]
+        return listed
+
     async def sessions(self) -> str:
         raise ResourceNotFoundError("sessions are read through ResourceServer.read_resource")
 
     async def list_sessions(self, ctx: Ctx) -> str:
-        chosen = self._registry.all(self._caller(ctx))
-        return json.dumps({"sessions": await anyio.to_thread.run_sync(lambda: [describe(one) for one in chosen])})
+        found = await anyio.to_thread.run_sync(describe_all, self._registry, self._caller(ctx))
+        return json.dumps({"sessions": found})
 
     async def session(self, session_id: str, ctx: Ctx) -> str:
         session = self._session(session_id, ctx)

@@ -4,6 +4,7 @@ Above: tools. Below: executions, outputs, images. Must not know sessions.
 """
 
 import base64
+import json
 from typing import Any
 
 import anyio.to_thread
@@ -64,6 +65,8 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
         "execution_time_ms": round(execution.execution_time_ms, 2),
         "queued_ms": round(execution.queued_ms, 2),
     }
+    if execution.event is not None:
+        structured["return_value"] = execution.return_value
     text = _text(execution, structured, rich, budget_chars)
     content: list[ContentBlock] = [TextContent(text=text)]
     if rich:
@@ -129,6 +132,8 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
     parts += _displayed_text(rich, budget // 4)
     if structured["result"] is not None:
         parts.append(structured["result"])
+    if execution.event is not None and structured["success"]:
+        parts.append("return_value: " + _cut_value(execution.return_value, budget // 2))
     if structured["outputs_dropped"]:
         parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
     if error := structured["error"]:
@@ -137,6 +142,13 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
     if not any(parts) and rich:
         parts.append(f"[displayed: {', '.join(_best_type(list(display.data)) for _, display in rich[:MAX_LINKS])}]")
     return "\n".join(part for part in parts if part) or "(no output)"
+
+
+def _cut_value(value: Any, budget: int) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= budget:
+        return text
+    return f"{text[:budget]} [... {len(text):,} characters; all of them are in the field return_value ...]"
 
 
 def _displayed_text(rich: list[tuple[int, Display]], budget: int) -> list[str]:

@@ -17,6 +17,7 @@ from kernelmcp.contract_tool import ContractTool, contract_tool, structured_resu
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions import Execution
 from kernelmcp.progress import wait_for
+from kernelmcp.records import Record
 from kernelmcp.registry import LOCAL, Caller, Registry, mint_handle
 from kernelmcp.results import to_result
 from kernelmcp.runtimes import runtimes
@@ -37,6 +38,14 @@ Timeout = Annotated[
         gt=0,
         description="Seconds after which the cell is interrupted. Variables are kept. Leave it out for the "
         "server's limit.",
+    ),
+]
+Event = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description="A JSON object. With it, the code must define a function handler(event, context), which is called "
+        "after the cell; the JSON value that it returns comes back as return_value. context is a dict with session_id, "
+        "execution_id and timeout_seconds."
     ),
 ]
 ExecutionId = Annotated[str, Field(description="The execution_id of an earlier result.")]
@@ -70,7 +79,7 @@ class Tools:
         language: Literal["python", "javascript", "shell"] = "python",
         session_id: SessionId = None,
         timeout: Timeout = None,
-        event: Annotated[dict[str, Any] | None, Field(description="Not available in this version.")] = None,
+        event: Event = None,
     ) -> Annotated[CallToolResult, models.ExecutionResult]:
         """Run code in a persistent, sandboxed Jupyter kernel (CPython in WebAssembly, IPython shell).
 
@@ -79,10 +88,10 @@ class Tools:
         directory is /workspace. There is no network and no access to this machine. A long cell answers with status
         "running" and an execution_id: wait for it with get_execution.
         """
-        _check_available(language, event)
+        _check_available(language)
         limit = self._settings.policy.execution_timeout_seconds
         session, created = self._registry.find_or_create(self.caller(ctx), session_id)
-        execution = session.submit(_checked_code(code), min(timeout or limit, limit))
+        execution = session.submit(_checked_code(code), min(timeout or limit, limit), event)
         execution.session_created = created
         try:
             await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
@@ -148,11 +157,11 @@ class Tools:
     ) -> Annotated[CallToolResult, models.CreateSessionResult]:
         """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
         that must not mix with other work, or that needs more memory."""
-        _check_available(language, None)
+        _check_available(language)
         session, created = self._registry.find_or_create(self.caller(ctx), session_id or mint_handle(), flavor)
         result: models.CreateSessionResult = {
             "session_id": session.id,
-            "language": session.language,
+            "language": session.record.language,
             "flavor": session.flavor,
             "created": created,
             "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
@@ -164,8 +173,10 @@ class Tools:
     ) -> Annotated[CallToolResult, models.SessionList]:
         """List your sessions, or describe one."""
         caller = self.caller(ctx)
-        chosen = [self._registry.get(caller, session_id)] if session_id else self._registry.all(caller)
-        sessions = await anyio.to_thread.run_sync(lambda: [describe(session) for session in chosen])
+        if session_id:
+            sessions = [await anyio.to_thread.run_sync(describe, self._registry.get(caller, session_id))]
+        else:
+            sessions = await anyio.to_thread.run_sync(describe_all, self._registry, caller)
         lines = [f"{info['session_id']}: {info['state']}, {info['execution_count']} executions" for info in sessions]
         return structured_result({"sessions": sessions}, "\n".join(lines) or "There are no sessions.")
 
@@ -233,28 +244,44 @@ class Tools:
 
 def describe(session: Session) -> models.SessionInfo:
     """Blocking: it looks at the file system and at /proc."""
+    info = _describe_record(session.record)
+    info["state"] = session.state
+    info["memory_mb"] = tree_memory_mb(session.kernel_pid)
+    info["workspace_bytes"] = directory_bytes(session.workspace)
+    return info
+
+
+def describe_all(registry: Registry, caller: Caller) -> list[models.SessionInfo]:
+    """The caller's sessions, those of earlier servers too. Blocking."""
+    found = [describe(session) for session in registry.all(caller)]
+    for record in registry.stored(caller):
+        info = _describe_record(record)
+        info["workspace_bytes"] = sum(map(directory_bytes, registry.workspaces(record)))
+        found.append(info)
+    return found
+
+
+def _describe_record(record: Record) -> models.SessionInfo:
     return {
-        "session_id": session.id,
-        "state": session.state,
-        "language": session.language,
-        "flavor": session.flavor,
-        "created_at": session.created_at,
-        "last_used_at": session.last_used_at,
-        "execution_count": session.execution_count,
-        "memory_mb": tree_memory_mb(session.kernel_pid),
-        "workspace_bytes": directory_bytes(session.workspace),
+        "session_id": record.session_id,
+        "state": "stopped",
+        "language": record.language,
+        "flavor": record.flavor,
+        "created_at": record.created_at,
+        "last_used_at": record.last_used_at,
+        "execution_count": record.execution_count,
+        "memory_mb": 0.0,
+        "workspace_bytes": 0,
     }
 
 
-def _check_available(language: str, event: Any) -> None:
+def _check_available(language: str) -> None:
     if language != "python":
         raise InvalidArgument(
             f"language {language!r} is not available in this version of kernelmcp",
             'Use language "python".',
             argument="language",
         )
-    if event is not None:
-        raise InvalidArgument("event is not available in this version of kernelmcp", "Leave it out.", argument="event")
 
 
 def _checked_code(code: str) -> str:

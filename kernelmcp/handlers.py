@@ -1,0 +1,81 @@
+"""`event` and `return_value`: after the cell, `handler(event, context)` is called and its JSON value comes back.
+
+It is one of Jupyter's user_expressions, so it works with any Python kernel, and the cell in the transcript is the
+caller's own. Above: executions. Below: nothing. What comes back is the guest's: hostile.
+"""
+
+import base64
+import json
+from typing import Any, NoReturn, cast
+
+# The name of the expression in the request and in the reply.
+NAME = "kernelmcp_return_value"
+# What fits into a result beside everything else; larger values belong into a file.
+MAX_RETURN_BYTES = 256 * 1024
+# Deeper values than this break JSON libraries on their way to the client.
+MAX_DEPTH = 100
+
+_CALL = (
+    "(lambda b, j: b.b64encode(j.dumps(handler(j.loads(b.b64decode({event!r})), j.loads(b.b64decode({context!r}))),"
+    " allow_nan=False).encode()).decode())(__import__('base64'), __import__('json'))"
+)
+
+
+class NoReturnValue(Exception):
+    """The handler did not give a value; `name` and `traceback` are as a guest's exception has them."""
+
+    def __init__(self, name: str, value: str, traceback: str = "") -> None:
+        super().__init__(value)
+        self.name, self.value, self.traceback = name, value, traceback
+
+
+def call_expression(event: dict[str, Any], context: dict[str, Any]) -> str:
+    """The expression that calls the handler. base64, because no quoting can go wrong in it."""
+    return _CALL.format(event=_encode(event), context=_encode(context))
+
+
+def _encode(value: dict[str, Any]) -> str:
+    return base64.b64encode(json.dumps(value).encode()).decode()
+
+
+def return_value(expressions: Any) -> Any:
+    """The value out of an execute_reply's user_expressions. Raises `NoReturnValue`."""
+    found: Any = cast("dict[str, Any]", expressions).get(NAME) if isinstance(expressions, dict) else None
+    answer = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    if answer.get("status") != "ok":
+        _raise_error(answer)
+    try:
+        text = cast("dict[str, Any]", answer["data"])["text/plain"].strip("'\"")
+        if len(text) > MAX_RETURN_BYTES * 4 // 3:
+            raise NoReturnValue(
+                "ReturnValueTooLarge",
+                f"handler returned more than {MAX_RETURN_BYTES // 1024} KiB of JSON; write it to a file instead",
+            )
+        value = json.loads(base64.b64decode(text, validate=True), parse_constant=_no_constant)
+        _check_depth(value, MAX_DEPTH)
+        return value
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as exc:
+        raise NoReturnValue("ReturnValueError", f"the value of handler(event, context) is not usable: {exc}") from exc
+
+
+def _raise_error(answer: dict[str, Any]) -> NoReturn:
+    name, value = str(answer.get("ename") or "ReturnValueError"), str(answer.get("evalue") or "")
+    lines: Any = answer.get("traceback")
+    traceback = "\n".join(map(str, cast("list[Any]", lines))) if isinstance(lines, list) else ""
+    if name == "NameError" and "'handler'" in value:
+        value = "with `event`, the code must define a function handler(event, context)"
+        traceback = f"{name}: {value}"
+    raise NoReturnValue(name, value, traceback)
+
+
+def _check_depth(value: Any, depth: int) -> None:
+    if depth == 0:
+        raise ValueError(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, (list, dict)):
+        items = cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+        for item in items:
+            _check_depth(item, depth - 1)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,39 @@
+"""The MCP prompts: what a person would start from, by name. Above: app. Below: nothing."""
+
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from pydantic import Field
+
+
+def analyze_file(
+    path: Annotated[str, Field(description="A file in the session's workspace, such as data.csv.")],
+    question: Annotated[str, Field(description="What you want to know.")] = "What is in it, and what stands out?",
+) -> str:
+    """Look into a data file step by step and answer a question about it, with a plot where one helps."""
+    return (
+        f"Use execute_code to analyse the file {path!r} in /workspace and answer this question: {question}\n\n"
+        "Work in small cells; variables stay between them. First look at the raw beginning of the file and at its "
+        "size, then load it, check types and missing values, and only then compute. Install what you need with "
+        "install_package. Plot what is easier seen than read, and check surprising figures a second way. End with "
+        "the answer, the figures that it rests on, and what remains uncertain."
+    )
+
+
+def continue_session(
+    session_id: Annotated[str, Field(description="The session, as get_sessions lists it.")],
+) -> str:
+    """Take up a session where it was left: read its notebook, restore its variables, and say where things stand."""
+    return (
+        f"Read the resource kernelmcp://sessions/{session_id}/notebook: it holds every cell that ran in the session "
+        f"and what came of it. List its files with get_workspace_info(session_id={session_id!r}). If its variables "
+        "are gone (its state in get_sessions is stopped), run the cells again that the rest builds on, with "
+        f"execute_code(session_id={session_id!r}), and leave out what failed or only printed. Then say in a few "
+        "sentences what was done, what came out, and what a sensible next step would be."
+    )
+
+
+def register(server: MCPServer[Any]) -> None:
+    """Offer the prompts."""
+    server.prompt(title="Analyse a file")(analyze_file)
+    server.prompt(title="Continue a session")(continue_session)

@@ -1,0 +1,69 @@
+"""What a session is, on disk: `session.json` in its directory, and a copy, so that one damaged file loses nothing.
+
+Above: registry, binding. Below: home. Must not know kernels or MCP.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kernelmcp.config import Flavor
+from kernelmcp.errors import SessionDamaged
+from kernelmcp.home import RECORD_FILES, write_private
+
+log = structlog.get_logger(__name__)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+class Record(BaseModel):
+    """Everything of a session that outlives its server, but for the files and the transcript."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    session_id: str
+    principal: str
+    language: str = "python"
+    flavor: Flavor = "medium"
+    created_at: str
+    last_used_at: str
+    execution_count: int = 0
+    berths: list[str] = []
+    """Names of the berths that may hold the files; two while they move."""
+
+    def write(self, directory: Path) -> None:
+        text = self.model_dump_json()
+        for name in RECORD_FILES:
+            write_private(directory / name, text)
+
+
+def read_record(directory: Path) -> Record | None:
+    """The record of a session's directory. None when there is no session; raises `SessionDamaged`."""
+    texts = [_read(directory / name) for name in RECORD_FILES]
+    for name, text in zip(RECORD_FILES, texts, strict=True):
+        try:
+            if text is not None:
+                return Record.model_validate_json(text)
+        except ValidationError:
+            log.error("a session's record is damaged", file=str(directory / name))
+    if any(text is not None for text in texts):
+        raise SessionDamaged(
+            f"the record of session {directory.name!r} is damaged, and so is its copy",
+            f"Its files are kept. Move {directory.name} out of the sessions folder, or use another session_id.",
+            session_id=directory.name,
+        )
+    return None
+
+
+def _read(file: Path) -> bytes | None:
+    """None when there is no such file; empty when it cannot be read."""
+    try:
+        return file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return b""
