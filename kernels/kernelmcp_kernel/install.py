@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelmcp_kernel.relay import Cell, Relay
+from kernelmcp_kernel.relay import PACKAGES_TYPE, Cell, Relay
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
     from kernelmcp_kernel.packages.installer import Installer
-
-# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}]}.
-PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 
 
 class Installs:

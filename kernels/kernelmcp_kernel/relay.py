@@ -30,6 +30,10 @@ _COLLECT_CHARS = 64 * 1024
 # How many finished cells may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
 
+# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}]}.
+# Only the kernel process itself sends it.
+PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
+
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 
@@ -135,6 +139,8 @@ class Relay:
             content = {"wait": bool(content.get("wait"))}
         elif not _is_bundle(content):
             return
+        elif PACKAGES_TYPE in content["data"]:
+            return  # the server believes it, so a guest must not say it
         if frame.type == "execute_result" and cell.silent:
             return
         if not self._may_send(cell, frame.size):

@@ -1,7 +1,7 @@
 """Where wheels come from: PyPI (as pip is configured on this machine), Pyodide's own distribution, local folders.
 
-Pyodide's distribution is the list `pyodide-lock.json` that comes with the runtime: names of files and their sha256. pip gets
-it as a page of links, so that it resolves all sources together. The files lie on a CDN, a mirror or in a folder.
+Pyodide's distribution is the list `pyodide-lock.json` that comes with the runtime: names of files and their sha256. pip
+gets it as a page of links, so that it resolves all sources together. The files lie on a CDN, a mirror or in a folder.
 """
 
 from __future__ import annotations

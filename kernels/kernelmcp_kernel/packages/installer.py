@@ -119,8 +119,8 @@ class Installer:
                 there.append(present)
             else:
                 raise PackageConflict(
-                    f"{requirement}: this session has {present.name} {present.version}, and a package that is installed "
-                    "stays as it is. For another version use a new session, or reset_workspace with scope all"
+                    f"{requirement}: this session has {present.name} {present.version}, and an installed package stays "
+                    "as it is. For another version use a new session, or reset_workspace with scope all"
                 )
         return wanted, there
 
@@ -205,5 +205,6 @@ def _read_present(folder: Path) -> Present:
 
 
 def _present(found: Any) -> Present:
-    extras = [text for text in found.requires or [] if "extra" in text.partition(";")[2]]
+    requires: list[str] = found.requires or []
+    extras = [text for text in requires if "extra" in text.partition(";")[2]]
     return Present(found.metadata["Name"], found.version, tuple(extras))

@@ -5,10 +5,20 @@ pip has options for the tags of a foreign platform but none for its environment 
 """
 
 import json
+import os
 import sys
+import threading
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe that the kernel process holds open: when that is killed, nobody wants the wheels."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 def main() -> int:
+    """Run pip, for as long as the parent lives."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     markers = json.loads(sys.argv[1])
     from pip._vendor.packaging import markers as vendored
 

@@ -1,7 +1,7 @@
 """What pip's output means: lines worth showing while it works, and a typed error when it failed.
 
-pip has no interface for programs; these are the sentences of its user interface, which have been the same for years. What is
-not understood becomes a plain PackageError with pip's own words.
+pip has no interface for programs; these are the sentences of its user interface, which have been the same for years.
+What is not understood becomes a plain PackageError with pip's own words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kernelmcp_kernel.packages.errors import (
 _NO_MATCH = re.compile(r"No matching distribution found for (?P<what>.+?)\s*$", re.MULTILINE)
 _VERSIONS = re.compile(r"\(from versions: (?P<versions>.*?)\)", re.DOTALL)
 _UNREACHABLE = re.compile(
-    r"Failed to establish a new connection|Failed to resolve|NameResolutionError|Connection refused|Max retries exceeded"
+    r"Failed to establish a new connection|Failed to resolve|NameResolutionError|Connection refused|Max retries"
     r"|ConnectTimeout|Read timed out|connection broken by|connection timed out|Network is unreachable"
 )
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
@@ -38,7 +38,9 @@ def progress(line: str) -> str | None:
     line = line.strip()
     if match := re.match(r"(Collecting .+?)(?: \(from .*)?$", line):
         return match[1]
-    if match := re.match(r"(?:Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.whl)(?: \((\d[^)]*)\))?(?:\s|$)", line):
+    if match := re.match(
+        r"(?:Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.whl)(?: \((\d[^)]*)\))?(?:\s|$)", line
+    ):
         return f"  {match[1]}" + (f" ({match[2]})" if match[2] else "")
     return None
 
@@ -53,19 +55,19 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
     if "DO NOT MATCH THE HASHES" in output:
         found = re.search(r"^\s+(\S.*?) from (\S+):?$", output, re.MULTILINE)
         return PackageHashMismatch(
-            f"{found[1] if found else 'a package'}: what came is not the file that was announced (its sha256 differs), so "
-            "it was thrown away. Try again later; if it stays so, the source is damaged or tampered with"
+            f"{found[1] if found else 'a package'}: what came is not the file that was announced (its sha256 differs), "
+            "so it was thrown away. Try again later; if it stays so, the source is damaged or tampered with"
         )
     if _CONFLICT.search(output):
         return PackageConflict(
-            f"{_conflict(output)}\nAsk for other versions. Packages that are installed in a session stay as they are: for "
-            "another version use a new session, or reset_workspace with scope all"
+            f"{_conflict(output)}\nAsk for other versions. Packages that are installed in a session stay as they are: "
+            "for another version use a new session, or reset_workspace with scope all"
         )
     if match := _NO_MATCH.search(output):
         return _no_match(match["what"], output, log)
     if is_unreachable(output):
         return PackageUnreachable(f"a package source does not answer: {_last_error(output)}")
-    if "is invalid" in output or "Wheel" in output and "invalid" in output.lower():
+    if "is invalid" in output or ("Wheel" in output and "invalid" in output.lower()):
         return PackageInvalid(f"{_last_error(output)}; install another version")
     return PackageError(f"pip failed: {_last_error(output)}")
 
@@ -89,15 +91,19 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
             "pyemscripten). Use a package in pure Python instead; whoever runs the server can build a wheel "
             "from its source with `kernelmcp build-wheel`"
         )
-    return PackageNotFound(f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ "
-                           "from what is imported (`pip install scikit-learn`, `import sklearn`)")  # fmt: skip
+    return PackageNotFound(
+        f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ from what is "
+        "imported (`pip install scikit-learn`, `import sklearn`)"
+    )
 
 
 def _conflict(output: str) -> str:
     lines = [line.removeprefix("ERROR: ").rstrip() for line in output.splitlines()]
     for number, line in enumerate(lines):
         if line.startswith("Cannot install"):
-            kept = [text for text in lines[number:] if not text.startswith(("To fix this", "1.", "2.", "ResolutionImp"))]
+            kept = [
+                text for text in lines[number:] if not text.startswith(("To fix this", "1.", "2.", "ResolutionImp"))
+            ]
             return "\n".join(text for text in kept if text and "help visit" not in text)[:_MAX_CHARS]
     return _last_error(output)
 

@@ -1,7 +1,7 @@
 """What may be asked for: requirements as PEP 508 writes them, by name. Everything comes from a guest and is hostile.
 
-A requirement that is accepted here begins with a letter or a digit and holds no URL, so that it can be neither an option
-nor a path when pip reads it.
+A requirement that is accepted here begins with a letter or a digit and holds no URL, so that it can be neither an
+option nor a path when pip reads it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _parse(text: Any) -> Requirement:
         ) from error
     if requirement.url:
         raise InvalidRequirement(
-            f"{shown}: packages come from the configured sources, not from an address; put the wheel into a wheel folder"
-            " of the server (docs/packages.md) and install it by its name"
+            f"{shown}: packages come from the configured sources, not from an address; put the wheel into a wheel "
+            "folder of the server (docs/packages.md) and install it by its name"
         )
     if requirement.name.lower().endswith(_ARCHIVES):
         raise InvalidRequirement(f"{shown} is the name of a file; give the name of the package in it")

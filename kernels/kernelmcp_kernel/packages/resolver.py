@@ -1,11 +1,11 @@
 """Asks pip which wheels a request needs, and for the wheels themselves.
 
 pip knows the index, proxies, certificates and credentials that the user of this machine has configured; it resolves and
-verifies hashes. `pip download` does all of it and runs no code of a package. It runs in a process of its own (`pip_main`),
-under a time limit, in an empty folder, which is where the wheels arrive.
+verifies hashes. `pip download` does all of it and runs no code of a package. It is a process of its own
+(`pip_main`), under a time limit, in an empty folder, which is where the wheels arrive.
 
-What the guest has already joins as wheels with nothing in them that go before all others of their version: pip takes them
-as they are, and so neither fetches nor replaces them. Above: `installer`. Below: `distribution`, `pip_output`.
+What the guest has already joins as wheels with nothing in them that go before all others of their version: pip takes
+them as they are, and so neither fetches nor replaces them. Above: `installer`. Below: `distribution`, `pip_output`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -51,7 +52,7 @@ class Present:
 
 @dataclass(frozen=True)
 class Request:
-    """What to resolve: requirements, for a guest that has `present`; `cached` are wheels by sha256, for want of a network."""
+    """What to resolve, for a guest that has `present`. The `cached` wheels (by sha256) are for want of a network."""
 
     settings: PackageSettings
     requirements: list[Requirement]
@@ -100,8 +101,8 @@ def _distribution_needed(request: Request) -> PackageUnreachable:
     names = ", ".join(str(requirement) for requirement in request.requirements)
     host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0] or "its folder"
     return PackageUnreachable(
-        f"{names}: this (or what it needs) comes from Pyodide's distribution, and {host} does not answer. Try again when it "
-        "does, or use a package in pure Python; whoever runs the server can name a mirror or a folder "
+        f"{names}: this (or what it needs) comes from Pyodide's distribution, and {host} does not answer. Try again "
+        "when it does, or use a package in pure Python; whoever runs the server can name a mirror or a folder "
         "(packages.pyodide_url)"
     )
 
@@ -115,7 +116,7 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
         *program,
         cwd=folder / "empty",
         env=_environment(request.settings),
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process is gone
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         limit=_MAX_LINE_BYTES,
@@ -134,10 +135,9 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
 
 
 async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
-    assert process.stdout is not None
     lines: list[str] = []
     chars = 0
-    async for raw in process.stdout:
+    async for raw in cast("asyncio.StreamReader", process.stdout):
         line = raw.decode("utf-8", "replace")
         chars += len(line)
         if chars < _MAX_OUTPUT_CHARS:

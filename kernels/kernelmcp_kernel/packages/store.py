@@ -5,7 +5,7 @@
     KERNELMCP_HOME/packages/resolutions/<key>.json        what pip chose for a request, and when
     KERNELMCP_HOME/packages/tmp/                          what is being made
 
-Everything is made in tmp/ and renamed into place as a whole; of two kernels that make the same, one wins and both go on.
+Everything is made in tmp/ and renamed into place as a whole; of two kernels that make the same, one wins, both go on.
 An entry that does not fit its stamp is made again from its wheel, a wheel that does not fit its name is fetched again.
 A cache that cannot be written still serves what is in it. Blocking: call from a worker thread.
 """

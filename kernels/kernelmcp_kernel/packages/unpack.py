@@ -1,7 +1,7 @@
 """Unpacks a wheel, which is hostile: whoever may upload a package chose every name, size and byte in it.
 
-Nothing is run. Only regular files are written, beneath the target, under caps on their number and on the bytes that come
-out, whatever the archive's own directory says of them.
+Nothing is run. Only regular files are written, beneath the target, under caps on their number and on the bytes that
+come out, whatever the archive's own directory says of them.
 """
 
 from __future__ import annotations
@@ -65,10 +65,12 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: Path, left: i
 
 
 def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
-    """Where a file goes, beneath the target; None: nowhere. Raises PackageInvalid for a name or a kind it must not have."""
+    """Where a file goes, beneath the target; None: nowhere. Raises PackageInvalid for a bad name or kind."""
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
-        raise PackageInvalid(f"{wheel} holds {entry.filename[:100]!r}, which is no regular file; install another version")
+        raise PackageInvalid(
+            f"{wheel} holds {entry.filename[:100]!r}, which is no regular file; install another version"
+        )
     parts = entry.filename.split("/")
     harmless = all(part not in ("", ".", "..") and len(part.encode()) <= _MAX_PART_BYTES for part in parts)
     if not harmless or len(entry.filename) > _MAX_PATH_CHARS or any(c in entry.filename for c in "\\\0:"):

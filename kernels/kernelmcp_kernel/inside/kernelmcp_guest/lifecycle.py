@@ -44,7 +44,7 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
-    shell.register_magic_function(packages.pip, "line", "pip")  # IPython's own starts a process
+    shell.magics_manager.register_function(packages.pip, "line", "pip")  # IPython's own starts a process
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 

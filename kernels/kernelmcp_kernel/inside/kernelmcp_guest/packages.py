@@ -16,12 +16,25 @@ from kernelmcp_guest import blocking
 HELP = "the sandbox has: %pip install NAME ..., %pip install -r FILE, %pip list, %pip freeze, %pip show NAME"
 
 # Options that change nothing here, and that people write out of habit.
-_IGNORED_OPTIONS = {"-q", "-qq", "--quiet", "-U", "--upgrade", "--user", "--no-cache-dir", "--disable-pip-version-check"}
-_IGNORED_OPTIONS |= {"--no-input", "-v", "--progress-bar=off", "--prefer-binary", "--only-binary=:all:"}
+_IGNORED_OPTIONS = [
+    "-q",
+    "-qq",
+    "-v",
+    "-U",
+    "--quiet",
+    "--upgrade",
+    "--user",
+    "--no-cache-dir",
+    "--no-input",
+    "--progress-bar=off",
+    "--prefer-binary",
+    "--only-binary=:all:",
+    "--disable-pip-version-check",
+]
 
 
 class PackageError(RuntimeError):
-    """A package could not be installed; the text says why and what to do. Its subclasses have the names of the kinds."""
+    """A package could not be installed; the text says why and what to do. Its subclasses are named for the kinds."""
 
 
 _KINDS: dict[str, type[PackageError]] = {}
@@ -58,7 +71,9 @@ def install(requirements: list[str]) -> None:
 
 def installed() -> list[tuple[str, str]]:
     """Names and versions of what can be imported."""
-    return sorted({(found.metadata["Name"], found.version) for found in distributions()}, key=lambda each: each[0].lower())
+    return sorted(
+        {(found.metadata["Name"], found.version) for found in distributions()}, key=lambda each: each[0].lower()
+    )
 
 
 def pip(line: str) -> None:
@@ -68,7 +83,7 @@ def pip(line: str) -> None:
         install(_requirements(arguments))
     elif command in ("list", "freeze"):
         form = "{}=={}" if command == "freeze" else "{:<30} {}"
-        print("\n".join(form.format(*package) for package in installed()))
+        _say("\n".join(form.format(*package) for package in installed()))
     elif command == "show":
         _show([argument for argument in arguments if not argument.startswith("-")])
     elif command == "uninstall":
@@ -96,16 +111,20 @@ def _read_requirements(file: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
 def _show(names: list[str]) -> None:
     for name in names:
         try:
             found = distribution(name)
         except PackageNotFoundError:
-            print(f"{name} is not installed; %pip install {name} might help")
+            _say(f"{name} is not installed; %pip install {name} might help")
             continue
         fields = ("Name", "Version", "Summary", "Home-page", "License-Expression")
-        print("\n".join(f"{field}: {found.metadata[field]}" for field in fields if found.metadata[field]))
-        print(f"Requires: {', '.join(found.requires or [])}\n")
+        _say("\n".join(f"{field}: {found.metadata[field]}" for field in fields if found.metadata[field]))
+        _say(f"Requires: {', '.join(found.requires or [])}\n")
 
 
 def run_command(command: str) -> bool:
