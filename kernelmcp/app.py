@@ -11,6 +11,7 @@ from kernelmcp import prompts
 from kernelmcp.config import Settings
 from kernelmcp.home import Home
 from kernelmcp.notifications import Notifications
+from kernelmcp.package_tools import PackageTools
 from kernelmcp.pool import Pool
 from kernelmcp.registry import Registry
 from kernelmcp.resources import Resources, ResourceServer
@@ -35,7 +36,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             title="kernelmcp",
             version=kernelmcp.__version__,
             instructions=INSTRUCTIONS,
-            tools=list(tools.all()),
+            tools=[*tools.all(), *PackageTools(settings, registry, tools.caller).all()],
             log_level="WARNING",
         )
         notifications = Notifications(tasks, lambda ctx: tools.caller(Context(request_context=ctx)).principal)
