@@ -71,7 +71,8 @@ def distribution_url(settings: PackageSettings) -> str:
 def distribution_page(settings: PackageSettings) -> str:
     """The wheels of Pyodide's distribution as a page of links with their sha256, as pip reads it."""
     base = distribution_url(settings)
-    return link_page((package["sha256"], base + quote(package["file_name"])) for package in _wheels())
+    wheels = [package for package in _packages(settings) if package["file_name"].endswith(".whl")]
+    return link_page((package["sha256"], base + quote(package["file_name"])) for package in wheels)
 
 
 def link_page(links: Any) -> str:
@@ -80,14 +81,17 @@ def link_page(links: Any) -> str:
     return "<!DOCTYPE html><html><body>\n" + "<br>\n".join(lines) + "\n</body></html>\n"
 
 
-def _wheels() -> list[dict[str, str]]:
-    return [package for package in lock()["packages"].values() if package["file_name"].endswith(".whl")]
+def _packages(settings: PackageSettings) -> list[dict[str, str]]:
+    """The packages of the lock file: a local folder may have its own, for a distribution that somebody built."""
+    own = Path(settings.pyodide_url or "") / "pyodide-lock.json"
+    if settings.pyodide_url and "://" not in settings.pyodide_url and own.is_file():
+        return list(json.loads(own.read_text("utf-8"))["packages"].values())
+    return list(lock()["packages"].values())
 
 
-@cache
-def distribution_hashes() -> frozenset[str]:
+def distribution_hashes(settings: PackageSettings) -> frozenset[str]:
     """The sha256 of every file of Pyodide's distribution."""
-    return frozenset(package["sha256"] for package in lock()["packages"].values())
+    return frozenset(package["sha256"] for package in _packages(settings))
 
 
 def wheel_folders(settings: PackageSettings) -> list[Path]:

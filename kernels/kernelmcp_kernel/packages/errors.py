@@ -58,3 +58,11 @@ class PackageTimeout(PackageError): ...
 
 
 class PackageCacheError(PackageError): ...
+
+
+def unwritable(what: str) -> PackageCacheError:
+    """The cache `what`: is full, or cannot be written."""
+    return PackageCacheError(
+        f"the package cache {what}, so nothing new can be installed; what is in it still can. Whoever runs the server "
+        "must free space or make KERNELMCP_HOME/packages writable"
+    )

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
 from kernelmcp_kernel.packages.requirements import check_allowed, check_not_denied, parse_all
 from kernelmcp_kernel.packages.resolver import Present, Request, Say, download
-from kernelmcp_kernel.packages.store import Store, Wheel
+from kernelmcp_kernel.packages.store import Store, Wheel, metadata_file
 from kernelmcp_kernel.runtime import RUNTIME, packages_root
 from kernelmcp_kernel.settings import PackageSettings
 
@@ -101,7 +101,7 @@ class Installer:
             for package in packages:
                 name = canonicalize_name(package.wheel.name)
                 self._packages[name] = package
-                self._present[name] = await asyncio.to_thread(_read_present, package.folder)
+                self._present[name] = await asyncio.to_thread(_read_present, package)
             self._remember_whole()
             return Outcome(packages, there)
 
@@ -127,11 +127,7 @@ class Installer:
     async def _fetch(self, wanted: list[Requirement], say: Say) -> list[Package]:
         """Resolved and unpacked, from the cache if it can be."""
         store = self._store
-        key = await asyncio.to_thread(self._key, wanted)
-        # What names every version exactly stays as it is: files of a release do not change.
-        exact = all(_is_exact(requirement) for requirement in wanted)
-        ttl = None if exact else self._settings.resolution_ttl_seconds
-        wheels = await asyncio.to_thread(store.resolution, key, ttl)
+        wheels = await asyncio.to_thread(self._recall, wanted)
         if wheels is not None and (packages := await self._from_cache(wheels)):
             return packages
         cached = await asyncio.to_thread(store.wheel_files)
@@ -143,8 +139,30 @@ class Installer:
         packages = await self._from_cache(wheels)
         if packages is None:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
-        await asyncio.to_thread(store.remember, key, wheels)
+        await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
         return packages
+
+    def _recall(self, wanted: list[Requirement]) -> list[Wheel] | None:
+        """What was resolved before: for just this, or for each requirement in a fresh session if that fits together."""
+        found = self._remembered(wanted, self._present)
+        if found is not None:
+            return found
+        own = {name: present for name, present in self._present.items() if name not in self._packages}
+        chosen: dict[str, Wheel] = {}
+        for requirement in wanted:
+            part = self._remembered([requirement], own)
+            if part is None or any(chosen.setdefault(wheel.name, wheel) != wheel for wheel in part):
+                return None
+        there = {name: package.wheel for name, package in self._packages.items()}
+        if any(there.get(name, wheel) != wheel for name, wheel in chosen.items()):
+            return None
+        return [wheel for name, wheel in chosen.items() if name not in there]
+
+    def _remembered(self, wanted: list[Requirement], present: Mapping[str, Present]) -> list[Wheel] | None:
+        # What names every version exactly stays as it is: files of a release do not change.
+        exact = all(_is_exact(requirement) for requirement in wanted)
+        ttl = None if exact else self._settings.resolution_ttl_seconds
+        return self._store.resolution(self._key(wanted, present.values()), ttl)
 
     async def _from_cache(self, wheels: list[Wheel]) -> list[Package] | None:
         """Unpacked; None when the cache has not all of it. Raises PackageDenied, PackageInvalid, PackageTooLarge."""
@@ -160,7 +178,7 @@ class Installer:
 
     def _with_sources(self, wheels: list[Wheel]) -> list[Wheel]:
         local = {name for name, _, _ in distribution.local_wheels(self._settings)}
-        pyodide = distribution.distribution_hashes()
+        pyodide = distribution.distribution_hashes(self._settings)
 
         def source(wheel: Wheel) -> str:
             return "pyodide" if wheel.sha256 in pyodide else "local" if wheel.file in local else "pypi"
@@ -174,16 +192,15 @@ class Installer:
         own = {name: present for name, present in self._present.items() if name not in self._packages}
         self._store.remember(self._key(exact, own.values()), wheels)
 
-    def _key(self, wanted: list[Requirement], present: Iterable[Present] | None = None) -> str:
+    def _key(self, wanted: list[Requirement], there: Iterable[Present]) -> str:
         """What a resolution depends on. The index itself is not in it: that is what the time to live is for."""
-        there = self._present.values() if present is None else present
         settings = self._settings
         facts = [
             sorted(str(requirement) for requirement in wanted),
             sorted((package.name, package.version) for package in there),
             [settings.index_url, settings.pyodide_url, distribution.guest_tags()],
             distribution.local_wheels(settings),
-            sorted(distribution.distribution_hashes())[:1],
+            sorted(distribution.distribution_hashes(settings))[:1],
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -198,13 +215,14 @@ def _guests_own() -> dict[str, Present]:
     return {canonicalize_name(package.name): package for package in found}
 
 
-def _read_present(folder: Path) -> Present:
-    for found in distributions(path=[str(folder)]):
-        return _present(found)
-    raise PackageInvalid("a package without metadata")  # the store has looked
+def _read_present(package: Package) -> Present:
+    """Name and version are the file name's: what its metadata says has not been checked."""
+    file = metadata_file(package.folder)
+    extras = _present(Distribution.at(file.parent)).extras if file else ()
+    return Present(package.wheel.name, package.wheel.version, extras)
 
 
 def _present(found: Any) -> Present:
     requires: list[str] = found.requires or []
-    extras = [text for text in requires if "extra" in text.partition(";")[2]]
+    extras = [" ".join(text.split()) for text in requires if "extra" in text.partition(";")[2]]
     return Present(found.metadata["Name"], found.version, tuple(extras))

@@ -17,6 +17,7 @@ from kernelmcp_kernel.packages.errors import (
     PackageNotFound,
     PackageNotSupported,
     PackageUnreachable,
+    unwritable,
 )
 
 _NO_MATCH = re.compile(r"No matching distribution found for (?P<what>.+?)\s*$", re.MULTILINE)
@@ -26,6 +27,11 @@ _UNREACHABLE = re.compile(
     r"|ConnectTimeout|Read timed out|connection broken by|connection timed out|Network is unreachable"
 )
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
+_UNWRITABLE = re.compile(r"\[Errno (?P<number>13|27|28|30|122)\] (?P<what>[A-Za-z ]+)")
+# Names a file of ours.
+_FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
+_FULL = ("27", "28", "122")
+_ADDRESS = re.compile(r"(\S+) is asked for by an address")
 _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
 
 # Shown of pip's own words.
@@ -52,12 +58,17 @@ def is_unreachable(output: str) -> bool:
 
 def explain(output: str, log: Iterable[str]) -> PackageError:
     """The error for pip's output; `log` are the lines of its log file, which say what it left out."""
+    output = _FROM_FILE.sub("", output)
     if "DO NOT MATCH THE HASHES" in output:
         found = re.search(r"^\s+(\S.*?) from (\S+):?$", output, re.MULTILINE)
         return PackageHashMismatch(
             f"{found[1] if found else 'a package'}: what came is not the file that was announced (its sha256 differs), "
             "so it was thrown away. Try again later; if it stays so, the source is damaged or tampered with"
         )
+    if match := _UNWRITABLE.search(output):
+        return unwritable("is full" if match["number"] in _FULL else f"cannot be written ({match['what']})")
+    if match := _ADDRESS.search(output):
+        return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
         return PackageConflict(
             f"{_conflict(output)}\nAsk for other versions. Packages that are installed in a session stay as they are: "

@@ -26,7 +26,7 @@ from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages import distribution, pip_output
 from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable
-from kernelmcp_kernel.packages.store import wheel_identity
+from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 from kernelmcp_kernel.settings import PackageSettings
 
 Say = Callable[[str], None]
@@ -90,10 +90,16 @@ async def _download(request: Request, folder: Path, say: Say) -> list[Path]:
         pass
     except PackageError:
         unreachable = _distribution_needed(request)
-    cached = distribution.link_page((sha256, file.as_uri()) for sha256, file in request.cached)
+    cached = await asyncio.to_thread(_cached_page, request)
     with contextlib.suppress(PackageError):
         return await _run_pip(request, folder / "cached", say, cached, "--no-index")
     raise unreachable
+
+
+def _cached_page(request: Request) -> str:
+    """The cached wheels as a page of links, without those that are damaged."""
+    whole = [(sha256, file.as_uri()) for sha256, file in request.cached if sha256_of(file) == sha256]
+    return distribution.link_page(whole)
 
 
 def _distribution_needed(request: Request) -> PackageUnreachable:
@@ -115,7 +121,7 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
     process = await asyncio.create_subprocess_exec(
         *program,
         cwd=folder / "empty",
-        env=_environment(request.settings),
+        env=_environment(request.settings, folder),
         stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process is gone
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -191,8 +197,8 @@ def _arguments(request: Request, folder: Path, *, has_page: bool) -> list[str]:
     ]
 
 
-def _environment(settings: PackageSettings) -> dict[str, str]:
-    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+def _environment(settings: PackageSettings, folder: Path) -> dict[str, str]:
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder / "empty")}
     if settings.index_url:
         # Whoever names an index means it: further ones of the user's configuration must not take part.
         environment["PIP_EXTRA_INDEX_URL"] = settings.index_url

@@ -27,11 +27,13 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from kernelmcp_kernel.packages.errors import PackageCacheError, PackageInvalid
+from kernelmcp_kernel.packages.errors import PackageCacheError, PackageInvalid, unwritable
 from kernelmcp_kernel.packages.unpack import unpack
 
 _STAMP = ".kernelmcp-package.json"
 _READ_BYTES = 1 << 20
+# The largest that people use, with a manual for a description, have 300 kB.
+_MAX_METADATA_BYTES = 4 << 20
 # Left by a kernel that was killed; none works that long.
 _ABANDONED_SECONDS = 24 * 3600.0
 
@@ -69,15 +71,14 @@ class Store:
             raise self._unwritable(error) from error
         try:
             yield folder
+        except OSError as error:
+            raise self._unwritable(error) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _unwritable(self, error: OSError) -> PackageCacheError:
-        what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"cannot be written ({error.strerror})"
-        return PackageCacheError(
-            f"the package cache {what}, so nothing new can be installed; what is in it still can. Whoever runs the "
-            "server must free space or make KERNELMCP_HOME/packages writable"
-        )
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return unwritable("is full" if full else f"cannot be written ({error.strerror})")
 
     def _sweep(self) -> None:
         for folder in self._tmp.iterdir():
@@ -94,14 +95,11 @@ class Store:
         place = self._wheel_file(wheel)
         if self._has_wheel(wheel):
             return wheel
-        try:
-            with self.staging() as staging:
-                folder = staging / "wheel"
-                folder.mkdir()
-                os.replace(file, folder / place.name)
-                self._put(folder, place.parent, lambda: self._has_wheel(wheel))
-        except OSError as error:
-            raise self._unwritable(error) from error
+        with self.staging() as staging:
+            folder = staging / "wheel"
+            folder.mkdir()
+            os.replace(file, folder / place.name)
+            self._put(folder, place.parent, lambda: self._has_wheel(wheel))
         return wheel
 
     def _wheel_file(self, wheel: Wheel) -> Path:
@@ -137,16 +135,13 @@ class Store:
             return found
         if not self._has_wheel(wheel):
             return None
-        try:
-            with self.staging() as staging:
-                folder = staging / "package"
-                folder.mkdir()
-                unpack(self._wheel_file(wheel), folder, max_bytes)
-                _check_identity(folder, wheel)
-                (folder / _STAMP).write_text(json.dumps({"listing": _listing(folder)}), "utf-8")
-                self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
-        except OSError as error:
-            raise self._unwritable(error) from error
+        with self.staging() as staging:
+            folder = staging / "package"
+            folder.mkdir()
+            unpack(self._wheel_file(wheel), folder, max_bytes)
+            _check_identity(folder, wheel)
+            (folder / _STAMP).write_text(json.dumps({"listing": _listing(folder)}), "utf-8")
+            self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
         return self.find(wheel)
 
     def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
@@ -199,12 +194,20 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def metadata_file(folder: Path) -> Path | None:
+    """The METADATA of an unpacked package; None when it has none, or several."""
+    found = [info / "METADATA" for info in folder.glob("*.dist-info") if (info / "METADATA").is_file()]
+    return found[0] if len(found) == 1 else None
+
+
 def _check_identity(folder: Path, wheel: Wheel) -> None:
     """What is in a wheel must be what its file name says: names are what is allowed, denied and remembered."""
-    infos = [info.name for info in folder.glob("*.dist-info") if (info / "METADATA").is_file()]
-    names = [canonicalize_name(info.removesuffix(".dist-info").rpartition("-")[0]) for info in infos]
-    if names != [canonicalize_name(wheel.name)]:
+    file = metadata_file(folder)
+    name = file.parent.name.removesuffix(".dist-info").rpartition("-")[0] if file else ""
+    if file is None or canonicalize_name(name) != canonicalize_name(wheel.name):
         raise PackageInvalid(f"{wheel.file} does not hold the package that its name says; install another version")
+    if file.stat().st_size > _MAX_METADATA_BYTES:
+        raise PackageInvalid(f"{wheel.file} has metadata of {file.stat().st_size:,} bytes; install another version")
 
 
 def _is_whole(folder: Path) -> bool:
