@@ -8,7 +8,7 @@ import resource
 import shutil
 import stat
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,20 +208,24 @@ HOSTILE_WHEELS = {
 
 
 @pytest.mark.parametrize("build", HOSTILE_WHEELS.values(), ids=HOSTILE_WHEELS.keys())
-@pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_a_hostile_wheel_is_refused_and_leaves_nothing(
-    settings: PackageSettings, store: Store, tmp_path: Path, build: object
+    store: Store, tmp_path: Path, build: Callable[[Path], Path]
 ) -> None:
-    assert callable(build)
-    build(tmp_path / "mine")
-    make_wheel(tmp_path / "mine", "harmless")
-    own = replace(settings, wheel_folders=[str(tmp_path / "mine")])
-    with pytest.raises(e.PackageError, match="hostile"):
-        install(own, store, "hostile")
+    wheel = store.add_wheel(build(tmp_path / "mine"), "pypi")
+    with pytest.raises((e.PackageInvalid, e.PackageTooLarge), match="hostile"):
+        store.unpack(wheel, max_bytes=4 << 20)
     assert not list(tmp_path.rglob("*slipped*"))
     assert not Path("/tmp/slipped").exists()
     assert not list(store.root.glob("unpacked/*"))
     assert not list(store.root.glob("tmp/*"))
+
+
+def test_a_hostile_wheel_costs_nothing_else(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "mine", "hostile", files={"../../../slipped": "x"})
+    make_wheel(tmp_path / "mine", "harmless")
+    own = replace(settings, wheel_folders=[str(tmp_path / "mine")])
+    with pytest.raises(e.PackageInvalid, match="hostile"):
+        install(own, store, "hostile")
     assert names(install(own, store, "harmless")) == {"harmless": "local"}
 
 

@@ -50,6 +50,7 @@ class Index:
     root: Path
     url: str
     requests: list[str] = field(default_factory=list[str])
+    _free: threading.Event = field(default_factory=threading.Event)
 
     def folder(self, name: str) -> Path:
         place = self.root / "simple" / name
@@ -59,6 +60,18 @@ class Index:
     def add(self, name: str, version: str = "1.0", **options: Any) -> Path:
         return make_wheel(self.folder(name), name, version, **options)
 
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Meanwhile no request for the package `stalled` is answered."""
+        self._free.clear()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    def wait(self) -> None:
+        self._free.wait()
+
 
 @contextmanager
 def serve_index(root: Path) -> Iterator[Index]:
@@ -67,7 +80,13 @@ def serve_index(root: Path) -> Iterator[Index]:
 
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as it is called there
+            """Called for every answer; `do_GET` has noted the request."""
+
+        def do_GET(self) -> None:
             index.requests.append(self.path)
+            if "stalled" in self.path:
+                index.wait()
+            super().do_GET()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
     index.url = f"http://127.0.0.1:{server.server_port}/simple/"
