@@ -58,6 +58,7 @@ def check_allowed(settings: PackageSettings, asked: list[Requirement]) -> None:
     """Raises PackagesDisabled or PackageDenied for what the server's settings do not allow to be asked for."""
     if not settings.enabled:
         raise PackagesDisabled("installing packages is switched off on this server (packages.enabled); do without")
+    check_not_denied(settings, [requirement.name for requirement in asked])
     if settings.allowed is None:
         return
     allowed = {canonicalize_name(name) for name in settings.allowed}
