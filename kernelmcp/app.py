@@ -13,6 +13,7 @@ from kernelmcp.file_resources import FileResources
 from kernelmcp.file_tools import FileTools
 from kernelmcp.home import Home
 from kernelmcp.notifications import Notifications
+from kernelmcp.package_tools import PackageTools
 from kernelmcp.pool import Pool
 from kernelmcp.registry import Registry
 from kernelmcp.resources import Resources, ResourceServer
@@ -37,7 +38,11 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             title="kernelmcp",
             version=kernelmcp.__version__,
             instructions=INSTRUCTIONS,
-            tools=[*tools.all(), *FileTools(settings, registry, tools.caller).all()],
+            tools=[
+                *tools.all(),
+                *PackageTools(settings, registry, tools.caller).all(),
+                *FileTools(settings, registry, tools.caller).all(),
+            ],
             log_level="WARNING",
         )
         notifications = Notifications(tasks, lambda ctx: tools.caller(Context(request_context=ctx)).principal)

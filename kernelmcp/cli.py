@@ -13,7 +13,7 @@ from kernelmcp.sources import load
 from kernelmcp.volumes import check_volumes
 
 EXIT_CONFIGURATION = 2
-COMMANDS = ("serve", "demo", "doctor", "install")
+COMMANDS = ("serve", "demo", "doctor", "install", "build-wheel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("client", choices=["claude-desktop"])
     install.add_argument("--dry-run", action="store_true", help="print what would be written")
     install.set_defaults(run=_install)
+
+    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
+    build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
+    build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
+    build_wheel.set_defaults(run=_build_wheel)
     return parser
 
 
@@ -105,3 +110,9 @@ def _install(parsed: argparse.Namespace) -> int:
     from kernelmcp import install
 
     return install.main(parsed.client, dry_run=parsed.dry_run)
+
+
+def _build_wheel(parsed: argparse.Namespace) -> int:
+    from kernelmcp import build_wheel
+
+    return build_wheel.main(parsed.path, load(parsed.config).home)

@@ -100,6 +100,36 @@ class KernelsSection(Section):
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
 
 
+class PackagesSection(Section):
+    """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
+
+    enabled: bool = True
+    """Whether packages may be installed."""
+    index_url: str | None = None
+    """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
+    pyodide_url: str | None = None
+    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) lie: the address of a mirror, or a
+    local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
+    wheel_folders: list[str] = []
+    """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
+    always counts."""
+    preinstalled: list[str] = []
+    """Requirements that every session has from the start, imported in a boot image of their own so that `import`
+    takes no time."""
+    allowed: list[str] | None = None
+    """Names that may be asked for (what they need comes with them). Default: any. An allow-list keeps out packages
+    whose names are one letter off."""
+    denied: list[str] = []
+    """Names that are refused, also as a dependency."""
+    resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
+    """How long the answer to "which versions?" is taken from the cache, seconds. What names exact versions does not
+    age."""
+    install_timeout_seconds: float = Field(default=300, gt=0)
+    """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
+    max_package_mb: int = Field(default=512, ge=1)
+    """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+
+
 class LoggingSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is written. At `info`: one line per execution. Code and its output are written at no level."""
@@ -117,6 +147,7 @@ class Config(Section):
     sessions: SessionsSection = SessionsSection()
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
+    packages: PackagesSection = PackagesSection()
     volumes: VolumesSection = VolumesSection()
     logging: LoggingSection = LoggingSection()
 

@@ -15,6 +15,8 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
     """The variables of one kernel process; read there by kernelmcp_kernel/settings.py."""
     return {
         "KERNELMCP_BERTH": str(berth.path),
+        "KERNELMCP_HOME": str(settings.home),
+        "KERNELMCP_PACKAGES": settings.config.packages.model_dump_json(),
         "KERNELMCP_MEMORY_MB": str(settings.policy.flavors[flavor].memory_mb),
         "KERNELMCP_WORKSPACE_MB": str(settings.policy.workspace_max_mb),
         "KERNELMCP_MAX_FILES": str(settings.policy.max_files),

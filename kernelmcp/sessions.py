@@ -182,6 +182,8 @@ class Session:
             return
         execution.started = time.monotonic()
         lost, self._binding.lost = self._binding.lost, False
+        if note := self._binding.take_note():
+            execution.outputs.feed("stream", {"name": "stderr", "text": note})
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
         try:
             reply = await self._send(kernel, execution)
@@ -212,6 +214,8 @@ class Session:
                 if execution.interruption is not None:
                     kernel.interrupt()
             else:
+                if kind == "display_data":
+                    self._binding.note_packages(content)
                 execution.outputs.feed(kind, content)
 
         return await kernel.execute(execution.code, on_output, user_expressions=execution.expressions())

@@ -23,6 +23,7 @@ from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.history import History, Search
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
+from kernelmcp_kernel.install import Installs
 from kernelmcp_kernel.relay import Cell, Relay, error_content
 from kernelmcp_kernel.runtime import Spawned
 from kernelmcp_kernel.settings import settings
@@ -74,7 +75,8 @@ class SandboxKernel(Kernel):
         self._berth = self.early_berth or open_berth()
         self._cell: Cell | None = None
         self._allow_stdin = False
-        self._calls = HostCalls({"input": self._input})
+        self._installs = Installs(self._relay, self._mount)
+        self._calls = HostCalls({"input": self._input, "install": self._installs.answer})
         self._told: Content = {}  # for the metadata of the execute_reply
         self._closed = False
 
@@ -335,6 +337,9 @@ class SandboxKernel(Kernel):
             raise HostCallError("this frontend does not support input requests")
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
+
+    def _mount(self, packages: list[dict[str, str]]) -> None:
+        self._slot.mount(packages)
 
     def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
         self.session.send(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -39,6 +40,25 @@ class Volume:
 
 
 @dataclass(frozen=True)
+class PackageSettings:
+    """KERNELMCP_PACKAGES, a JSON object: which packages may be installed and where they come from.
+
+    What each means, with its unit, says the server's configuration ([packages] of docs/configuration.md).
+    """
+
+    enabled: bool = True
+    index_url: str | None = None
+    pyodide_url: str | None = None
+    wheel_folders: list[str] = field(default_factory=list[str])
+    preinstalled: list[str] = field(default_factory=list[str])
+    allowed: list[str] | None = None
+    denied: list[str] = field(default_factory=list[str])
+    resolution_ttl_seconds: float = 24 * 3600
+    install_timeout_seconds: float = 300
+    max_package_mb: int = 512
+
+
+@dataclass(frozen=True)
 class KernelSettings:
     """The settings of one kernel process."""
 
@@ -52,6 +72,8 @@ class KernelSettings:
     """KERNELMCP_MAX_FILES: how many files and directories they may be."""
     volumes: tuple[Volume, ...] = ()
     """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
+    packages: PackageSettings = PackageSettings()
+    """KERNELMCP_PACKAGES."""
 
     @property
     def quota(self) -> Quota:
@@ -67,6 +89,7 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
         workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
         max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
         volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
+        packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
     )
 
 
@@ -79,3 +102,12 @@ def _volume(name: str, path: str, mode: str) -> Volume:
 def settings() -> KernelSettings:
     """This process's."""
     return read_settings(os.environ)
+
+
+def data_home() -> Path:
+    """Where packages and images are kept: KERNELMCP_HOME, else where the platform keeps a user's data."""
+    if named := os.environ.get("KERNELMCP_HOME"):
+        return Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "kernelmcp"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kernelmcp"

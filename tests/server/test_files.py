@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, MCPError
 
-from kernelmcp.config import load
+from kernelmcp.sources import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.volumes import check_volumes
 

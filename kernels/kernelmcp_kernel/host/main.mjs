@@ -90,7 +90,7 @@ async function boot() {
     streams.write(name, text, id);
   guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
-  return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
+  return { pyodide, handle: guest.handle, interrupt: guest.interrupt, addPackages: guest.add_packages };
 }
 
 /** @param {unknown} error @returns {never} */
@@ -99,7 +99,21 @@ function refuseImage(error) {
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
-const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
+const { pyodide, handle, interrupt, addPackages } = await boot().catch(refuseImage);
+
+/** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
+ * @param {{folder: string, point: string}[]} packages */
+function mountPackages(packages) {
+  for (const { folder, point } of packages) {
+    try {
+      storage?.mount(point, { root: folder, readOnly: true });
+    } catch (error) {
+      // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
+      process.stderr.write(`${point} was not mounted: ${error}\n`);
+    }
+  }
+  addPackages(JSON.stringify(packages.map((entry) => entry.point)));
+}
 
 /** Run one request; requests come one at a time. @param {any} request @param {string} text */
 async function run(request, text) {
@@ -147,6 +161,8 @@ readFrames(
       if (!interrupts.take()) return;
       interrupt();
       for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+    } else if (request.op === "mount") {
+      mountPackages(request.content.packages);
     } else if (request.op === "result") {
       const { number, value, error } = request.content;
       if (error) takeHostCall(number)?.reject(new Error(error));
