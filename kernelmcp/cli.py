@@ -83,7 +83,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
     from kernelmcp import log, stdio
 
-    log.configure(settings.config.logging)
+    log.configure(settings)
     return stdio.serve(settings)
 
 

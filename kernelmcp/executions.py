@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
+import structlog
+
 from kernelmcp import handlers
 from kernelmcp.errors import ServerError
 from kernelmcp.outputs import GuestError, Outputs, guest_error
@@ -31,6 +33,7 @@ EXIT_CODES: dict[Status, int | None] = {
 }
 # Progress is a courtesy: a cell that prints megabytes a second shows its newest lines.
 MAX_NEWS_CHARS = 8_000
+log = structlog.get_logger(__name__)
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
 
 
@@ -82,6 +85,16 @@ class Execution:
         self.status, self.error, self.state_lost = status, error, state_lost
         self.ended = time.monotonic()
         self.done.set()
+        # Never the code, its output or its error: they may be anybody's secret.
+        log.info(
+            "execution",
+            session=self.session_id,
+            execution=self.id,
+            status=status,
+            duration_ms=round(self.execution_time_ms),
+            queued_ms=round(self.queued_ms),
+            state_lost=state_lost,
+        )
 
     def finish_with_reply(self, reply: dict[str, Any]) -> None:
         """From an execute_reply message (docs/design.md 5 for the metadata)."""
