@@ -52,6 +52,10 @@ class Execution:
     error: GuestError | None = None
     state_lost: bool = False
     interruption: Interruption | None = None
+    limit: str | None = None
+    """The setting of the policy that a kernel interrupted it for, other than wall time."""
+    asked_timeout_seconds: float | None = None
+    """What the caller asked for; the policy may allow less."""
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     submitted: float = field(default_factory=time.monotonic)
     started: float | None = None
@@ -100,7 +104,10 @@ class Execution:
         """From an execute_reply message (docs/design.md 5 for the metadata)."""
         content = reply["content"]
         ours: Any = reply.get("metadata", {}).get("kernelmcp")
-        state_lost = isinstance(ours, dict) and cast("dict[str, Any]", ours).get("state_lost") is True
+        remarks: dict[str, Any] = cast("dict[str, Any]", ours) if isinstance(ours, dict) else {}
+        state_lost = remarks.get("state_lost") is True
+        if remarks.get("limit") == "cpu_seconds" and self.interruption is None:
+            self.limit, self.interruption = "cpu_seconds", "timeout"
         self.outputs.execution_count = content.get("execution_count")
         error = self.outputs.error
         if content.get("status") == "ok":
@@ -158,6 +165,8 @@ class Execution:
         return GuestError("Interrupted", f"{self._why()}.", "") if self.interruption else None
 
     def _why(self) -> str:
+        if self.limit == "cpu_seconds":
+            return "The cell ran into its limit of CPU time"
         if self.interruption == "timeout":
             return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
         return "The cell was cancelled"

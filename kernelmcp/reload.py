@@ -1,7 +1,8 @@
 """Takes changed settings files over while the server runs.
 
-A file that is wrong is reported in the log, once, and the old values stay; `kernelmcp doctor` says the same. What cannot
-change under live sessions waits for the next start (`config.FIXED_AT_START`). Above: app. Below: config, watchfiles.
+A file that is wrong is reported in the log, once, and the old values stay; `kernelmcp doctor` says the same. What
+cannot change under live sessions waits for the next start (`config.FIXED_AT_START`). Above: app. Below: config,
+watchfiles.
 """
 
 import importlib

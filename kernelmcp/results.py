@@ -175,8 +175,13 @@ def _notes(execution: Execution) -> list[str]:
             "cancel_execution to stop it.]"
         )
     elif execution.interruption and not execution.state_lost and execution.started is not None:
-        why = "ran into its time limit" if execution.interruption == "timeout" else "was cancelled"
+        why = "was cancelled"
+        if execution.interruption == "timeout":
+            why = "ran into its limit of CPU time" if execution.limit else "ran into its time limit"
         notes.append(f"[The cell {why} and was interrupted. All variables are kept.]")
+    asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
+    if asked is not None and asked > got:
+        notes.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
     if execution.state_lost and execution.status in ("ok", "error"):
         notes.append(f"[The kernel was restarted before this cell. {GONE}]")
     elif execution.state_lost and execution.error and GONE not in execution.error.value:

@@ -5,9 +5,10 @@ Above: everything that needs one. Below: nothing. Imports little: it is read bef
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +24,10 @@ class KernelSettings:
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
     berth: Path | None = None
     """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
+    cpu_seconds: float | None = None
+    """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Not set: no limit. A request may name another."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """KERNELMCP_ENV, a JSON object: the guest's environment variables."""
 
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
@@ -31,6 +36,8 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
         berth=Path(berth) if berth else None,
+        cpu_seconds=float(cpu) if (cpu := environ.get("KERNELMCP_CPU_SECONDS")) else None,
+        env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
     )
 
 

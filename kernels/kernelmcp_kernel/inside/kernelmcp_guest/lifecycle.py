@@ -7,6 +7,7 @@
 import asyncio
 import gc
 import json
+import os
 import random
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, operations
+from kernelmcp_guest import absent, blocking, comms, memory, operations
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -85,7 +86,9 @@ async def build() -> None:
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
+    memory.release()
     gc.collect()
+    memory.hold()
 
 
 def attach(
@@ -107,3 +110,8 @@ def attach(
     # The stock handlers end the Node process.
     loop._keyboard_interrupt_handler = lambda: None
     loop._system_exit_handler = lambda code: None
+
+
+def set_environment(text: str) -> None:
+    """Add environment variables, a JSON object of them."""
+    os.environ.update(json.loads(text))
