@@ -90,13 +90,10 @@ class Pool:
 
     def _drop_unusable(self) -> None:
         """Warm kernels that have died, or were started with settings that have changed since."""
-        kept: deque[BerthedKernel] = deque()
-        for found in self._warm:
-            if not found.kernel.ended.is_set() and self._is_current(found):
-                kept.append(found)
-            else:
+        for found in list(self._warm):
+            if found.kernel.ended.is_set() or not self._is_current(found):
+                self._warm.remove(found)
                 self._tasks.start_soon(_discard, found)
-        self._warm = kept
 
     def _is_current(self, found: BerthedKernel) -> bool:
         launch = found.kernel.launch
@@ -133,7 +130,8 @@ class Pool:
             while len(self._warm) < self._settings.config.sessions.warm_pool_size:
                 self._filling = True
                 try:
-                    self._warm.append(await self.start(self._settings.policy.default_flavor))
+                    found = await self.start(self._settings.policy.default_flavor)
+                    self._warm.append(found)
                 except ServerError as exc:
                     log.error("a warm kernel could not be started", error=exc.message, **exc.context)
                     self._filling = False

@@ -14,8 +14,8 @@ import structlog
 from kernelmcp.config import Place, Settings
 from kernelmcp.errors import ConfigurationError
 
-# Editors write a file in several steps; the quiet after the last one, milliseconds.
-DEBOUNCE_MS = 200
+# How long a file must stay the same before it is read, seconds: editors write in several steps.
+SETTLE_SECONDS = 0.1
 # How often the watching thread looks for changes and for its end, milliseconds: it delays a server's end by as much.
 STEP_MS = 50
 
@@ -32,9 +32,9 @@ async def keep_current(settings: Settings) -> None:
         # The directories, not the files: a file that is replaced (an editor's save, a mounted secret) is another file.
         folders = {place.path.parent for place in places if place.path.parent.is_dir()}
         watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")  # not before the first cell
-        async for _ in watchfiles.awatch(*folders, recursive=False, debounce=DEBOUNCE_MS, step=STEP_MS):
+        async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS):
             # Compared by content, because the log or anything else may lie in the same directory.
-            if (found := await anyio.to_thread.run_sync(_contents, places)) != seen:
+            if (found := await _settled(places)) != seen:
                 seen = found
                 take_over(settings)
     except OSError as exc:
@@ -51,6 +51,17 @@ def take_over(settings: Settings) -> None:
         log.info("settings have changed", changed=changed)
     if waiting:
         log.warning("settings have changed that only the next start takes over", changed=waiting)
+
+
+async def _settled(places: tuple[Place, ...]) -> list[bytes | str]:
+    """What the files hold once they stay the same: one that is being written is empty for a moment."""
+    before = await anyio.to_thread.run_sync(_contents, places)
+    while True:
+        await anyio.sleep(SETTLE_SECONDS)
+        found = await anyio.to_thread.run_sync(_contents, places)
+        if found == before:
+            return found
+        before = found
 
 
 def _contents(places: tuple[Place, ...]) -> list[bytes | str]:
