@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, memory, operations
+from kernelmcp_guest import absent, blocking, comms, memory, operations, summaries
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -31,6 +31,7 @@ WARM_MODULES = (
 WARM_CELLS = (
     "1 + 1",
     "print('warm'); {'a': [1, 2]}",
+    "list(range(1000))",
     "1 / 0",
     "def f(:",
     "def outer():\n    def inner():\n        raise ValueError('warm')\n    inner()\nouter()",
@@ -45,6 +46,8 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
+    plain: Any = shell.display_formatter.formatters["text/plain"]
+    summaries.install(plain)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 
