@@ -46,8 +46,7 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
-    plain: Any = shell.display_formatter.formatters["text/plain"]
-    summaries.install(plain)
+    summaries.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 
