@@ -47,8 +47,7 @@ def _make_shell() -> GuestShell:
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
     shell.magics_manager.register_function(packages.pip, "line", "pip")  # IPython's own starts a process
-    plain: Any = shell.display_formatter.formatters["text/plain"]
-    summaries.install(plain)
+    summaries.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 

@@ -18,28 +18,29 @@ SHOWN = 10
 Printer = Callable[[Any, RepresentationPrinter, bool], None]
 
 
-def install(formatter: Any) -> None:
-    """Teach IPython's formatter of plain text."""
+def install(shell: Any) -> None:
+    """Teach the formatter of plain text."""
+    formatter = shell.display_formatter.formatters["text/plain"]
     for kind, brackets in ((list, "[]"), (tuple, "()"), (dict, "{}"), (set, "{}"), (frozenset, "{}")):
         usual: Any = formatter.lookup_by_type(kind)
-        formatter.for_type(kind, _printer(usual, brackets))
+        formatter.for_type(kind, _printer(usual, kind, brackets))
 
 
-def _printer(usual: Printer, brackets: str) -> Printer:
+def _printer(usual: Printer, kind: type, brackets: str) -> Printer:
     def show(value: Any, printer: RepresentationPrinter, cycle: bool) -> None:
         if cycle or len(value) <= MANY:
             usual(value, printer, cycle)
         else:
-            _summarise(value, printer, brackets)
+            _summarise(value, printer, kind, brackets)
 
     return show
 
 
-def _summarise(value: Any, printer: RepresentationPrinter, brackets: str) -> None:
-    is_dict = isinstance(value, dict)
+def _summarise(value: Any, printer: RepresentationPrinter, kind: type, brackets: str) -> None:
+    is_dict = kind is dict
     items: Any = value.items() if is_dict else value
     # A set has no order, so no last ones.
-    last: list[Any] = [] if isinstance(value, set | frozenset) else list(islice(reversed(items), SHOWN))[::-1]
+    last: list[Any] = [] if kind in (set, frozenset) else list(islice(reversed(items), SHOWN))[::-1]
     printer.begin_group(1, brackets[0])
     for item in islice(items, SHOWN):
         _show(item, printer, is_dict)
