@@ -22,7 +22,7 @@ export class Storage {
     this.quota = quota;
     /** @type {string[]} */
     this.counted = [];
-    /** @type {Set<string>} */
+    /** @type {Set<any>} nodes: what they are called is asked when it is told */
     this.changed = new Set();
     this.bytes = 0;
     this.files = 0;
@@ -43,7 +43,8 @@ export class Storage {
 
   /** The files that were made or changed since the last call, as paths in their mount. */
   takeChanged() {
-    const changed = [...this.changed];
+    if (!this.changed.size) return [];
+    const changed = [...this.changed].map((node) => path.relative(node.mount.opts.root, this.nodefs.realPath(node)));
     this.changed.clear();
     return changed;
   }
@@ -77,11 +78,19 @@ export class Storage {
       open(opened);
     };
     stream.write = (/** @type {any} */ to, /** @type {any} */ buffer, /** @type {any[]} */ ...[offset, length, at]) => {
-      const growth = length && this.#isCounted(to.node) ? at + length - fs.fstatSync(to.nfd).size : 0;
-      return this.#changing(to.node, growth, () => write(to, buffer, offset, length, at));
+      if (!length || !this.#isCounted(to.node)) return write(to, buffer, offset, length, at);
+      // Asking the system for each small write would cost more than the write.
+      to.sizeSeen ??= fs.fstatSync(to.nfd).size;
+      return this.#changing(to.node, at + length - to.sizeSeen, () => {
+        const count = write(to, buffer, offset, length, at);
+        to.sizeSeen = Math.max(to.sizeSeen, at + count);
+        return count;
+      });
     };
-    stream.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) =>
+    stream.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) => {
+      to.sizeSeen = undefined;
       this.#resizing(to.node, attributes, () => fs.fstatSync(to.nfd).size, () => setattr(to, attributes));
+    };
     const setNode = node.setattr;
     node.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) =>
       this.#resizing(to, attributes, () => this.#size(this.nodefs.realPath(to)), () => setNode(to, attributes));
@@ -119,7 +128,7 @@ export class Storage {
       const size = this.#isCounted(folder) && fs.existsSync(replaced) ? this.#size(replaced) : -1;
       rename(node, folder, name);
       if (size >= 0) this.#release(size, 1);
-      if (folder.mount.opts.noted) this.#notePath(path.relative(folder.mount.opts.root, replaced));
+      this.#note(node);
     };
   }
 
@@ -201,12 +210,6 @@ export class Storage {
 
   /** @param {any} node */
   #note(node) {
-    const { noted, root } = node.mount.opts;
-    if (noted) this.#notePath(path.relative(root, this.nodefs.realPath(node)));
-  }
-
-  /** @param {string} file */
-  #notePath(file) {
-    if (this.changed.size < MAX_CHANGED) this.changed.add(file);
+    if (node.mount.opts.noted && this.changed.size < MAX_CHANGED) this.changed.add(node);
   }
 }
