@@ -110,8 +110,8 @@ os.makedirs('/'.join(['d' * 100] * 20))
 
 LYING_CELL = """
 from kernelmcp_guest.bridge import send
-lies = ["../../session.json", "/etc/passwd", "link", "out", "out/x", "fifo", "", ".", "a\\0b", "\\ud800", 5, None, ["x"]]
-send("files", changed=lies + ["x" * 100_000] + [f"nothing{i}" for i in range(5000)])
+lies = ["../../session.json", "/etc/passwd", "link", "out", "out/x", "fifo", "", ".", "a\\0b", "\\ud800", 5, None]
+send("files", changed=lies + [["x"]] + ["x" * 100_000] + [f"nothing{i}" for i in range(5000)])
 send("files", changed="x"); send("files", changed={}); send("files")
 """
 
@@ -149,6 +149,11 @@ async def test_a_hostile_workspace_opens_nothing_else(connect: Connect, kernelsp
         # A guest may say what it likes about its files.
         done = await run(client, LYING_CELL)
         assert (done["success"], done["files_changed"]) == (True, [])
+
+        # Long names make no result that a client refuses.
+        long = "import os\nd = '/'.join(['é' * 100] * 12); os.makedirs(d)\nfor i in range(10): open(f'{d}/{i}', 'w').close()"
+        for tool, arguments in (("execute_code", {"code": long}), ("get_workspace_info", {})):
+            assert len((await client.call_tool(tool, arguments)).model_dump_json()) < 200_000
 
         # The quota, from both sides.
         done = await run(client, "f = open('big', 'wb', buffering=0)\nfor _ in range(5): f.write(bytes(1 << 20))")
