@@ -151,7 +151,7 @@ async def test_a_hostile_workspace_opens_nothing_else(connect: Connect, kernelsp
         assert (done["success"], done["files_changed"]) == (True, [])
 
         # Long names make no result that a client refuses.
-        long = "import os\nd = '/'.join(['é' * 100] * 12); os.makedirs(d)\nfor i in range(10): open(f'{d}/{i}', 'w').close()"
+        long = "import os\nd = '/'.join(['é' * 100] * 12); os.makedirs(d)\nfor i in range(20): open(f'{d}/{i}', 'w')"
         for tool, arguments in (("execute_code", {"code": long}), ("get_workspace_info", {})):
             assert len((await client.call_tool(tool, arguments)).model_dump_json()) < 200_000
 
