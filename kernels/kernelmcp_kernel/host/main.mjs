@@ -104,6 +104,7 @@ const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
 async function run(request, text) {
   currentId = request.id;
   interrupts.current = request.number;
+  storage?.begin();
   try {
     const pending = await handle.callPromising(text);
     if (pending) {

@@ -9,6 +9,7 @@ const [EACCES, EIO, ENOSPC, EROFS] = [2, 29, 51, 69]; // Emscripten's errno numb
 const O_ACCMODE = 3;
 const RECOUNT_MS = 1000; // the server writes files, too
 const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
+const RECHECK_MS = 1000;
 const MAX_CHANGED = 1000; // paths told for one cell
 
 /** @typedef {{root: string, counted?: boolean, readOnly?: boolean, noted?: boolean}} Options how a directory is mounted:
@@ -24,6 +25,7 @@ export class Storage {
     this.counted = [];
     /** @type {Set<any>} nodes: what they are called is asked when it is told */
     this.changed = new Set();
+    this.requests = 0;
     this.bytes = 0;
     this.files = 0;
     this.countedAt = -Infinity;
@@ -56,13 +58,22 @@ export class Storage {
       error.code === "ERR_ACCESS_DENIED" ? EACCES : (convertNodeCode(error) ?? EIO);
   }
 
-  /** Emscripten keeps what it has once found, but the server deletes and replaces files, too. */
+  /** A request begins: what was found before may have been deleted. */
+  begin() {
+    this.requests += 1;
+  }
+
+  /** Emscripten keeps what it has once found, but the server deletes files, too: each name is looked at again, once in a
+   * request and once a second. */
   #patchLookup() {
     const { FS } = this;
     const { lookupNode } = FS;
     FS.lookupNode = (/** @type {any} */ parent, /** @type {string} */ name) => {
       const node = lookupNode(parent, name);
       if (node.mount !== parent.mount || !this.#isCounted(node)) return node;
+      const now = this.requests + Math.floor(performance.now() / RECHECK_MS); // it only grows
+      if (node.seenAt === now) return node;
+      node.seenAt = now;
       const found = fs.lstatSync(this.nodefs.realPath(node), { throwIfNoEntry: false });
       if (found?.isDirectory() === FS.isDir(node.mode) && found?.isFile() === FS.isFile(node.mode)) return node;
       FS.destroyNode(node);
