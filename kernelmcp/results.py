@@ -24,6 +24,8 @@ MAX_RESULT_BYTES = 900_000
 MAX_IMAGES = 20
 MAX_LISTED_OUTPUTS = 100
 MAX_LINKS = 20
+# Paths and addresses of the files that a cell changed, in the structure and once more as links.
+MAX_CHANGED_CHARS = 50_000
 # The least that a stream gets of the budget, characters: its first and last lines.
 MIN_SHARE_CHARS = 100
 RESOURCE_LINKS_SINCE = "2025-06-18"
@@ -49,10 +51,7 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
     error = execution.error
     rich = list(outputs.rich_displays())
     infos = [_info(execution, number, display) for number, display in rich[:MAX_LISTED_OUTPUTS]]
-    changed: list[ChangedFile] = [
-        {"path": clean(file.path), "size": file.size, "uri": file_uri(execution.session_id, file.path)}
-        for file in execution.files_changed
-    ]
+    changed = _changed(execution)
     structured: ExecutionResult = {
         "session_id": execution.session_id,
         "session_created": execution.session_created,
@@ -238,6 +237,19 @@ def _links(infos: list[OutputInfo], truncated: dict[str, Truncation]) -> list[Co
         for info in infos[:MAX_LINKS]
     )
     return links
+
+
+def _changed(execution: Execution) -> list[ChangedFile]:
+    """As many as a result has room for: a path may have 4,000 bytes, and its URI thrice as many."""
+    found: list[ChangedFile] = []
+    room = MAX_CHANGED_CHARS
+    for file in execution.files_changed:
+        uri = file_uri(execution.session_id, file.path)
+        room -= len(file.path) + len(uri)
+        if room < 0:
+            break
+        found.append({"path": clean(file.path), "size": file.size, "uri": uri})
+    return found
 
 
 def file_uri(session_id: str, path: str) -> str:

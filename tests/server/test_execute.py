@@ -39,8 +39,8 @@ async def test_a_result_has_exactly_the_fields_of_the_contract(connect: Connect)
     async with connect() as client:
         assert set(await run(client, "1")) == {
             "session_id", "session_created", "execution_id", "execution_count", "status", "success", "exit_code",
-            "stdout", "stderr", "result", "error", "outputs", "outputs_dropped", "truncated", "state_lost",
-            "execution_time_ms", "queued_ms",
+            "stdout", "stderr", "result", "error", "outputs", "outputs_dropped", "files_changed", "truncated",
+            "state_lost", "execution_time_ms", "queued_ms",
         }  # fmt: skip
 
 

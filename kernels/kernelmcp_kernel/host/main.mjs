@@ -122,6 +122,7 @@ function mountPackages(packages) {
 async function run(request, text) {
   currentId = request.id;
   interrupts.current = request.number;
+  storage?.begin();
   try {
     const pending = await handle.callPromising(text);
     if (pending) {
