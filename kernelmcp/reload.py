@@ -28,11 +28,27 @@ async def keep_current(settings: Settings) -> None:
         return
     places = settings.sources.places
     seen = await anyio.to_thread.run_sync(_contents, places)
+    async with anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        tasks.start_soon(_set_at_the_end, stop)
+        await _watch(settings, places, seen, stop)
+        tasks.cancel_scope.cancel()
+
+
+async def _set_at_the_end(stop: anyio.Event) -> None:
+    """The watching thread can't be cancelled, and looks at this event only."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        stop.set()
+
+
+async def _watch(settings: Settings, places: tuple[Place, ...], seen: list[bytes | str], stop: anyio.Event) -> None:
     try:
         # The directories, not the files: a file that is replaced (an editor's save, a mounted secret) is another file.
         folders = {place.path.parent for place in places if place.path.parent.is_dir()}
         watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")  # not before the first cell
-        async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS):
+        async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS, stop_event=stop):
             # Compared by content, because the log or anything else may lie in the same directory.
             if (found := await _settled(places)) != seen:
                 seen = found

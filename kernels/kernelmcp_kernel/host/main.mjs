@@ -144,13 +144,24 @@ function fault(id, error) {
   try {
     pyodide.runPython("None");
   } catch {
-    process.stderr.write(`${String(error?.message ?? error).slice(-1000)}\n`);
+    const words = String(error?.message ?? error).trim();
+    // Without memory Python can't even make the text of its error.
+    if (words === "" || words.endsWith("MemoryError")) leave(EXIT_OUT_OF_MEMORY);
+    process.stderr.write(`${words.slice(-1000)}\n`);
     leave(EXIT_GUEST_FAULT);
   }
+  if (!hasMemory()) leave(EXIT_OUT_OF_MEMORY);
   const lines = String(error?.message ?? error).trim().split("\n");
   const content = { status: "error", ename: error?.type ?? "GuestFault", evalue: lines.at(-1), traceback: lines.slice(-20) };
-  if (!usable()) leave(EXIT_OUT_OF_MEMORY);
   emit(JSON.stringify({ type: "reply", id, content }));
+}
+
+function hasMemory() {
+  try {
+    return usable();
+  } catch {
+    return false;
+  }
 }
 
 /** Loading leaves 20 MB of garbage, which V8 would keep for long. Collecting it takes 50 ms: not while somebody waits. */
