@@ -23,6 +23,8 @@ PACKAGE = Path(__file__).resolve().parent
 RUNTIME = PACKAGE / "_runtime"
 HOST = PACKAGE / "host"
 
+_READABLE = (RUNTIME, HOST)
+
 _WASM_PAGE_BYTES = 64 * 1024
 
 # What Node's JavaScript heap may take, in MB: Pyodide's own objects and those that guest code makes.
@@ -94,25 +96,27 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
         "workspace": str(berth.workspace),
         "tmp": str(berth.tmp),
     }
-    readable = (RUNTIME, HOST, image, berth.path, packages_root() / "unpacked")
+    return [*_node(berth, image), str(HOST / "main.mjs"), json.dumps(mounts)]
+
+
+def _node(berth: Berth, *readable: Path) -> list[str]:
+    paths = (*_READABLE, packages_root() / "unpacked", *readable, berth.path)
     return [
         str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
-        *(f"--allow-fs-read={path}" for path in readable),
+        *(f"--allow-fs-read={path}" for path in paths),
         f"--allow-fs-write={berth.path}",
-        str(HOST / "main.mjs"),
-        json.dumps(mounts),
     ]
 
 
-def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
-    folders = (RUNTIME, HOST, packages_root() / "unpacked")
+def _policy(program: list[str], berth: Berth, readable: Path, descriptors: list[int]) -> Policy:
+    folders = (*_READABLE, packages_root() / "unpacked", readable)
     return Policy(
-        program=guest_program(berth, image, build_id),
+        program=program,
         descriptors=descriptors,
         environment={},
-        readable=[str(path) for path in (*folders, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
+        readable=[str(path) for path in (*folders, os.devnull, "/etc/ld.so.cache", *_libraries())],
         writable=[str(berth.path)],
         executable=[str(node_binary()), *_find(_LOADERS)],
         max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
@@ -144,8 +148,22 @@ def spawn_guest(berth: Berth, image: Path, build_id: str) -> Spawned:
     os.set_blocking(interrupts_theirs, False)
     theirs = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
     try:
-        pid = spawn(_policy(berth, image, build_id, theirs))
+        pid = spawn(_policy(guest_program(berth, image, build_id), berth, image, theirs))
     finally:
         for fd in set(theirs):
             os.close(fd)
     return Spawned(pid, requests, frames, interrupts, errors)
+
+
+def spawn_builder(berth: Berth, mounts: list[dict[str, str]], file: Path, build_id: str, errors: int) -> int:
+    """Start a confined process that makes a boot image with packages as `file`, in the berth; its process id.
+
+    It imports the packages, so it is as hostile as a guest. What goes wrong it writes to the descriptor `errors`.
+    """
+    inside = PACKAGE / "inside"
+    program = [*_node(berth, inside), str(HOST / "build.mjs"), str(RUNTIME), str(inside), str(file), build_id]
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return spawn(_policy([*program, json.dumps(mounts)], berth, inside, [null, null, errors]))
+    finally:
+        os.close(null)
