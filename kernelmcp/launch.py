@@ -13,7 +13,7 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
     """The variables of one kernel process; read there by kernelmcp_kernel/settings.py."""
     return {
         "KERNELMCP_BERTH": str(berth.path),
-        "KERNELMCP_HOME": str(settings.home),
+        "KERNELMCP_HOME": str(settings.home.absolute()),
         "KERNELMCP_PACKAGES": settings.config.packages.model_dump_json(),
         "KERNELMCP_MEMORY_MB": str(settings.policy.flavors[flavor].memory_mb),
         "JPY_PARENT_PID": str(os.getpid()),

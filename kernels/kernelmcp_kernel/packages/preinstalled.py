@@ -13,6 +13,7 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -32,6 +33,8 @@ from kernelmcp_kernel.settings import settings
 
 # After a failure no kernel tries again so soon: a start must not wait for the network each time.
 RETRY_SECONDS = 300.0
+# It takes ten; a package may also never come back from its import.
+BUILD_SECONDS = 120.0
 # An image larger than this did not come from honest packages.
 MAX_IMAGE_BYTES = 1 << 30
 
@@ -86,7 +89,10 @@ def _bake(image: Path, listing: Path) -> None:
 def _build(mounts: list[dict[str, str]], berth: PrivateBerth, file: Path, identity: str) -> None:
     with tempfile.TemporaryFile() as errors:
         pid = spawn_builder(berth, mounts, file, identity, errors.fileno())
+        killer = threading.Timer(BUILD_SECONDS, os.kill, (pid, signal.SIGKILL))
+        killer.start()
         _, status = os.waitpid(pid, 0)
+        killer.cancel()
         errors.seek(0)
         said = errors.read(20_000).decode("utf-8", "replace").strip()
     if status != 0:
