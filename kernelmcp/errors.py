@@ -3,7 +3,7 @@
     Exception
     +-- ServerError            base: has a code, a category, a severity and advice
         +-- CallerError        the caller's arguments or its quota; the text says what would do
-        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded
+        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, PermissionDenied
         +-- KernelError        a kernel could not do its work
         |   +-- KernelStartFailed, KernelDied
         +-- PackageFailed      a package cannot be installed; the kernel's error text says why and what to do
@@ -73,6 +73,11 @@ class ExecutionNotFound(CallerError):
 class ResourceLimitExceeded(CallerError):
     error_code = "RESOURCE_LIMIT_EXCEEDED"
     category = "limit"
+
+
+class PermissionDenied(CallerError):
+    error_code = "PERMISSION_DENIED"
+    category = "permission"
 
 
 class KernelError(ServerError):

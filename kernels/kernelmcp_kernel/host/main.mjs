@@ -1,17 +1,19 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":...}'
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import { StringDecoder } from "node:string_decoder";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
-import { loadRuntime, mount } from "./pyodide.mjs";
+import { loadRuntime } from "./pyodide.mjs";
+import { Storage } from "./storage.mjs";
 import { Streams } from "./streams.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
 const IDLE_MS = 200;
 const EXIT_BAD_IMAGE = 65; // EX_DATAERR; the kernel process rebuilds the image
 const EXIT_GUEST_FAULT = 70; // EX_SOFTWARE
+const EXIT_OUT_OF_MEMORY = 71;
 
 const settings = JSON.parse(process.argv[2]);
 
@@ -23,8 +25,13 @@ let currentId = "";
 
 const emitNow = (/** @type {string} */ text) => writeFrame(FRAMES, text);
 const streams = new Streams(emitNow);
-const emit = (/** @type {string} */ text) => {
+/** @type {Storage | undefined} */
+let storage;
+/** One frame, after all that happened before it: what was printed, which files were written. @param {string} text */
+const emit = (text) => {
   streams.flush();
+  const changed = storage?.takeChanged();
+  if (changed?.length) emitNow(JSON.stringify({ type: "files", id: currentId, content: { changed } }));
   emitNow(text);
 };
 const interrupts = new Interrupts(
@@ -69,18 +76,24 @@ function rawStream(name) {
 
 async function boot() {
   const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id));
-  mount(pyodide, settings.workspace, "/workspace");
-  mount(pyodide, settings.tmp, "/tmp");
+  storage = new Storage(pyodide, settings.quota);
+  storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
+  storage.mount("/tmp", { root: settings.tmp, counted: true });
+  for (const { name, path, mode } of settings.volumes)
+    storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
   pyodide.FS.chdir("/workspace");
   pyodide.setStdout(rawStream("stdout"));
   pyodide.setStderr(rawStream("stderr"));
   const guest = pyodide.pyimport("kernelmcp_guest");
   const nap = (/** @type {number} */ ms) => interrupts.nap(ms);
+  const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, leave);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
-  return { pyodide, handle: guest.handle, interrupt: guest.interrupt, addPackages: guest.add_packages };
+  const { handle, interrupt, usable } = guest;
+  const [setEnvironment, addPackages] = [guest.set_environment, guest.add_packages];
+  return { pyodide, handle, interrupt, usable, setEnvironment, addPackages };
 }
 
 /** @param {unknown} error @returns {never} */
@@ -89,14 +102,14 @@ function refuseImage(error) {
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
-const { pyodide, handle, interrupt, addPackages } = await boot().catch(refuseImage);
+const { pyodide, handle, interrupt, usable, setEnvironment, addPackages } = await boot().catch(refuseImage);
 
 /** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
  * @param {{folder: string, point: string}[]} packages */
 function mountPackages(packages) {
   for (const { folder, point } of packages) {
     try {
-      mount(pyodide, folder, point);
+      storage?.mount(point, { root: folder, readOnly: true });
     } catch (error) {
       // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
       process.stderr.write(`${point} was not mounted: ${error}\n`);
@@ -135,6 +148,7 @@ function fault(id, error) {
   }
   const lines = String(error?.message ?? error).trim().split("\n");
   const content = { status: "error", ename: error?.type ?? "GuestFault", evalue: lines.at(-1), traceback: lines.slice(-20) };
+  if (!usable()) leave(EXIT_OUT_OF_MEMORY);
   emit(JSON.stringify({ type: "reply", id, content }));
 }
 
@@ -157,6 +171,8 @@ readFrames(
       const { number, value, error } = request.content;
       if (error) takeHostCall(number)?.reject(new Error(error));
       else takeHostCall(number)?.resolve(JSON.stringify(value));
+    } else if (request.op === "set_environment") {
+      setEnvironment(JSON.stringify(request.content));
     } else {
       void run(request, text);
     }
