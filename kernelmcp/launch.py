@@ -16,7 +16,7 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
     policy = settings.policy
     found = {
         "KERNELMCP_BERTH": str(berth.path),
-        "KERNELMCP_HOME": str(settings.home),
+        "KERNELMCP_HOME": str(settings.home.absolute()),
         "KERNELMCP_PACKAGES": settings.config.packages.model_dump_json(),
         "KERNELMCP_MEMORY_MB": str(policy.flavors[flavor].memory_mb),
         "KERNELMCP_WORKSPACE_MB": str(policy.workspace_max_mb),

@@ -113,7 +113,7 @@ def settings() -> KernelSettings:
 def data_home() -> Path:
     """Where packages and images are kept: KERNELMCP_HOME, else where the platform keeps a user's data."""
     if named := os.environ.get("KERNELMCP_HOME"):
-        return Path(named)
+        return Path(named).absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "kernelmcp"
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kernelmcp"

@@ -38,7 +38,7 @@ class GuestSlot:
         self._requests = asyncio.Lock()
         self._interrupted_early = False
         self._image: BootImage = find_image()
-        self._mounts: dict[str, dict[str, str]] = {}
+        self._mounts = {package.point: package.mount() for package in self._image.packages}
         self.guest = self._start(early)
         self.lost: str | None = None
         """Why the state of an earlier guest is gone; whoever reports it sets it back to None."""

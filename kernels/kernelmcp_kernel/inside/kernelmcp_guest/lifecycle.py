@@ -56,14 +56,18 @@ def _request(op: str, **content: Any) -> Awaitable[None] | None:
     return operations.handle(json.dumps({"id": "warm", "op": op, "content": content}))
 
 
-async def build() -> None:
-    """Make the shell and warm it. Leaves no JavaScript object and no trace of the warming in the heap."""
+async def build(points: str) -> None:
+    """Make the shell and warm it, with the packages in these folders (a JSON list) imported.
+
+    Leaves no JavaScript object and no trace of the warming in the heap."""
     bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
     absent.install()
     blocking.install()
     comms.install()
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
         __import__(name)
+    packages.add_packages(points)
+    packages.import_all(points)
     shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     for cell in WARM_CELLS:
