@@ -23,8 +23,10 @@ from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.history import History, Search
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
+from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.relay import Cell, Relay, error_content
 from kernelmcp_kernel.runtime import Spawned
+from kernelmcp_kernel.settings import settings
 from kernelmcp_kernel.slot import GuestSlot
 from kernelmcp_kernel.stdin import read_line
 
@@ -68,7 +70,7 @@ class SandboxKernel(Kernel):
         self._berth = self.early_berth or open_berth()
         self._cell: Cell | None = None
         self._allow_stdin = False
-        self._calls = HostCalls({"input": self._input})
+        self._calls = HostCalls({"input": self._input, "fetch": Network(settings().network).fetch})
         self._loss: Content = {}
         self._closed = False
 
