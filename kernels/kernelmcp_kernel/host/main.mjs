@@ -2,6 +2,7 @@
 //   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import { StringDecoder } from "node:string_decoder";
+import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
@@ -42,6 +43,11 @@ function ask(id, text) {
   });
 }
 
+/** A host call of JavaScript's. @param {string} text @returns {Promise<string>} */
+function askNow(text) {
+  return currentId ? ask(currentId, text) : Promise.reject(new Error("a request is made only while a cell runs"));
+}
+
 /** @param {number} call @returns {Waiter | undefined} */
 function takeHostCall(call) {
   const waiter = hostCalls.get(call);
@@ -68,6 +74,7 @@ function rawStream(name) {
 }
 
 async function boot() {
+  globalThis.fetch = makeFetch(askNow);
   const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id));
   mount(pyodide, settings.workspace, "/workspace");
   mount(pyodide, settings.tmp, "/tmp");
@@ -95,6 +102,7 @@ const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
 async function run(request, text) {
   currentId = request.id;
   interrupts.current = request.number;
+  interrupts.again = false;
   try {
     const pending = await handle.callPromising(text);
     if (pending) {
@@ -135,7 +143,7 @@ readFrames(
     const request = JSON.parse(text);
     if (request.op === "interrupt") {
       if (!interrupts.take()) return;
-      interrupt();
+      interrupts.again = !interrupt() && hostCalls.size > 0;
       for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
     } else if (request.op === "result") {
       const { number, value, error } = request.content;

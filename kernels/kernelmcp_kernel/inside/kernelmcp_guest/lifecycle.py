@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, operations
+from kernelmcp_guest import absent, blocking, comms, network, operations
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -58,6 +58,7 @@ async def build() -> None:
     absent.install()
     blocking.install()
     comms.install()
+    network.install()
     for name in WARM_MODULES.split():
         __import__(name)
     shell = _make_shell()
@@ -99,6 +100,7 @@ def attach(
     """Connect a restored shell to its host."""
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
     bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
+    network.attach()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, operations.on_interrupt_signal)
