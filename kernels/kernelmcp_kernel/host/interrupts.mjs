@@ -18,7 +18,6 @@ export class Interrupts {
     this.current = 0; // the request that runs; 0: none
     this.wanted = 0; // the newest request that an interrupt was sent for
     this.polledAt = 0;
-    this.again = false; // an interrupt that was taken while the guest waited is to be raised in its code
     this.stuckAt = Infinity; // when to say that an interrupt has not got through
     this.bytes = Buffer.alloc(256);
     this.naps = new Int32Array(new SharedArrayBuffer(4));
@@ -41,10 +40,6 @@ export class Interrupts {
   /** For Pyodide's setInterruptBuffer: looks like a byte array to CPython's signal check. */
   buffer() {
     const poll = () => {
-      if (this.again) {
-        this.again = false;
-        return SIGINT;
-      }
       const now = performance.now();
       if (now - this.polledAt < POLL_MS) return 0;
       this.polledAt = now;

@@ -102,7 +102,6 @@ const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
 async function run(request, text) {
   currentId = request.id;
   interrupts.current = request.number;
-  interrupts.again = false;
   try {
     const pending = await handle.callPromising(text);
     if (pending) {
@@ -143,7 +142,7 @@ readFrames(
     const request = JSON.parse(text);
     if (request.op === "interrupt") {
       if (!interrupts.take()) return;
-      interrupts.again = !interrupt() && hostCalls.size > 0;
+      interrupt();
       for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
     } else if (request.op === "result") {
       const { number, value, error } = request.content;

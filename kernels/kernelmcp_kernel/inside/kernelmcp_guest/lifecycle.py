@@ -100,7 +100,6 @@ def attach(
     """Connect a restored shell to its host."""
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
     bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
-    network.attach()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, operations.on_interrupt_signal)

@@ -12,6 +12,9 @@ import base64
 import http.client
 import io
 import json
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 from kernelmcp_guest import blocking
@@ -40,7 +43,7 @@ def fetch(
 
 
 class _HostSocket:
-    """What http.client takes for a socket: it collects a request, and has the answer when it is read."""
+    """What http.client takes for a socket: it collects a request and gives the answer to read."""
 
     def __init__(self, scheme: str, connection: http.client.HTTPConnection) -> None:
         host = f"[{connection.host}]" if ":" in connection.host else connection.host
@@ -51,7 +54,8 @@ class _HostSocket:
     def sendall(self, data: Any) -> None:
         self._sent += data
 
-    def makefile(self, mode: str) -> io.BytesIO:
+    def ask(self) -> None:
+        """The request is whole: make it."""
         head, _, body = bytes(self._sent).partition(b"\r\n\r\n")
         self._sent.clear()
         line, *rest = head.decode("latin-1").split("\r\n")
@@ -59,7 +63,13 @@ class _HostSocket:
         headers = [(name, value.strip()) for name, _, value in (text.partition(":") for text in rest)]
         url = target if target.startswith(("http://", "https://")) else self._origin + target
         timeout = self._timeout if isinstance(self._timeout, int | float) else None
-        return io.BytesIO(_as_bytes(fetch(method, url, headers, body, follow=False, timeout=timeout), method))
+        answer = fetch(method, url, headers, body, follow=False, timeout=timeout)
+        self._answer = io.BytesIO(_as_bytes(answer, method))
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        if self._sent:  # a body that came after the headers, in pieces
+            self.ask()
+        return self._answer
 
     def setsockopt(self, *args: object) -> None:
         """There is no socket to set an option of."""
@@ -91,6 +101,8 @@ def _send_whole(
     connection: http.client.HTTPConnection, message_body: Any = None, encode_chunked: bool = False
 ) -> None:
     _send_output(connection, message_body, encode_chunked=False)  # the kernel process frames the body
+    if message_body is not None or connection._method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+        connection.sock.ask()
 
 
 class XMLHttpRequest:
@@ -137,16 +149,37 @@ class XMLHttpRequest:
         return ", ".join(found) or None
 
 
+class _PyodideHttp:
+    """Gives Pyodide's modules the class that they look for in browsers. They cannot be imported before: they hold
+    JavaScript objects, which the boot image must not."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name not in ("pyodide.http", "pyodide.http.pyxhr"):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WithRequests(spec.loader)
+        return spec
+
+
+class _WithRequests:
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        vars(module)["XMLHttpRequest"] = XMLHttpRequest
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
 def install() -> None:
-    """Patch http.client (for the boot image)."""
+    """Patch what is there, and what will be imported (for the boot image)."""
     http.client.HTTPConnection.connect = _connect
     http.client.HTTPSConnection.connect = _connect_tls
     http.client.HTTPConnection._send_output = _send_whole
-
-
-def attach() -> None:
-    """Give JavaScript's global object the class that pyodide.http looks for there."""
-    import js  # pyright: ignore[reportMissingImports]
-    from pyodide.ffi import create_proxy
-
-    js.XMLHttpRequest = create_proxy(XMLHttpRequest)
+    sys.meta_path.insert(0, _PyodideHttp())

@@ -53,20 +53,16 @@ def on_stuck_signal(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
 
 
-def interrupt() -> bool:
-    """Interrupt a cell that waits: for the event loop, for a host call, or inside run_until_complete.
-
-    False when nothing here knows what it waits for: `run_sync` of a promise, as urllib3 uses it. The signal is for that.
-    """
+def interrupt() -> None:
+    """Interrupt a cell that waits: for the event loop, for a host call, or inside run_until_complete."""
     if not running.active:
-        return True
+        return
     GuestShell.instance().interrupted = True
     if blocking.waits:
         for wait in list(blocking.waits):
             wait.interrupt()
     elif running.task is not None:
         running.task.cancel()
-    return bool(blocking.waits or running.task is not None)
 
 
 def execute(
