@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import kernelmcp
-from kernelmcp.config import Settings, load
+from kernelmcp.config import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.sources import load
 
 EXIT_CONFIGURATION = 2
 COMMANDS = ("serve", "demo", "doctor", "install")
@@ -39,8 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--transport", choices=["stdio", "http", "sse"], default="stdio")
     serve.add_argument("--host", help="for http and sse")
     serve.add_argument("--port", type=int, help="for http and sse")
-    serve.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml")
-    serve.add_argument("--policy", type=Path, metavar="FILE", help="policy.toml")
+    _add_files(serve)
     serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     doctor = commands.add_parser("doctor", help="what is installed, which isolation layers are active")
+    _add_files(doctor)
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(run=_doctor)
 
@@ -58,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--dry-run", action="store_true", help="print what would be written")
     install.set_defaults(run=_install)
     return parser
+
+
+def _add_files(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml")
+    command.add_argument("--policy", type=Path, metavar="FILE", help="policy.toml")
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
@@ -90,7 +96,7 @@ def _demo(parsed: argparse.Namespace) -> int:
 def _doctor(parsed: argparse.Namespace) -> int:
     from kernelmcp import doctor
 
-    return int(doctor.main(["--json"] if parsed.json else []))
+    return doctor.main(parsed.config, parsed.policy, as_json=parsed.json)
 
 
 def _install(parsed: argparse.Namespace) -> int:
