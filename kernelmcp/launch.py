@@ -3,6 +3,7 @@
 Above: pool. Below: config, home. A kernel that is not ours ignores them.
 """
 
+import json
 import os
 
 from kernelmcp.config import Flavor, Settings
@@ -14,5 +15,16 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
     return {
         "KERNELMCP_BERTH": str(berth.path),
         "KERNELMCP_MEMORY_MB": str(settings.policy.flavors[flavor].memory_mb),
+        "KERNELMCP_NETWORK": _network(settings),
         "JPY_PARENT_PID": str(os.getpid()),
     }
+
+
+def _network(settings: Settings) -> str:
+    """[network] as JSON. Variables in secrets stay names: the kernel process has the same environment."""
+    network = settings.config.network
+    headers = {
+        host: {name: value.get_secret_value() for name, value in pairs.items()}
+        for host, pairs in network.headers.items()
+    }
+    return json.dumps({**network.model_dump(exclude={"headers"}), "headers": headers})

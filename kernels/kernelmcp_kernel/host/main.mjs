@@ -74,7 +74,6 @@ function rawStream(name) {
 }
 
 async function boot() {
-  globalThis.fetch = makeFetch(askNow);
   const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id));
   mount(pyodide, settings.workspace, "/workspace");
   mount(pyodide, settings.tmp, "/tmp");
@@ -111,9 +110,12 @@ async function run(request, text) {
   } catch (error) {
     fault(request.id, error);
   } finally {
-    interrupts.current = 0;
-    currentId = "";
     streams.flush();
+    if (interrupts.current === request.number) {
+      // else the next request is here already: a coroutine's reply goes up some turns before we hear of its end
+      interrupts.current = 0;
+      currentId = "";
+    }
   }
 }
 
@@ -136,6 +138,7 @@ function collectGarbage() {
   setTimeout(() => (interrupts.current ? collectGarbage() : globalThis.gc?.()), IDLE_MS).unref();
 }
 
+globalThis.fetch = makeFetch(askNow);
 readFrames(
   REQUESTS,
   (text) => {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from kernelmcp_kernel.hostcalls import HostCallError
 from kernelmcp_kernel.relay import Cell
@@ -34,7 +34,8 @@ class Network:
         """Make one request for the guest. Raises HostCallError with what to do about it."""
         if not self._settings.allow_hosts:
             raise HostCallError(NO_NETWORK)
-        if self._calls is None:
+        calls = self._calls
+        if calls is None:
             module = await asyncio.to_thread(import_module, "kernelmcp_kernel.network.calls")  # takes 150 ms
-            self._calls = self._calls or module.Calls(self._settings)
-        return await self._calls.fetch(arguments)
+            calls = self._calls = self._calls or cast("Calls", module.Calls(self._settings))
+        return await calls.fetch(arguments)

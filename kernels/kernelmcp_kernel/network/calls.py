@@ -73,9 +73,7 @@ class Calls:
             raise HostCallError(f"{request.url.authority} encoded its answer in a way that was not asked for")
         redact = self._credentials.redact
         pairs = [(redact(name), redact(value)) for name, value in response.headers]
-        return Response(
-            response.status, self._credentials.redact_text(response.reason), pairs, redact(response.body)
-        )
+        return Response(response.status, self._credentials.redact_text(response.reason), pairs, redact(response.body))
 
 
 def _as_json(response: Response, url: Url, redirected: bool) -> dict[str, Any]:

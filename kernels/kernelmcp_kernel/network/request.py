@@ -1,7 +1,8 @@
 """What a guest may ask for: the request of a host call, checked and taken apart once.
 
-Every part comes from the guest and is hostile. The URL is matched against a grammar stricter than any parser's, and what
-is matched is what is connected to: no second parser can read another host in it. Above: `calls`. Below: `addresses`.
+Every part comes from the guest and is hostile. The URL is matched against a grammar stricter than any parser's, and
+what is matched is what is connected to: no second parser can read another host in it. Above: `calls`. Below:
+`addresses`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
 # Those of one connection rather than of a request, those that frame a message, and what the kernel process negotiates.
 _NOT_THE_GUESTS = frozenset(
-    "accept-encoding connection content-length expect host http2-settings keep-alive proxy-authenticate"
-    " proxy-authorization proxy-connection te trailer transfer-encoding upgrade via".split()
-)
+    {
+        "accept-encoding", "connection", "content-length", "expect", "host", "http2-settings", "keep-alive",
+        "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding",
+        "upgrade", "via",
+    }
+)  # fmt: skip
 _SECRET = frozenset({"authorization", "cookie"})
 _METHODS_REFUSED = frozenset({"CONNECT", "TRACE", "TRACK"})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpcore2
 
@@ -50,11 +50,12 @@ class Response:
     body: bytes
 
 
-class _CheckedBackend(httpcore2.AnyIOBackend):
+class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     """Looks a name up, checks every address, and connects to one that is permitted."""
 
     def __init__(self, allowed: AllowList) -> None:
         self._allowed = allowed
+        self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
         # Its own threads: look-ups that a name server delays must not hold up anything else.
         self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, "kernelmcp-dns")
 
@@ -69,7 +70,7 @@ class _CheckedBackend(httpcore2.AnyIOBackend):
         failure: Exception = httpcore2.ConnectError("no address")
         for address in (await self._permitted(host, port))[:_MAX_ADDRESSES]:
             try:
-                return await super().connect_tcp(str(address), port, _CONNECT_SECONDS, None, socket_options)
+                return await self._network.connect_tcp(str(address), port, _CONNECT_SECONDS, None, socket_options)
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
         raise failure
@@ -145,7 +146,7 @@ class Transport:
             headers = [pair for pair in headers if pair[0] != b"content-encoding"]
         if method != "HEAD":
             headers = [pair for pair in headers if pair[0] != b"content-length"]
-        reason = bytes(response.extensions.get("reason_phrase", b"")).decode("ascii", "replace")
+        reason = cast(bytes, response.extensions.get("reason_phrase", b"")).decode("ascii", "replace")
         return Response(response.status, "".join(c for c in reason if " " <= c <= "~"), headers, bytes(body.data))
 
 

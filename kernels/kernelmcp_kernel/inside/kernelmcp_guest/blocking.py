@@ -1,4 +1,4 @@
-"""The calls that block: `time.sleep`, `input`, `getpass`, `loop.run_until_complete`, `run_sync`. All can be interrupted.
+"""The calls that block: `time.sleep`, `input`, `getpass`, `run_until_complete`, `run_sync`. All can be interrupted.
 
 With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and `run_until_complete` do, and
 the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does everywhere, in naps that notice an

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, network, operations
+from kernelmcp_guest import absent, blocking, comms, network, operations, xhr
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -59,6 +59,7 @@ async def build() -> None:
     blocking.install()
     comms.install()
     network.install()
+    xhr.install()
     for name in WARM_MODULES.split():
         __import__(name)
     shell = _make_shell()

@@ -1,8 +1,8 @@
-"""HTTP of the guest: `http.client` (so `urllib.request` and what builds on it) and `XMLHttpRequest` (so
-`pyodide.http.open_url`) ask the kernel process.
+"""HTTP of the guest, made by the kernel process: `fetch`, and with it `http.client`, so `urllib.request` and what
+builds on that.
 
 What speaks JavaScript's `fetch` (pyodide.http.pyfetch, urllib3 and so requests) needs nothing here: host/fetch.mjs
-makes that a host call, too. Above: `lifecycle`. Below: `blocking`.
+makes that a host call, too. Above: `xhr`, `lifecycle`. Below: `blocking`.
 """
 
 # http.client is patched in places that its type stubs do not know.
@@ -11,15 +11,11 @@ makes that a host call, too. Above: `lifecycle`. Below: `blocking`.
 import base64
 import http.client
 import io
-import json
-import sys
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 from typing import Any
 
 from kernelmcp_guest import blocking
 
-_send_output = http.client.HTTPConnection._send_output
+_send_output: Any = vars(http.client.HTTPConnection)["_send_output"]
 
 
 def fetch(
@@ -97,89 +93,14 @@ def _connect_tls(connection: http.client.HTTPSConnection) -> None:
     connection.sock = _HostSocket("https", connection)
 
 
-def _send_whole(
-    connection: http.client.HTTPConnection, message_body: Any = None, encode_chunked: bool = False
-) -> None:
+def _send_whole(connection: http.client.HTTPConnection, message_body: Any = None, encode_chunked: bool = False) -> None:
     _send_output(connection, message_body, encode_chunked=False)  # the kernel process frames the body
     if message_body is not None or connection._method in ("GET", "HEAD", "DELETE", "OPTIONS"):
         connection.sock.ask()
 
 
-class XMLHttpRequest:
-    """The part of the browser's class that pyodide.http uses, and synchronous only."""
-
-    status, statusText, responseURL = 0, "", ""
-    responseType, timeout, withCredentials = "", 0, False
-    response: Any = None
-
-    @classmethod
-    def new(cls) -> "XMLHttpRequest":
-        return cls()
-
-    def open(
-        self, method: str, url: str, is_async: bool = True, user: str | None = None, password: str | None = None
-    ) -> None:
-        if is_async:
-            raise NotImplementedError("use fetch (pyodide.http.pyfetch) for requests that do not block")
-        self._method, self._url, self._headers = method, url, list[tuple[str, str]]()
-        if user is not None:
-            pair = base64.b64encode(f"{user}:{password or ''}".encode()).decode("ascii")
-            self._headers.append(("Authorization", f"Basic {pair}"))
-
-    def overrideMimeType(self, mime: str) -> None:  # noqa: N802  # JavaScript's name
-        """Bodies are UTF-8 here, or bytes."""
-
-    def setRequestHeader(self, name: str, value: str) -> None:  # noqa: N802
-        self._headers.append((name, value))
-
-    def send(self, body: str | bytes | None = None) -> None:
-        raw = body.encode() if isinstance(body, str) else bytes(body or b"")
-        answer = fetch(self._method, self._url, self._headers, raw, timeout=self.timeout / 1000 or None)
-        self.status, self.statusText, self.responseURL = answer["status"], answer["reason"], answer["url"]
-        self._answered = answer["headers"]
-        self.responseText = answer["body"].decode("utf-8", "replace")
-        kinds = {"arraybuffer": lambda: answer["body"], "json": lambda: json.loads(answer["body"])}
-        self.response = kinds.get(self.responseType, lambda: self.responseText)()
-
-    def getAllResponseHeaders(self) -> str:  # noqa: N802
-        return "".join(f"{name}: {value}\r\n" for name, value in self._answered)
-
-    def getResponseHeader(self, name: str) -> str | None:  # noqa: N802
-        found = [value for key, value in self._answered if key == name.lower()]
-        return ", ".join(found) or None
-
-
-class _PyodideHttp:
-    """Gives Pyodide's modules the class that they look for in browsers. They cannot be imported before: they hold
-    JavaScript objects, which the boot image must not."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name not in ("pyodide.http", "pyodide.http.pyxhr"):
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _WithRequests(spec.loader)
-        return spec
-
-
-class _WithRequests:
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        vars(module)["XMLHttpRequest"] = XMLHttpRequest
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
 def install() -> None:
-    """Patch what is there, and what will be imported (for the boot image)."""
+    """Patch http.client (for the boot image)."""
     http.client.HTTPConnection.connect = _connect
     http.client.HTTPSConnection.connect = _connect_tls
     http.client.HTTPConnection._send_output = _send_whole
-    sys.meta_path.insert(0, _PyodideHttp())
