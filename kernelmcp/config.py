@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from kernelmcp.hosts import check_headers, check_host
 
@@ -102,14 +102,14 @@ class NetworkSection(Section):
     def _check_hosts(cls, hosts: list[str]) -> list[str]:
         return [check_host(host) for host in hosts]
 
-    @model_validator(mode="after")
-    def _check_headers(self) -> "NetworkSection":
-        for host, headers in self.headers.items():
-            check_host(host)
-            if host.startswith("*"):
-                raise ValueError(f"headers: {host!r} is no single host: a secret goes to a host that is named")
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, hosts: dict[str, dict[str, SecretStr]]) -> dict[str, dict[str, SecretStr]]:
+        for host, headers in hosts.items():
+            if check_host(host).startswith("*"):
+                raise ValueError(f"{host!r} is no single host: a secret goes to a host that is named")
             check_headers(host, {name: value.get_secret_value() for name, value in headers.items()}, os.environ)
-        return self
+        return hosts
 
 
 class LoggingSection(Section):

@@ -37,9 +37,9 @@ def check_headers(host: str, headers: Mapping[str, str], environ: Mapping[str, s
     """Raises ValueError, which never holds a value."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or name.lower() in _FRAMING:
-            raise ValueError(f"headers: {name!r} of {host} is not a header that can be set")
+            raise ValueError(f"{name!r} of {host} is not a header that can be set")
         if _CONTROL.search(value):
-            raise ValueError(f"headers: the value of {name} of {host} has characters that no header may have")
+            raise ValueError(f"the value of {name} of {host} has characters that no header may have")
         for variable in _VARIABLE.findall(value):
             if variable not in environ:
-                raise ValueError(f"headers: {name} of {host} names the environment variable {variable}: it is not set")
+                raise ValueError(f"{name} of {host} names the environment variable {variable}: it is not set")

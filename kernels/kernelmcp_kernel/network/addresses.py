@@ -23,6 +23,7 @@ _HOST_AND_PORT = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5}))?")
 
 # Special addresses that `is_global` takes for ordinary ones, in some version of Python at least.
 _NOT_PUBLIC = (
+    IPv4Network("192.0.0.0/24"),  # protocols' own; Oracle's metadata service
     IPv4Network("168.63.129.16/32"),  # Azure's metadata and name service
     IPv4Network("192.88.99.0/24"),  # 6to4 relays
 )

@@ -10,7 +10,9 @@ import json
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
+
+from pyodide.ffi import JsException
 
 from kernelmcp_guest.network import fetch
 
@@ -68,7 +70,7 @@ class _PyodideHttp:
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _WithRequests(spec.loader)
+            spec.loader = cast(Any, _WithRequests(spec.loader))
         return spec
 
 
@@ -81,7 +83,7 @@ class _WithRequests:
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        vars(module)["XMLHttpRequest"] = XMLHttpRequest
+        vars(module).update(XMLHttpRequest=XMLHttpRequest, JsException=JsException)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
