@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
 import threading
 import zlib
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     site: Site
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """Quiet."""
 
     def handle_request(self) -> None:
@@ -55,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         getattr(self, f"page_{parts.path.strip('/')}", self.page_echo)(parse_qs(parts.query))
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = handle_request
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = handle_request  # noqa: N815
 
     def answer(self, body: bytes, status: int = 200, reason: str | None = None, **headers: str) -> None:
         self.send_response(status, reason)
@@ -125,11 +126,13 @@ def _gzip(block: bytes, times: int) -> bytes:
 
 
 @contextmanager
-def running_site() -> Iterator[Site]:
+def running_site(tls: ssl.SSLContext | None = None) -> Iterator[Site]:
     """A site on a port of its own, until the block ends."""
     handler = type("Handler", (_Handler,), {})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     site = handler.site = Site(server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

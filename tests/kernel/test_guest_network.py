@@ -1,4 +1,4 @@
-"""HTTP as guest code writes it: every usual way goes through the kernel process, waits, fails in words, is interrupted."""
+"""HTTP as guest code writes it: every usual way goes through the kernel process, fails in words, can be interrupted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

@@ -6,7 +6,10 @@ import asyncio
 import base64
 import json
 import socket
+import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,6 +227,47 @@ def test_redirects_in_a_circle_end(site: Site) -> None:
     assert "redirects" in text
 
 
+def make_certificate(folder: Path, name: str) -> Path:
+    """A certificate that signs itself, and its key, in one file."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    start = datetime.now(UTC) - timedelta(days=1)
+    made = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=9))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    key_format = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    file = folder / f"{name}.pem"
+    file.write_bytes(key.private_bytes(encoding, *key_format) + made.public_bytes(encoding))
+    return file
+
+
+def test_certificates_are_checked_against_the_name_and_not_the_address(
+    tmp_path: Path, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names["good.test"] = names["other.test"] = ["127.0.0.1"]
+    file = make_certificate(tmp_path, "good.test")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(file)
+    with running_site(tls) as site:
+        good, other = (f"https://{name}.test:{site.port}/echo" for name in ("good", "other"))
+        settings = allowing(site, f"good.test:{site.port}", f"other.test:{site.port}")
+        assert "certificate verify failed" in refusal(settings, good)
+        monkeypatch.setenv("SSL_CERT_FILE", str(file))
+        assert answer(settings, good)["status"] == 200
+        assert "certificate verify failed" in refusal(settings, other)
+        assert [seen.header("host") for seen in site.arrived] == [[f"good.test:{site.port}"]]
+
+
 # -- what is sent
 
 
@@ -246,9 +290,9 @@ def test_a_request_that_could_be_read_as_another_is_not_sent(site: Site, argumen
 
 def test_headers_of_the_connection_are_not_the_guests(site: Site) -> None:
     theirs = {
-        "Host": "evil.test", "Connection": "X-Kept", "Transfer-Encoding": "chunked", "Content-Length": "500", "TE": "gzip",
-        "Upgrade": "h2c", "HTTP2-Settings": "AAA", "Keep-Alive": "1", "Proxy-Authorization": "x", "Expect": "100-continue",
-        "Accept-Encoding": "br", "X-Kept": "yes",
+        "Host": "evil.test", "Connection": "X-Kept", "Transfer-Encoding": "chunked", "Content-Length": "500",
+        "TE": "gzip", "Upgrade": "h2c", "HTTP2-Settings": "AAA", "Keep-Alive": "1", "Proxy-Authorization": "x",
+        "Expect": "100-continue", "Accept-Encoding": "br", "X-Kept": "yes",
     }  # fmt: skip
     answer(allowing(site), site.url("/"), method="POST", body="eA==", headers=[list(pair) for pair in theirs.items()])
     seen = {name.lower(): value for name, value in site.arrived[-1].headers}

@@ -32,7 +32,7 @@ async def test_a_session_reaches_what_the_settings_allow_and_nothing_else(connec
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             """Quiet."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as site:
