@@ -82,9 +82,10 @@ async function boot() {
   pyodide.setStderr(rawStream("stderr"));
   const guest = pyodide.pyimport("kernelmcp_guest");
   const nap = (/** @type {number} */ ms) => interrupts.nap(ms);
+  const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, leave);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
   return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
 }
