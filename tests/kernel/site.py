@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import ssl
 import threading
 import zlib
@@ -84,6 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
     def page_gzip(self, query: dict[str, list[str]]) -> None:
         self.answer(_gzip(b"unpacked", 1), Content_Encoding="gzip")
 
+    def page_half(self, query: dict[str, list[str]]) -> None:
+        self.answer(_gzip(b"unpacked", 1)[:-6], Content_Encoding="gzip")
+
     def page_bomb(self, query: dict[str, list[str]]) -> None:
         self.answer(_gzip(b"\0" * 1_000_000, 200), Content_Encoding="gzip")
 
@@ -126,10 +130,11 @@ def _gzip(block: bytes, times: int) -> bytes:
 
 
 @contextmanager
-def running_site(tls: ssl.SSLContext | None = None) -> Iterator[Site]:
+def running_site(tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> Iterator[Site]:
     """A site on a port of its own, until the block ends."""
     handler = type("Handler", (_Handler,), {})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = type("Server", (ThreadingHTTPServer,), {"address_family": family})((address, 0), handler)
     server.daemon_threads = True
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from .conftest import running_kernel
-from .driver import DEADLINE, Kernel
+from .driver import DEADLINE, Kernel, wait_until
 from .site import Site, running_site
-from .test_hostile_frames import FLOOD
 
 SECRET = "tk-c0ffee5fe1+/42"
 PURE = ["--only-binary=:all:", "--platform=any", "--python-version=3.14", "--implementation=py", "--no-deps"]
@@ -72,6 +71,7 @@ def test_a_request_that_waits_is_interrupted_and_given_up(kernel: Kernel, site: 
     ran = kernel.interrupt_once_it_prints(f"kept = 1\nprint('now', flush=True)\n{code.format(path='/silent')}")
     assert (ran.error.partition(":")[0], ran.state_lost) == ("KeyboardInterrupt", False)
     assert kernel.run("kept").result == "1"
+    assert site.ended.wait(DEADLINE), "the connection is still there"
 
 
 def test_the_rest_of_the_libraries_works_too(kernel: Kernel, site: Site) -> None:
@@ -100,15 +100,22 @@ def test_the_guest_uses_a_secret_that_it_never_sees(kernel: Kernel, site: Site) 
     assert SECRET not in ran.text()
 
 
-def test_a_flood_of_forged_requests_leaves_the_kernel_small_and_usable(kernel: Kernel, site: Site) -> None:
+def test_a_flood_of_forged_requests_leaves_the_kernel_small_and_the_site_in_peace(kernel: Kernel, site: Site) -> None:
     before = len(site.arrived)
-    kernel.run(
-        f"{FLOOD}\ncall = {{'call': 'fetch', 'url': site + '/echo', 'headers': []}}\n"
-        "for _ in range(10): write(frames('call', 1000, number=1, arguments=call))"
+    flood = kernel.send(
+        "from kernelmcp_guest.bridge import bridge, request_id\n"
+        "call = {'call': 'fetch', 'url': site + '/silent', 'headers': []}\n"
+        "content = {'number': 1, 'arguments': call}\n"
+        "frame = json.dumps({'type': 'call', 'id': request_id.get(), 'content': content})\n"
+        "for _ in range(10_000): bridge.emit(frame)\n"
+        "await asyncio.sleep(600)"
     )
-    assert kernel.run("1 + 1").result == "2"
+    assert wait_until(lambda: len(site.arrived) == before + 4)
     assert kernel.process.memory_info().rss < 300e6
-    assert len(site.arrived) - before <= 32  # calls of one cell that are taken at a time
+    kernel.interrupt()
+    assert kernel.finish(flood).error.startswith("KeyboardInterrupt")
+    assert len(site.arrived) == before + 4
+    assert kernel.run("1 + 1").result == "2"
 
 
 def test_a_request_ends_with_its_cell(kernel: Kernel, site: Site) -> None:

@@ -115,6 +115,16 @@ def test_redirects_are_followed_and_the_method_changes_as_in_browsers(site: Site
     assert (manual["status"], dict(manual["headers"])["location"]) == (302, "/end")
 
 
+def test_ipv6_works_in_brackets() -> None:
+    try:
+        with running_site(address="::1") as site:
+            settings = NetworkSettings(allow_hosts=[f"[::1]:{site.port}"])
+            assert answer(settings, site.url("/end", "[0:0::1]"))["url"] == site.url("/end", "[::1]")
+            assert site.arrived[-1].header("host") == [f"[::1]:{site.port}"]
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+
 # -- where to
 
 
@@ -214,6 +224,7 @@ def test_no_way_of_writing_a_url_reaches_another_host_or_gets_past_the_list(site
     [
         "http://169.254.169.254/latest/meta-data/", "http://localhost:{port}/", "http://[::1]:{port}/", "//evil.test/",
         "file:///etc/passwd", "http://2130706433:{port}/", "http://user@127.0.0.1:{port}/", "javascript:alert(1)",
+        "http://[evil/", "http:%5C%5Cevil.test/",
     ],
 )  # fmt: skip
 def test_a_redirect_is_checked_like_a_request(site: Site, location: str) -> None:
@@ -313,7 +324,7 @@ def test_an_answer_over_the_limit_is_cut_off(site: Site, page: str) -> None:
     assert "max_response_mb" in refusal(allowing(site, max_response_mb=1), site.url(page))
 
 
-@pytest.mark.parametrize("page", ["/headers", "/smuggle", "/nonsense"])
+@pytest.mark.parametrize("page", ["/headers", "/smuggle", "/nonsense", "/half"])
 def test_an_answer_that_breaks_the_protocol_is_an_error(site: Site, page: str) -> None:
     assert "evil" not in refusal(allowing(site), site.url(page))
 

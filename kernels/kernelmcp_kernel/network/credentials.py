@@ -68,9 +68,9 @@ def _expand(name: str, value: str, environ: Mapping[str, str]) -> str:
     def variable(found: re.Match[str]) -> str:
         if found[1] not in environ:
             raise ValueError(f"the environment variable {found[1]}, which [network.headers] names, is not set")
-        return environ[found[1]].strip()
+        return environ[found[1]].strip()  # a file's last line break is often in it
 
-    expanded = _VARIABLE.sub(variable, value)
+    expanded = _VARIABLE.sub(variable, value).strip()
     if not _VALUE.fullmatch(expanded):
         raise ValueError(f"the value of {name} in [network.headers] has characters that no header may have")
     return expanded

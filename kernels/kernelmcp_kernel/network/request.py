@@ -118,7 +118,7 @@ def parse_request(arguments: dict[str, Any], max_body_bytes: int) -> Request:
         headers=_parse_headers(arguments.get("headers")),
         body=_parse_body(arguments.get("body"), max_body_bytes),
         follow=arguments.get("follow") is not False,
-        timeout_seconds=float(timeout) if isinstance(timeout, int | float) and timeout > 0 else None,
+        timeout_seconds=timeout if isinstance(timeout, int | float) and timeout > 0 else None,
     )
 
 
@@ -155,8 +155,11 @@ def _parse_headers(sent: object) -> Headers:
 
 def redirected(request: Request, status: int, location: str) -> Request:
     """The request that a redirect asks for, as browsers make it. Raises HostCallError."""
-    text = quote(urljoin(str(request.url), location), safe="%/:=&?~#+!$,;'@()*[]")
-    url = parse_url(text)
+    try:
+        text = urljoin(str(request.url), location)
+    except ValueError:
+        raise HostCallError("the server redirects to what is no URL") from None
+    url = parse_url(quote(text, safe="%/:=&?~#+!$,;'@()*[]"))
     dropped: set[str] = set()
     method, body = request.method, request.body
     if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):

@@ -124,7 +124,7 @@ class Transport:
         if "user-agent" not in named:
             sent.append(("User-Agent", "kernelmcp"))
         target = httpcore2.URL(
-            scheme=url.scheme.encode(), host=url.host_text.encode(), port=url.port, target=url.target.encode()
+            scheme=url.scheme.encode(), host=str(url.host).encode(), port=url.port, target=url.target.encode()
         )
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent]
         try:
@@ -142,6 +142,7 @@ class Transport:
         body = _Body(self._max_bytes, encodings in (b"gzip", b"x-gzip"))
         async for chunk in response.aiter_stream():
             body.feed(chunk)
+        body.finish()
         if body.gzipped:
             headers = [pair for pair in headers if pair[0] != b"content-encoding"]
         if method != "HEAD":
@@ -158,6 +159,7 @@ class _Body:
         self.gzipped = gzipped
         self._max_bytes = max_bytes
         self._unpacker = zlib.decompressobj(wbits=31)
+        self._inside = False  # of a gzip member
 
     def feed(self, chunk: bytes) -> None:
         """Raises HostCallError when the body is over the cap or no gzip."""
@@ -172,9 +174,15 @@ class _Body:
                 raise HostCallError("the server sent a body that is not the gzip it says") from None
             self._check()
             chunk = self._unpacker.unconsumed_tail
+            self._inside = not self._unpacker.eof
             if self._unpacker.eof:  # a further member may follow
                 chunk = self._unpacker.unused_data
                 self._unpacker = zlib.decompressobj(wbits=31)
+
+    def finish(self) -> None:
+        """The server has sent everything. Raises HostCallError when it stopped inside of its gzip."""
+        if self._inside:
+            raise HostCallError("the server's answer ends too early")
 
     def _check(self) -> None:
         if len(self.data) > self._max_bytes:
