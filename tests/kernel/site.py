@@ -46,6 +46,7 @@ class Site:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     site: Site
 
     def log_message(self, *args: Any) -> None:
