@@ -10,9 +10,10 @@ import kernelmcp
 from kernelmcp.config import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.sources import load
+from kernelmcp.volumes import check_volumes
 
 EXIT_CONFIGURATION = 2
-COMMANDS = ("serve", "demo", "doctor", "install")
+COMMANDS = ("serve", "demo", "doctor", "install", "build-wheel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,6 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("client", choices=["claude-desktop"])
     install.add_argument("--dry-run", action="store_true", help="print what would be written")
     install.set_defaults(run=_install)
+
+    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
+    build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
+    build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
+    build_wheel.set_defaults(run=_build_wheel)
     return parser
 
 
@@ -81,6 +87,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
+    check_volumes(settings)
     from kernelmcp import log, stdio
 
     log.configure(settings.config.logging)
@@ -103,3 +110,9 @@ def _install(parsed: argparse.Namespace) -> int:
     from kernelmcp import install
 
     return install.main(parsed.client, dry_run=parsed.dry_run)
+
+
+def _build_wheel(parsed: argparse.Namespace) -> int:
+    from kernelmcp import build_wheel
+
+    return build_wheel.main(parsed.path, load(parsed.config).home)

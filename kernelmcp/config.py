@@ -70,6 +70,25 @@ class ToolsSection(Section):
     """Names of the tools to list. Default: all of them."""
 
 
+class Volume(Section):
+    path: Path
+    """The directory on the host. Absolute; not inside of the server's own directories, nor around them."""
+    mode: Literal["ro", "rw"] = "ro"
+    """Whether guests may only read it, or write too. Read-only unless it is said: a guest's code is anybody's."""
+
+
+class VolumesSection(Section):
+    """Directories of the host that every guest sees: `[volumes.NAME]`, at /volumes/NAME."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    # As pydantic's documentation types extra fields.
+    __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def all(self) -> dict[str, Volume]:
+        return self.__pydantic_extra__
+
+
 class KernelsSection(Section):
     kernelspec: str = "kernelmcp"
     """Name of the Jupyter kernelspec that sessions run."""
@@ -112,6 +131,36 @@ class NetworkSection(Section):
         return hosts
 
 
+class PackagesSection(Section):
+    """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
+
+    enabled: bool = True
+    """Whether packages may be installed."""
+    index_url: str | None = None
+    """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
+    pyodide_url: str | None = None
+    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) lie: the address of a mirror, or a
+    local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
+    wheel_folders: list[str] = []
+    """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
+    always counts."""
+    preinstalled: list[str] = []
+    """Requirements that every session has from the start, imported in a boot image of their own so that `import`
+    takes no time."""
+    allowed: list[str] | None = None
+    """Names that may be asked for (what they need comes with them). Default: any. An allow-list keeps out packages
+    whose names are one letter off."""
+    denied: list[str] = []
+    """Names that are refused, also as a dependency."""
+    resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
+    """How long the answer to "which versions?" is taken from the cache, seconds. What names exact versions does not
+    age."""
+    install_timeout_seconds: float = Field(default=300, gt=0)
+    """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
+    max_package_mb: int = Field(default=512, ge=1)
+    """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+
+
 class LoggingSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is written. At `info`: one line per execution. Code and its output are written at no level."""
@@ -130,6 +179,8 @@ class Config(Section):
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
     network: NetworkSection = NetworkSection()
+    packages: PackagesSection = PackagesSection()
+    volumes: VolumesSection = VolumesSection()
     logging: LoggingSection = LoggingSection()
 
 
@@ -164,6 +215,11 @@ class Policy(Section):
     """Displayed objects kept per execution; the rest is counted and dropped."""
     outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Bytes of displayed objects kept per execution, in memory."""
+    workspace_max_mb: int = Field(default=1024, ge=1)
+    """What a session's files may take, its /tmp included, MiB. One GiB holds the data of most tasks, and 32 sessions of
+    it fit on a laptop's disk. A guest that is over it gets ENOSPC."""
+    max_files: int = Field(default=10_000, ge=10)
+    """Files and directories of a session, its /tmp included. So many are listed in a tenth of a second."""
     flavors: dict[Flavor, FlavorLimits] = Field(default={}, validate_default=True)
     """What the flavors allow. One that is not set: `memory_mb`, else 512, 1024 and 4096 MiB."""
     default_flavor: Flavor = "medium"

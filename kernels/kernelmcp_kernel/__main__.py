@@ -12,7 +12,7 @@ from types import ModuleType
 
 from kernelmcp_kernel.berth import open_berth
 from kernelmcp_kernel.image import find_image
-from kernelmcp_kernel.runtime import spawn_guest
+from kernelmcp_kernel.runtime import open_package_cache, spawn_guest
 
 
 def main() -> None:
@@ -20,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel", description="A sandboxed Python kernel.")
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()
+    open_package_cache()
     berth, image = open_berth(), find_image()
     guest = spawn_guest(berth, image.path, image.build_id)
 

@@ -105,6 +105,11 @@ class Guest:
         if self.death is None:
             self._send(encode_frame({"op": "result", "content": {"number": number, "value": value, "error": error}}))
 
+    def mount(self, packages: list[dict[str, str]]) -> None:
+        """Show folders to the guest, before the next request or answer is read: each is {folder, point}."""
+        if packages and self.death is None:
+            self._send(encode_frame({"op": "mount", "content": {"packages": packages}}))
+
     @property
     def current_id(self) -> str:
         """The id of the newest request."""

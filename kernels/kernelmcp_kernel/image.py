@@ -8,12 +8,12 @@ written, else in the data directory.
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmcp_kernel.identity import build_id
 from kernelmcp_kernel.runtime import PACKAGE, RUNTIME
+from kernelmcp_kernel.settings import data_home
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,4 @@ def rebuild_image() -> BootImage:
 
 
 def _own_image(wanted: str) -> Path:
-    return _data_home() / "images" / f"{wanted[:32]}.img"
-
-
-def _data_home() -> Path:
-    """KERNELMCP_HOME, else where the platform keeps a user's data."""
-    if named := os.environ.get("KERNELMCP_HOME"):
-        return Path(named)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "kernelmcp"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kernelmcp"
+    return data_home() / "images" / f"{wanted[:32]}.img"

@@ -6,17 +6,18 @@ the kernel process, so that the two start side by side.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernelmcp_kernel.berth import Berth
 from kernelmcp_kernel.confine import Policy, spawn
 from kernelmcp_kernel.identity import node_binary
-from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.settings import data_home, settings
 
 PACKAGE = Path(__file__).resolve().parent
 RUNTIME = PACKAGE / "_runtime"
@@ -73,36 +74,55 @@ class Spawned:
     errors: int
 
 
+def packages_root() -> Path:
+    """The package cache. Guests may read what is unpacked in it, and nothing else of it."""
+    return data_home() / "packages"
+
+
+def open_package_cache() -> None:
+    """Make the folder of unpacked packages: a guest may read only what was there when it started."""
+    with contextlib.suppress(OSError):  # read-only: an install will say so
+        (packages_root() / "unpacked").mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     """The command line of a guest."""
+    volumes = settings().volumes
     mounts = {
         "runtime": str(RUNTIME),
         "image": str(image),
         "build_id": build_id,
         "workspace": str(berth.workspace),
         "tmp": str(berth.tmp),
+        "volumes": [asdict(volume) for volume in volumes],
+        "quota": asdict(settings().quota),
     }
-    readable = (RUNTIME, HOST, image, berth.path)
+    readable = (RUNTIME, HOST, image, berth.path, packages_root() / "unpacked", *(volume.path for volume in volumes))
+    writable = (berth.path, *(volume.path for volume in volumes if volume.mode == "rw"))
     return [
         str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
         *(f"--allow-fs-read={path}" for path in readable),
-        f"--allow-fs-write={berth.path}",
+        *(f"--allow-fs-write={path}" for path in writable),
         str(HOST / "main.mjs"),
         json.dumps(mounts),
     ]
 
 
 def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
+    volumes = {mode: [volume.path for volume in settings().volumes if volume.mode == mode] for mode in ("ro", "rw")}
+    folders = (RUNTIME, HOST, packages_root() / "unpacked")
+    readable = [str(path) for path in (*folders, image, os.devnull, "/etc/ld.so.cache", *_libraries())]
     return Policy(
         program=guest_program(berth, image, build_id),
         descriptors=descriptors,
         environment={},
-        readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
-        writable=[str(berth.path)],
+        readable=readable + volumes["ro"],
+        writable=[str(berth.path), *volumes["rw"]],
         executable=[str(node_binary()), *_find(_LOADERS)],
         max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
+        max_file_mb=settings().workspace_mb,
     )
 
 

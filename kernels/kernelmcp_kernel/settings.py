@@ -7,13 +7,55 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 # The wasm memory of a guest, in MB, when the environment does not say. The boot image alone takes about 60.
 DEFAULT_MEMORY_MB = 1024
+
+# What a guest may store when the environment does not say: MB, and files.
+DEFAULT_WORKSPACE_MB = 1024
+DEFAULT_MAX_FILES = 10_000
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a guest may store, workspace and /tmp together: bytes, and files with directories."""
+
+    max_bytes: int
+    max_files: int
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A directory of the host that the guest sees at /volumes/NAME."""
+
+    name: str
+    path: str
+    mode: Literal["ro", "rw"]
+
+
+@dataclass(frozen=True)
+class PackageSettings:
+    """KERNELMCP_PACKAGES, a JSON object: which packages may be installed and where they come from.
+
+    What each means, with its unit, says the server's configuration ([packages] of docs/configuration.md).
+    """
+
+    enabled: bool = True
+    index_url: str | None = None
+    pyodide_url: str | None = None
+    wheel_folders: list[str] = field(default_factory=list[str])
+    preinstalled: list[str] = field(default_factory=list[str])
+    allowed: list[str] | None = None
+    denied: list[str] = field(default_factory=list[str])
+    resolution_ttl_seconds: float = 24 * 3600
+    install_timeout_seconds: float = 300
+    max_package_mb: int = 512
 
 
 @dataclass(frozen=True)
@@ -40,6 +82,18 @@ class KernelSettings:
     """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
     network: NetworkSettings = NetworkSettings()
     """KERNELMCP_NETWORK. Not set: no network."""
+    workspace_mb: int = DEFAULT_WORKSPACE_MB
+    """KERNELMCP_WORKSPACE_MB: what the guest's files may take, workspace and /tmp together, MiB."""
+    max_files: int = DEFAULT_MAX_FILES
+    """KERNELMCP_MAX_FILES: how many files and directories they may be."""
+    volumes: tuple[Volume, ...] = ()
+    """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
+    packages: PackageSettings = PackageSettings()
+    """KERNELMCP_PACKAGES."""
+
+    @property
+    def quota(self) -> Quota:
+        return Quota(self.workspace_mb * 1024 * 1024, self.max_files)
 
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
@@ -49,10 +103,28 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
         berth=Path(berth) if berth else None,
         network=NetworkSettings(**json.loads(environ.get("KERNELMCP_NETWORK") or "{}")),
+        workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
+        max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
+        volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
+        packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
     )
+
+
+def _volume(name: str, path: str, mode: str) -> Volume:
+    """Anything but "rw" is read-only."""
+    return Volume(name, path, "rw" if mode == "rw" else "ro")
 
 
 @cache
 def settings() -> KernelSettings:
     """This process's."""
     return read_settings(os.environ)
+
+
+def data_home() -> Path:
+    """Where packages and images are kept: KERNELMCP_HOME, else where the platform keeps a user's data."""
+    if named := os.environ.get("KERNELMCP_HOME"):
+        return Path(named)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "kernelmcp"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kernelmcp"

@@ -36,6 +36,7 @@ class GuestSlot:
         self._requests = asyncio.Lock()
         self._interrupted_early = False
         self._image: BootImage = find_image()
+        self._mounts: dict[str, dict[str, str]] = {}
         self.guest = self._start(early)
         self.lost: str | None = None
         """Why the state of an earlier guest is gone; whoever reports it sets it back to None."""
@@ -46,8 +47,14 @@ class GuestSlot:
 
     def _start(self, spawned: Spawned | None = None) -> Guest:
         guest = Guest(spawned or spawn_guest(self._berth, self._image.path, self._image.build_id), self._on_frame)
+        guest.mount(list(self._mounts.values()))
         self._watcher = asyncio.ensure_future(self._watch(guest))
         return guest
+
+    def mount(self, packages: list[dict[str, str]]) -> None:
+        """Show folders ({folder, point}) to the guest, and to every later one."""
+        self._mounts |= {package["point"]: package for package in packages}
+        self.guest.mount(packages)
 
     async def _watch(self, guest: Guest) -> None:
         """When the guest ends: note the loss, and have the next one ready before it is asked for."""

@@ -1,12 +1,13 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":...}'
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import { StringDecoder } from "node:string_decoder";
 import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
-import { loadRuntime, mount } from "./pyodide.mjs";
+import { loadRuntime } from "./pyodide.mjs";
+import { Storage } from "./storage.mjs";
 import { Streams } from "./streams.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
@@ -24,8 +25,13 @@ let currentId = "";
 
 const emitNow = (/** @type {string} */ text) => writeFrame(FRAMES, text);
 const streams = new Streams(emitNow);
-const emit = (/** @type {string} */ text) => {
+/** @type {Storage | undefined} */
+let storage;
+/** One frame, after all that happened before it: what was printed, which files were written. @param {string} text */
+const emit = (text) => {
   streams.flush();
+  const changed = storage?.takeChanged();
+  if (changed?.length) emitNow(JSON.stringify({ type: "files", id: currentId, content: { changed } }));
   emitNow(text);
 };
 const interrupts = new Interrupts(
@@ -75,8 +81,11 @@ function rawStream(name) {
 
 async function boot() {
   const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id));
-  mount(pyodide, settings.workspace, "/workspace");
-  mount(pyodide, settings.tmp, "/tmp");
+  storage = new Storage(pyodide, settings.quota);
+  storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
+  storage.mount("/tmp", { root: settings.tmp, counted: true });
+  for (const { name, path, mode } of settings.volumes)
+    storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
   pyodide.FS.chdir("/workspace");
   pyodide.setStdout(rawStream("stdout"));
   pyodide.setStderr(rawStream("stderr"));
@@ -87,7 +96,7 @@ async function boot() {
     streams.write(name, text, id);
   guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
-  return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
+  return { pyodide, handle: guest.handle, interrupt: guest.interrupt, addPackages: guest.add_packages };
 }
 
 /** @param {unknown} error @returns {never} */
@@ -96,7 +105,21 @@ function refuseImage(error) {
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
-const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
+const { pyodide, handle, interrupt, addPackages } = await boot().catch(refuseImage);
+
+/** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
+ * @param {{folder: string, point: string}[]} packages */
+function mountPackages(packages) {
+  for (const { folder, point } of packages) {
+    try {
+      storage?.mount(point, { root: folder, readOnly: true });
+    } catch (error) {
+      // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
+      process.stderr.write(`${point} was not mounted: ${error}\n`);
+    }
+  }
+  addPackages(JSON.stringify(packages.map((entry) => entry.point)));
+}
 
 /** Run one request; requests come one at a time. @param {any} request @param {string} text */
 async function run(request, text) {
@@ -148,6 +171,8 @@ readFrames(
       if (!interrupts.take()) return;
       interrupt();
       for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+    } else if (request.op === "mount") {
+      mountPackages(request.content.packages);
     } else if (request.op === "result") {
       const { number, value, error } = request.content;
       if (error) takeHostCall(number)?.reject(new Error(error));

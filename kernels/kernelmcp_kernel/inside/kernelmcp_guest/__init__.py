@@ -10,5 +10,6 @@ Everything here may be rewritten by the code that the user runs. It is convenien
 
 from kernelmcp_guest.lifecycle import attach, build
 from kernelmcp_guest.operations import handle, interrupt
+from kernelmcp_guest.packages import add_packages
 
-__all__ = ["attach", "build", "handle", "interrupt"]
+__all__ = ["add_packages", "attach", "build", "handle", "interrupt"]

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, network, operations, xhr
+from kernelmcp_guest import absent, blocking, comms, network, operations, packages, xhr
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -44,6 +44,7 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
+    shell.magics_manager.register_function(packages.pip, "line", "pip")  # IPython's own starts a process
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 
@@ -60,7 +61,7 @@ async def build() -> None:
     comms.install()
     network.install()
     xhr.install()
-    for name in WARM_MODULES.split():
+    for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
         __import__(name)
     shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)

@@ -14,6 +14,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 
+from kernelmcp_guest import packages
 from kernelmcp_guest.bridge import send
 
 
@@ -103,6 +104,8 @@ class GuestShell(InteractiveShell):
         self.payload_manager.write_payload({"source": "set_next_input", "text": text, "replace": replace})
 
     def system(self, cmd: str) -> None:
+        if packages.run_command(cmd):
+            return
         raise OSError("shell commands (!cmd, %system) are not available: the sandbox cannot start processes")
 
     system_raw = system_piped = system
