@@ -90,9 +90,8 @@ class Tools:
         execution_id: wait for it with get_execution.
         """
         _check_available(language)
-        limit = self._settings.policy.execution_timeout_seconds
         session, created = self._registry.find_or_create(self.caller(ctx), session_id)
-        execution = session.submit(_checked_code(code), min(timeout or limit, limit), event)
+        execution = session.submit(_checked_code(code), timeout, event)
         execution.session_created = created
         try:
             await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)

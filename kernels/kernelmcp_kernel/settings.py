@@ -90,6 +90,10 @@ class KernelSettings:
     """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
     packages: PackageSettings = PackageSettings()
     """KERNELMCP_PACKAGES."""
+    cpu_seconds: float | None = None
+    """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Not set: no limit. A request may name another."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """KERNELMCP_ENV, a JSON object: the guest's environment variables."""
 
     @property
     def quota(self) -> Quota:
@@ -107,6 +111,8 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
         max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
         volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
         packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
+        cpu_seconds=float(cpu) if (cpu := environ.get("KERNELMCP_CPU_SECONDS")) else None,
+        env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
     )
 
 

@@ -14,6 +14,7 @@ const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
 const IDLE_MS = 200;
 const EXIT_BAD_IMAGE = 65; // EX_DATAERR; the kernel process rebuilds the image
 const EXIT_GUEST_FAULT = 70; // EX_SOFTWARE
+const EXIT_OUT_OF_MEMORY = 71;
 
 const settings = JSON.parse(process.argv[2]);
 
@@ -96,7 +97,9 @@ async function boot() {
     streams.write(name, text, id);
   guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
-  return { pyodide, handle: guest.handle, interrupt: guest.interrupt, addPackages: guest.add_packages };
+  const { handle, interrupt, usable } = guest;
+  const [setEnvironment, addPackages] = [guest.set_environment, guest.add_packages];
+  return { pyodide, handle, interrupt, usable, setEnvironment, addPackages };
 }
 
 /** @param {unknown} error @returns {never} */
@@ -105,7 +108,7 @@ function refuseImage(error) {
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
-const { pyodide, handle, interrupt, addPackages } = await boot().catch(refuseImage);
+const { pyodide, handle, interrupt, usable, setEnvironment, addPackages } = await boot().catch(refuseImage);
 
 /** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
  * @param {{folder: string, point: string}[]} packages */
@@ -154,6 +157,7 @@ function fault(id, error) {
   }
   const lines = String(error?.message ?? error).trim().split("\n");
   const content = { status: "error", ename: error?.type ?? "GuestFault", evalue: lines.at(-1), traceback: lines.slice(-20) };
+  if (!usable()) leave(EXIT_OUT_OF_MEMORY);
   emit(JSON.stringify({ type: "reply", id, content }));
 }
 
@@ -177,6 +181,8 @@ readFrames(
       const { number, value, error } = request.content;
       if (error) takeHostCall(number)?.reject(new Error(error));
       else takeHostCall(number)?.resolve(JSON.stringify(value));
+    } else if (request.op === "set_environment") {
+      setEnvironment(JSON.stringify(request.content));
     } else {
       void run(request, text);
     }
