@@ -7,6 +7,7 @@ import base64
 import json
 import socket
 import ssl
+import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -320,8 +321,13 @@ def test_a_body_over_the_limit_is_not_sent(site: Site) -> None:
 
 
 @pytest.mark.parametrize("page", ["/bomb", "/endless"])
-def test_an_answer_over_the_limit_is_cut_off(site: Site, page: str) -> None:
-    assert "max_response_mb" in refusal(allowing(site, max_response_mb=1), site.url(page))
+def test_an_answer_over_the_limit_is_cut_off_before_it_takes_memory(site: Site, page: str) -> None:
+    tracemalloc.start()
+    try:
+        assert "max_response_mb" in refusal(allowing(site, max_response_mb=1), site.url(page))
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("page", ["/headers", "/smuggle", "/nonsense", "/half"])
