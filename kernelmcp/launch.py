@@ -19,6 +19,7 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
         "KERNELMCP_HOME": str(settings.home.absolute()),
         "KERNELMCP_PACKAGES": settings.config.packages.model_dump_json(),
         "KERNELMCP_MEMORY_MB": str(policy.flavors[flavor].memory_mb),
+        "KERNELMCP_NETWORK": _network(settings),
         "KERNELMCP_WORKSPACE_MB": str(policy.workspace_max_mb),
         "KERNELMCP_MAX_FILES": str(policy.max_files),
         "KERNELMCP_VOLUMES": json.dumps(kernel_volumes(settings)),
@@ -29,3 +30,13 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
     if policy.env:
         found["KERNELMCP_ENV"] = json.dumps(policy.env)
     return found
+
+
+def _network(settings: Settings) -> str:
+    """[network] as JSON. Variables in secrets stay names: the kernel process has the same environment."""
+    network = settings.config.network
+    headers = {
+        host: {name: value.get_secret_value() for name, value in pairs.items()}
+        for host, pairs in network.headers.items()
+    }
+    return json.dumps({**network.model_dump(exclude={"headers"}), "headers": headers})

@@ -85,8 +85,9 @@ class Tools:
 
         Variables, imports and files stay between calls of the same session. The last expression's value is the
         result; what is printed, displayed (pictures too) or raised comes back. Top-level await works. The working
-        directory is /workspace. There is no network and no access to this machine. A long cell answers with status
-        "running" and an execution_id: wait for it with get_execution.
+        directory is /workspace. There is no access to this machine, and a network only to hosts that its owner
+        has allowed (with requests, urllib.request or pyodide.http). A long cell answers with status "running" and an
+        execution_id: wait for it with get_execution.
         """
         _check_available(language)
         session, created = self._registry.find_or_create(self.caller(ctx), session_id)

@@ -25,6 +25,7 @@ from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.history import History, Search
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
 from kernelmcp_kernel.install import Installs
+from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.relay import Cell, Relay, error_content
 from kernelmcp_kernel.runtime import Spawned
 from kernelmcp_kernel.settings import settings
@@ -77,7 +78,13 @@ class SandboxKernel(Kernel):
         self._cell: Cell | None = None
         self._allow_stdin = False
         self._installs = Installs(self._relay, self._mount)
-        self._calls = HostCalls({"input": self._input, "install": self._installs.answer})
+        self._calls = HostCalls(
+            {
+                "input": self._input,
+                "install": self._installs.answer,
+                "fetch": Network(settings().network).fetch,
+            }
+        )
         self._remarks: Content = {}  # for the metadata of the execute_reply
         self._closed = False
 

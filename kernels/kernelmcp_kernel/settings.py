@@ -59,6 +59,20 @@ class PackageSettings:
 
 
 @dataclass(frozen=True)
+class NetworkSettings:
+    """KERNELMCP_NETWORK, a JSON object: which hosts the guest's requests may reach, and under which limits.
+
+    What each means, with its unit, says the server's configuration ([network] of docs/configuration.md).
+    """
+
+    allow_hosts: list[str] = field(default_factory=list[str])
+    headers: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]], repr=False)
+    timeout_seconds: float = 30
+    max_request_mb: int = 16
+    max_response_mb: int = 16
+
+
+@dataclass(frozen=True)
 class KernelSettings:
     """The settings of one kernel process."""
 
@@ -66,6 +80,8 @@ class KernelSettings:
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
     berth: Path | None = None
     """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
+    network: NetworkSettings = NetworkSettings()
+    """KERNELMCP_NETWORK. Not set: no network."""
     workspace_mb: int = DEFAULT_WORKSPACE_MB
     """KERNELMCP_WORKSPACE_MB: what the guest's files may take, workspace and /tmp together, MiB."""
     max_files: int = DEFAULT_MAX_FILES
@@ -90,6 +106,7 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
         berth=Path(berth) if berth else None,
+        network=NetworkSettings(**json.loads(environ.get("KERNELMCP_NETWORK") or "{}")),
         workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
         max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
         volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),

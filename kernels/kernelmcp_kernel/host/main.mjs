@@ -2,6 +2,7 @@
 //   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import { StringDecoder } from "node:string_decoder";
+import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
@@ -47,6 +48,11 @@ function ask(id, text) {
     hostCalls.set(call, { resolve, reject });
     emit(`{"type":"call","id":${JSON.stringify(id)},"content":{"number":${call},"arguments":${text}}}`);
   });
+}
+
+/** A host call of JavaScript's. @param {string} text @returns {Promise<string>} */
+function askNow(text) {
+  return currentId ? ask(currentId, text) : Promise.reject(new Error("a request is made only while a cell runs"));
 }
 
 /** @param {number} call @returns {Waiter | undefined} */
@@ -132,9 +138,12 @@ async function run(request, text) {
   } catch (error) {
     fault(request.id, error);
   } finally {
-    interrupts.current = 0;
-    currentId = "";
     streams.flush();
+    if (interrupts.current === request.number) {
+      // else the next request is here already: a coroutine's reply goes up some turns before we hear of its end
+      interrupts.current = 0;
+      currentId = "";
+    }
   }
 }
 
@@ -169,6 +178,7 @@ function collectGarbage() {
   setTimeout(() => (interrupts.current ? collectGarbage() : globalThis.gc?.()), IDLE_MS).unref();
 }
 
+globalThis.fetch = makeFetch(askNow);
 readFrames(
   REQUESTS,
   (text) => {

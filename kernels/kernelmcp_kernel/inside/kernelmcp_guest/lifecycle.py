@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, memory, operations, packages, summaries
+from kernelmcp_guest import absent, blocking, comms, memory, network, operations, packages, summaries, xhr
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -64,6 +64,8 @@ async def build(points: str) -> None:
     absent.install()
     blocking.install()
     comms.install()
+    network.install()
+    xhr.install()
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
         __import__(name)
     packages.add_packages(points)
