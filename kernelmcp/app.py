@@ -7,10 +7,13 @@ import anyio
 from mcp.server.mcpserver import Context
 
 import kernelmcp
-from kernelmcp import prompts
+from kernelmcp import prompts, reload
 from kernelmcp.config import Settings
+from kernelmcp.file_resources import FileResources
+from kernelmcp.file_tools import FileTools
 from kernelmcp.home import Home
 from kernelmcp.notifications import Notifications
+from kernelmcp.package_tools import PackageTools
 from kernelmcp.pool import Pool
 from kernelmcp.registry import Registry
 from kernelmcp.resources import Resources, ResourceServer
@@ -35,15 +38,21 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             title="kernelmcp",
             version=kernelmcp.__version__,
             instructions=INSTRUCTIONS,
-            tools=list(tools.all()),
+            tools=[
+                *tools.all(),
+                *PackageTools(settings, registry, tools.caller).all(),
+                *FileTools(settings, registry, tools.caller).all(),
+            ],
             log_level="WARNING",
         )
         notifications = Notifications(tasks, lambda ctx: tools.caller(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed
         Resources(registry, tools.caller, notifications).register(server)
+        FileResources(registry, tools.caller).register(server)
         prompts.register(server)
         tasks.start_soon(registry.stop_idle)
+        tasks.start_soon(reload.keep_current, settings)
         try:
             yield server
         finally:

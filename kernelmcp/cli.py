@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import kernelmcp
-from kernelmcp.config import Settings, load
+from kernelmcp.config import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.sources import load
+from kernelmcp.volumes import check_volumes
 
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
-COMMANDS = ("serve", "demo", "doctor", "install")
+COMMANDS = ("serve", "demo", "doctor", "install", "build-wheel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--transport", choices=["stdio", "http", "sse"], default="stdio")
     serve.add_argument("--host", help="for http and sse")
     serve.add_argument("--port", type=int, help="for http and sse")
-    serve.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml")
-    serve.add_argument("--policy", type=Path, metavar="FILE", help="policy.toml")
+    _add_files(serve)
     serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
@@ -51,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
 
     doctor = commands.add_parser("doctor", help="what is installed, which isolation layers are active")
+    _add_files(doctor)
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(run=_doctor)
 
@@ -58,7 +60,17 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("client", choices=["claude-desktop"])
     install.add_argument("--dry-run", action="store_true", help="print what would be written")
     install.set_defaults(run=_install)
+
+    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
+    build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
+    build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
+    build_wheel.set_defaults(run=_build_wheel)
     return parser
+
+
+def _add_files(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml")
+    command.add_argument("--policy", type=Path, metavar="FILE", help="policy.toml")
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
@@ -76,12 +88,13 @@ def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
+    check_volumes(settings)
     from kernelmcp import log, required, stdio
 
     if settings.policy.required_layers and (reason := required.refusal(settings)):
         sys.stderr.write(f"kernelmcp: {reason}\n")
         return EXIT_REFUSED
-    log.configure(settings.config.logging)
+    log.configure(settings)
     return stdio.serve(settings)
 
 
@@ -94,10 +107,16 @@ def _demo(parsed: argparse.Namespace) -> int:
 def _doctor(parsed: argparse.Namespace) -> int:
     from kernelmcp import doctor
 
-    return int(doctor.main(["--json"] if parsed.json else []))
+    return doctor.main(parsed.config, parsed.policy, as_json=parsed.json)
 
 
 def _install(parsed: argparse.Namespace) -> int:
     from kernelmcp import install
 
     return install.main(parsed.client, dry_run=parsed.dry_run)
+
+
+def _build_wheel(parsed: argparse.Namespace) -> int:
+    from kernelmcp import build_wheel
+
+    return build_wheel.main(parsed.path, load(parsed.config).home)

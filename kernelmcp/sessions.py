@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import anyio
 import anyio.abc
@@ -21,13 +21,15 @@ import structlog
 from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.errors import KernelDied, ResourceLimitExceeded, ServerError
-from kernelmcp.executions import Execution, Interruption
+from kernelmcp.executions import Execution, Interruption, changed_paths
 from kernelmcp.home import Lock
 from kernelmcp.kernel import Kernel
 from kernelmcp.outputs import Outputs
 from kernelmcp.records import Record, now
 from kernelmcp.transcript import Transcript
+from kernelmcp.workspace import Quota, Workspace
 
+Result = TypeVar("Result")
 State = Literal["starting", "idle", "busy", "stopped"]
 # The transcript is written this long after the last cell: a burst of cells costs one write.
 TRANSCRIPT_DELAY_SECONDS = 0.5
@@ -116,8 +118,8 @@ class Session:
         self.wanted = True
         self._work.set()
 
-    def submit(self, code: str, timeout_seconds: float, event: dict[str, Any] | None = None) -> Execution:
-        """Queue an execution. It runs whether or not anybody waits for it."""
+    def submit(self, code: str, timeout_seconds: float | None = None, event: dict[str, Any] | None = None) -> Execution:
+        """Queue an execution. It runs whether or not anybody waits for it. Its time limit is at most the policy's."""
         limit = self._settings.config.sessions.max_queued
         if len(self._queue) >= limit:
             raise ResourceLimitExceeded(
@@ -126,7 +128,10 @@ class Session:
                 session_id=self.id,
             )
         outputs = Outputs(self._settings.policy, update_elsewhere=self._update_display)
-        execution = Execution(self.id, self.principal, code, timeout_seconds, outputs, event=event)
+        longest = self._settings.policy.execution_timeout_seconds
+        seconds = min(timeout_seconds or longest, longest)
+        execution = Execution(self.id, self.principal, code, seconds, outputs, event=event)
+        execution.asked_timeout_seconds = timeout_seconds
         self._remember(execution)
         self._queue.append(execution)
         self.touch()
@@ -180,9 +185,14 @@ class Session:
             return
         execution.started = time.monotonic()
         lost, self._binding.lost = self._binding.lost, False
+        if note := self._binding.take_note():
+            execution.outputs.feed("stream", {"name": "stderr", "text": note})
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
         try:
-            execution.finish_with_reply(await self._send(kernel, execution))
+            reply = await self._send(kernel, execution)
+            timer.cancel()
+            await self._look_at_changes(execution, reply)
+            execution.finish_with_reply(reply)
         except KernelDied as exc:
             if self._binding.kernel in (kernel, None):
                 self._binding.discard()
@@ -207,9 +217,15 @@ class Session:
                 if execution.interruption is not None:
                     kernel.interrupt()
             else:
+                if kind == "display_data":
+                    self._binding.note_packages(content)
                 execution.outputs.feed(kind, content)
 
-        return await kernel.execute(execution.code, on_output, user_expressions=execution.expressions())
+        # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
+        limits = {"kernelmcp": {"cpu_seconds": self._settings.policy.cpu_seconds}}
+        return await kernel.execute(
+            execution.code, on_output, user_expressions=execution.expressions(), metadata=limits
+        )
 
     def interrupt(self, execution: Execution, why: Interruption = "interrupted") -> bool:
         """Interrupt a running execution, or take a waiting one from the queue. False when it is over already."""
@@ -239,6 +255,24 @@ class Session:
         for execution in self.executions.values():
             execution.outputs.update_display(display_id, data, metadata)
 
+    # -- its files ----------------------------------------------------------------------------------------------
+
+    async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
+        """Run blocking work on the session's files, which a stopped session has, too. With `make`, there are some."""
+        if make:
+            await self._binding.make_files()
+        quota = Quota(self._settings.policy.workspace_max_mb * 2**20, self._settings.policy.max_files)
+        return await self._binding.with_files(lambda berth: work(berth and Workspace(berth.path, quota)))
+
+    async def _look_at_changes(self, execution: Execution, reply: dict[str, Any]) -> None:
+        """What the guest says it has written, as far as it is there."""
+        paths = changed_paths(reply)
+        if paths:
+            try:
+                execution.files_changed = await self.with_workspace(lambda files: files.look(paths) if files else [])
+            except ServerError as exc:
+                log.warning("changed files could not be looked at", session=self.id, error=exc.message)
+
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def reset(self, *, variables: bool, files: bool) -> None:
@@ -248,8 +282,8 @@ class Session:
             self._abort()
             self.wanted = True
             await self._binding.renew(files=files)
-        elif files and (berth := self._binding.berth) is not None:
-            await anyio.to_thread.run_sync(berth.empty_workspace)
+        elif files:
+            await self._binding.empty_files()
         self._on_change(self)
 
     async def stop(self) -> bool:

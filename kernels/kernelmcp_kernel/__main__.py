@@ -6,13 +6,14 @@ The guest is spawned first: while Node restores the boot image, this process imp
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from importlib import import_module
 from types import ModuleType
 
 from kernelmcp_kernel.berth import open_berth
-from kernelmcp_kernel.image import find_image
-from kernelmcp_kernel.runtime import spawn_guest
+from kernelmcp_kernel.image import find_baked, find_image
+from kernelmcp_kernel.runtime import open_package_cache, spawn_guest
 from kernelmcp_kernel.settings import settings
 
 
@@ -22,6 +23,9 @@ def main() -> None:
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()
     _check_required_layers()
+    open_package_cache()
+    if settings().packages.preinstalled and find_baked() is None:
+        subprocess.run([sys.executable, "-P", "-m", "kernelmcp_kernel.packages.preinstalled"], stdin=subprocess.DEVNULL)
     berth, image = open_berth(), find_image()
     guest = spawn_guest(berth, image.path, image.build_id)
 

@@ -19,14 +19,19 @@ from ipykernel.kernelbase import Kernel
 from jupyter_client.session import Session
 
 from kernelmcp_kernel.berth import Berth, open_berth
+from kernelmcp_kernel.cpu import CpuLimit
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.history import History, Search
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
+from kernelmcp_kernel.install import Installs
+from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.relay import Cell, Relay, error_content
 from kernelmcp_kernel.runtime import Spawned
+from kernelmcp_kernel.settings import settings
 from kernelmcp_kernel.slot import GuestSlot
 from kernelmcp_kernel.stdin import read_line
+from kernelmcp_kernel.storage import StorageWatch
 
 Content = dict[str, Any]
 Result = TypeVar("Result")
@@ -35,6 +40,10 @@ Result = TypeVar("Result")
 _PAYLOADS = frozenset({"page", "set_next_input", "ask_exit"})
 
 _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
+
+
+class StorageFull(ValueError):
+    """A guest has stored more than it may, in a way that only a hostile one finds."""
 
 
 class SandboxKernel(Kernel):
@@ -68,8 +77,15 @@ class SandboxKernel(Kernel):
         self._berth = self.early_berth or open_berth()
         self._cell: Cell | None = None
         self._allow_stdin = False
-        self._calls = HostCalls({"input": self._input})
-        self._loss: Content = {}
+        self._installs = Installs(self._relay, self._mount)
+        self._calls = HostCalls(
+            {
+                "input": self._input,
+                "install": self._installs.answer,
+                "fetch": Network(settings().network).fetch,
+            }
+        )
+        self._remarks: Content = {}  # for the metadata of the execute_reply
         self._closed = False
 
     @property
@@ -95,6 +111,9 @@ class SandboxKernel(Kernel):
     def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._slot = GuestSlot(self._berth, self._on_frame, self.log, self.early_guest)
+        self._storage = StorageWatch(
+            self._berth.path, settings().quota, lambda: self._cell is not None, self._end_guest
+        )
 
     async def do_shutdown(self, restart: bool) -> Content:
         """shutdown_request (control thread)."""
@@ -111,6 +130,7 @@ class SandboxKernel(Kernel):
         self._closed = True
         if hasattr(self, "_slot"):
             self._slot.close()
+            self._loop.call_soon_threadsafe(self._storage.close)
         self._berth.close()
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
@@ -156,7 +176,7 @@ class SandboxKernel(Kernel):
         """execute_request: run a cell in the guest. A guest that ends meanwhile makes an error reply that says so."""
         count = self.execution_count
         store_history = store_history and not silent
-        self._loss = {}
+        self._remarks = {}
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
         cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
@@ -171,11 +191,12 @@ class SandboxKernel(Kernel):
         }
         request_id = new_request_id()
         self._relay.open(request_id, cell)
+        limit = CpuLimit(_cpu_seconds(cell_meta))
         try:
             _check_request(request)
             if store_history:
                 self._history.add(count, code)
-            reply = _checked_reply(await self._on_loop(self._slot.request("execute", request, request_id)))
+            reply = _checked_reply(await self._on_loop(self._run(request, request_id, limit)))
             self._report_earlier_loss(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
@@ -183,12 +204,28 @@ class SandboxKernel(Kernel):
             self.log.exception("an execution failed in the kernel process")
             reply = self._failure(cell, ValueError("the kernel could not run this cell; its log says why"))
         finally:
+            self._report_limit(cell, limit)
             self._cell = None
             self._calls.cancel()
             self._relay.finish(cell)
+        if cell.files:
+            self._remarks["files"] = list(cell.files)
         if not store_history and not silent:
             self.execution_count -= 1  # ipykernel has counted it already
         return {**reply, "execution_count": count}
+
+    async def _run(self, request: Content, request_id: str, limit: CpuLimit) -> Content:
+        if (reason := await self._storage.refusal()) is not None:
+            raise StorageFull(
+                f"{reason}. Nothing runs until some are deleted from outside "
+                "(reset_workspace with scope 'files' deletes them all)."
+            )
+        self._storage.poke()
+        return await self._slot.request("execute", request, request_id, limit)
+
+    def _end_guest(self, reason: str) -> None:
+        if self._slot.guest.used:
+            self._slot.guest.kill(reason)
 
     def _failure(self, cell: Cell, error: GuestDied | ValueError) -> Content:
         """A cell that got no reply from its guest."""
@@ -219,11 +256,19 @@ class SandboxKernel(Kernel):
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _note_loss(self, reason: str) -> None:
-        self._loss = {"kernelmcp": {"state_lost": True, "reason": reason}}
+        self._remarks |= {"state_lost": True, "reason": reason}
+
+    def _report_limit(self, cell: Cell, limit: CpuLimit) -> None:
+        if not limit.exceeded:
+            return
+        self._remarks["limit"] = "cpu_seconds"
+        if not cell.silent:
+            text = f"[kernelmcp] the cell {limit.text}\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
         """The metadata of the execute_reply."""
-        return {**metadata, **self._loss}
+        return {**metadata, "kernelmcp": self._remarks} if self._remarks else metadata
 
     async def do_complete(self, code: str, cursor_pos: int | None) -> Content:
         """complete_request."""
@@ -311,6 +356,9 @@ class SandboxKernel(Kernel):
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
 
+    def _mount(self, packages: list[dict[str, str]]) -> None:
+        self._slot.mount(packages)
+
     def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
         self.session.send(
             self.iopub_socket, message, content, parent, ident=self._topic(message), metadata=metadata or None
@@ -323,6 +371,16 @@ def _check_request(request: Content) -> None:
         raise ValueError("the code of an execute_request must be text")
     if not isinstance(request["user_expressions"], dict):
         raise ValueError("the user_expressions of an execute_request must be an object")
+
+
+def _cpu_seconds(metadata: Content | None) -> float | None:
+    """The limit of one execution: the request's own (`{"kernelmcp": {"cpu_seconds": 10}}` in its metadata), else this
+    kernel's."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    if not isinstance(ours, dict) or "cpu_seconds" not in ours:
+        return settings().cpu_seconds
+    seconds: Any = cast("Content", ours)["cpu_seconds"]
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
 def _checked_reply(reply: Content) -> Content:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernelmcp_kernel.frames import Frame
@@ -27,8 +27,16 @@ MAX_DISPLAY_BYTES = 256 * 1024 * 1024
 _COLLECT_SECONDS = 0.03
 _COLLECT_CHARS = 64 * 1024
 
+# Files that one cell is told to have changed, and the longest path (the host's PATH_MAX).
+MAX_FILES = 1000
+MAX_PATH_CHARS = 4096
+
 # How many finished cells may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
+
+# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}]}.
+# Only the kernel process itself sends it.
+PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
@@ -48,6 +56,8 @@ class Cell:
     display_bytes: int = 0
     messages: int = 0
     dropped: int = 0
+    files: dict[str, None] = field(default_factory=dict[str, None])
+    """Paths in the workspace that the guest says it has written. Nobody has looked whether it has."""
 
 
 class Relay:
@@ -77,6 +87,15 @@ class Relay:
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
             cell.dropped = 0
 
+    def say(self, cell: Cell, text: str) -> None:
+        """Text of the kernel process itself, under the same caps as the guest's."""
+        self._stream(cell, {"name": "stdout", "text": text})
+
+    def show(self, cell: Cell, data: dict[str, Any]) -> None:
+        """A mime bundle of the kernel process itself."""
+        self._flush()
+        self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
+
     def output(self, frame: Frame) -> None:
         """Publish an output frame. One of an unknown type, shape or request is ignored."""
         cell = self._cells.get(frame.id)
@@ -84,6 +103,9 @@ class Relay:
             return
         if frame.type == "stream":
             self._stream(cell, frame.content)
+            return
+        if frame.type == "files":
+            self._files(cell, frame.content)
             return
         self._flush()  # the order of outputs is the order of the program
         if frame.type in DISPLAY_TYPES:
@@ -126,11 +148,19 @@ class Relay:
             content = {"wait": bool(content.get("wait"))}
         elif not _is_bundle(content):
             return
+        elif PACKAGES_TYPE in content["data"]:
+            return  # the server believes it, so a guest must not say it
         if frame.type == "execute_result" and cell.silent:
             return
         if not self._may_send(cell, frame.size):
             return
         self._publish(frame.type, content, {}, cell.parent)
+
+    def _files(self, cell: Cell, content: dict[str, Any]) -> None:
+        changed = content.get("changed")
+        for path in cast("list[Any]", changed) if isinstance(changed, list) else []:
+            if isinstance(path, str) and len(path) <= MAX_PATH_CHARS and len(cell.files) < MAX_FILES:
+                cell.files[path] = None
 
     def _may_send(self, cell: Cell, size: int) -> bool:
         if cell.messages >= MAX_MESSAGES or cell.display_bytes + size > MAX_DISPLAY_BYTES:

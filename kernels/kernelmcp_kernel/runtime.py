@@ -6,11 +6,13 @@ the kernel process, so that the two start side by side.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernelmcp_kernel.berth import Berth
@@ -18,11 +20,13 @@ from kernelmcp_kernel.cgroup import Group, confine, delegated
 from kernelmcp_kernel.confine import Policy, spawn
 from kernelmcp_kernel.elf import linked_files
 from kernelmcp_kernel.identity import node_binary
-from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.settings import Volume, data_home, settings
 
 PACKAGE = Path(__file__).resolve().parent
 RUNTIME = PACKAGE / "_runtime"
 HOST = PACKAGE / "host"
+
+_READABLE = (RUNTIME, HOST)
 
 _WASM_PAGE_BYTES = 64 * 1024
 
@@ -39,6 +43,9 @@ _MAX_CPU_SECONDS = 24 * 3600
 # Resident memory above which a guest is ended, in MB beyond the wasm memory. What RLIMIT_DATA counts cannot get here;
 # shared mappings, which it does not count, can.
 _RESIDENT_MB = 1400
+
+# A boot image has 30 MB; with packages some more.
+_MAX_IMAGE_MB = 1024
 
 _NODE_FLAGS = (
     "--experimental-wasm-jspi",
@@ -76,42 +83,79 @@ class Spawned:
     """Its control group, where there are any."""
 
 
+def packages_root() -> Path:
+    """The package cache. Guests may read what is unpacked in it, and nothing else of it."""
+    return data_home() / "packages"
+
+
+def open_package_cache() -> None:
+    """Make the folder of unpacked packages: a guest may read only what was there when it started."""
+    with contextlib.suppress(OSError):  # read-only: an install will say so
+        mode = settings().folder_mode
+        for folder in (packages_root(), packages_root() / "unpacked"):
+            folder.mkdir(parents=True, exist_ok=True, mode=mode)
+            if mode != 0o700:
+                folder.chmod(mode)  # made by a kernel without `guest_uid`
+
+
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     """The command line of a guest."""
+    volumes = settings().volumes
     mounts = {
         "runtime": str(RUNTIME),
         "image": str(image),
         "build_id": build_id,
         "workspace": str(berth.workspace),
         "tmp": str(berth.tmp),
+        "volumes": [asdict(volume) for volume in volumes],
+        "quota": asdict(settings().quota),
         "keep_globals": settings().keep_globals,
         "keep_imports": False,
     }
-    readable = (RUNTIME, HOST, image, berth.path)
+    node = _node((image, *_paths(volumes)), (berth.path, *_paths(volumes, "rw")))
+    return [*node, str(HOST / "main.mjs"), json.dumps(mounts)]
+
+
+def _paths(volumes: Iterable[Volume], mode: str | None = None) -> list[Path]:
+    return [Path(volume.path) for volume in volumes if mode in (None, volume.mode)]
+
+
+def _node(readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
+    """Node with its flags. What may be written may be read."""
+    writable = list(writable)
+    paths = (*_READABLE, packages_root() / "unpacked", *readable, *writable)
     return [
         str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
-        *(f"--allow-fs-read={path}" for path in readable),
-        f"--allow-fs-write={berth.path}",
-        str(HOST / "main.mjs"),
-        json.dumps(mounts),
+        *(f"--allow-fs-read={path}" for path in dict.fromkeys(paths)),
+        *(f"--allow-fs-write={path}" for path in writable),
     ]
 
 
 def guest_policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
     """What a guest may do."""
+    volumes = settings().volumes
+    readable, writable = (image, *_paths(volumes, "ro")), (berth.path, *_paths(volumes, "rw"))
+    program = guest_program(berth, image, build_id)
+    return _policy(program, descriptors, readable, writable, settings().workspace_mb)
+
+
+def _policy(
+    program: list[str], descriptors: list[int], readable: Iterable[Path], writable: Iterable[Path], max_file_mb: int
+) -> Policy:
     linked = linked_files(node_binary())
     loaders = [path for path in linked if os.path.basename(path).startswith("ld-")]
+    folders = (*_READABLE, packages_root() / "unpacked", *readable)
     return Policy(
-        program=guest_program(berth, image, build_id),
+        program=program,
         descriptors=descriptors,
         environment={},
-        readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *linked)],
-        writable=[str(berth.path)],
+        readable=[str(path) for path in (*folders, os.devnull, "/etc/ld.so.cache", *linked)],
+        writable=[str(path) for path in writable],
         executable=[str(node_binary()), *loaders],
         max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
-        max_file_mb=settings().max_file_mb,
+        max_file_mb=max_file_mb,
         max_cpu_seconds=_MAX_CPU_SECONDS,
         uid=settings().guest_uid if os.geteuid() == 0 else None,
     )
@@ -130,9 +174,7 @@ def spawn_guest(
         os.set_blocking(interrupts_theirs, False)
         descriptors = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
         policy = change(guest_policy(berth, image, build_id, descriptors))
-        if policy.uid is not None:
-            lend(berth, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
-        pid = spawn(policy)
+        pid = _spawn(berth, policy)
         ours.pop_all()  # they are the caller's now
     max_mb = settings().memory_mb + _RESIDENT_MB
     above = delegated()
@@ -150,16 +192,48 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return _keep(reader, read), _keep(writer, write)
 
 
+def spawn_builder(berth: Berth, mounts: list[dict[str, str]], file: Path, build_id: str, errors: int) -> int:
+    """Start a confined process that makes a boot image with packages as `file`, in the berth; its process id.
+
+    It imports the packages, so it is as hostile as a guest. What goes wrong it writes to the descriptor `errors`.
+    """
+    inside = PACKAGE / "inside"
+    node = _node([inside], [berth.path])
+    program = [*node, str(HOST / "build.mjs"), str(RUNTIME), str(inside), str(file), build_id]
+    program.append(json.dumps(mounts))
+    with ExitStack() as stack:
+        null = _keep(stack, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
+        return _spawn(berth, _policy(program, [null, null, errors], [inside], [berth.path], _MAX_IMAGE_MB))
+
+
+def _spawn(berth: Berth, policy: Policy) -> int:
+    if policy.uid is not None:
+        lend(berth, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
+    return spawn(policy)
+
+
 def lend(berth: Berth, uid: int, paths: Iterable[str]) -> None:
     """Give the berth's folders to the user that the guest becomes. Raises PermissionError when that user cannot get to
     what it needs: Landlock only takes away, the file system's own modes go on to count."""
     berth.path.chmod(0o711)
-    for folder in (berth.workspace, berth.tmp):
-        os.chown(folder, uid, uid)
     for path in paths:
-        closed = next((up for up in Path(path).resolve().parents if not up.stat().st_mode & 0o001), None)
+        real = Path(path).resolve()
+        closed = next((up for up in (real, *real.parents) if not _is_open_to(uid, up)), None)
         if closed is not None:
             raise PermissionError(
                 f"the user {uid} of guest_uid cannot reach {path}: {closed} is closed to others; put"
                 " KERNELMCP_HOME and the installation where that user may go, or leave guest_uid out"
             )
+    for folder in (berth.workspace, berth.tmp):
+        os.chown(folder, uid, uid)
+
+
+def _is_open_to(uid: int, path: Path) -> bool:
+    """Whether a user may read a file, or go through a directory. True for what is not there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return True
+    shift = 6 if found.st_uid == uid else 3 if found.st_gid == uid else 0
+    wanted = 0o001 if stat.S_ISDIR(found.st_mode) else 0o004
+    return bool(found.st_mode >> shift & wanted)

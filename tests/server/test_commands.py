@@ -1,20 +1,15 @@
-"""The command line, the settings and the client's configuration."""
+"""The command line and the client's configuration."""
 
 import json
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from kernelmcp import __version__, install
-from kernelmcp.config import Config, Policy, load
-from kernelmcp.errors import ConfigurationError
-
-CONFIG = Path(__file__).parents[2] / "config"
 
 
 def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -38,59 +33,6 @@ def test_a_transport_of_a_later_version_is_refused_clearly(transport: str) -> No
     done = kernelmcp("serve", "--transport", transport)
     assert done.returncode == 2
     assert "later version" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[sessions]\nwarm_pol_size = 1", "there is no such setting (did you mean warm_pool_size"),
-        ("[sesions]", "sesions: there is no such setting (did you mean sessions"),
-        ("[sessions]\nmax_sessions = 0", "sessions.max_sessions: Input should be greater than or equal to 1"),
-        ("[sessions", "is not TOML"),
-    ],
-)  # fmt: skip
-def test_a_wrong_setting_is_refused_with_file_key_and_what_would_do(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "mcp.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        load(file)
-    assert str(file) in caught.value.message
-    assert words in caught.value.message
-    done = kernelmcp("serve", "--config", str(file))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "CONFIGURATION_ERROR" in done.stderr
-
-
-def test_a_file_that_changes_one_flavor_leaves_the_others() -> None:
-    policy = Policy.model_validate({"flavors": {"small": {"memory_mb": 300}}})
-    assert {name: limits.memory_mb for name, limits in policy.flavors.items()} == {
-        "small": 300,
-        "medium": 1024,
-        "large": 4096,
-    }
-
-
-def test_the_environment_goes_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
-    file = tmp_path / "mcp.toml"
-    file.write_text("[sessions]\nwarm_pool_size = 3\nmax_sessions = 9\n[logging]\nlevel = 'error'")
-    environ = {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "2", "KERNELMCP_POLICY__MAX_OUTPUTS": "7", "KERNELMCP_HOME": "/x"}
-    settings = load(file, environ=environ, overrides={"logging": {"level": "debug"}})
-    assert (settings.config.sessions.warm_pool_size, settings.config.sessions.max_sessions) == (2, 9)
-    assert (settings.config.logging.level, settings.policy.max_outputs) == ("debug", 7)
-
-
-def test_the_files_in_config_are_the_defaults_and_name_every_setting() -> None:
-    settings = load(CONFIG / "mcp.toml", CONFIG / "policy.toml", environ={})
-    assert settings.config == Config()
-    assert settings.policy == Policy()
-    text = (CONFIG / "mcp.toml").read_text("utf-8")
-    sections = tomllib.loads(text)
-    assert set(sections) == set(Config.model_fields)
-    for section in sections:
-        model = type(getattr(settings.config, section))
-        assert [key for key in model.model_fields if f"{key} =" not in text] == []
-    policy = (CONFIG / "policy.toml").read_text("utf-8")
-    assert [key for key in Policy.model_fields if key != "flavors" and f"{key} =" not in policy] == []
 
 
 def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

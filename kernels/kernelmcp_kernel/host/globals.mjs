@@ -17,7 +17,9 @@ const REMOVED = [
 export function cleanGlobals() {
   const { version, versions, platform, binding } = /** @type {any} */ (globalThis.process);
   // What Emscripten's system calls look at while the guest runs.
-  const rest = { version, versions: Object.freeze({ node: versions.node }), platform, binding, umask: () => 0o077, getuid: () => 1000 };
+  const known = { version, versions: Object.freeze({ node: versions.node }), platform, binding, umask: () => 0o077, getuid: () => 1000 };
+  // urllib3 takes an engine without this name for a browser.
+  const rest = { ...known, release: Object.freeze({ name: "node" }) };
   Object.defineProperty(globalThis, "process", { value: Object.freeze(rest), writable: false, configurable: false });
   // Not all can be deleted (V8 holds on to `gc`), so what is left of them is a value.
   for (const name of REMOVED) {

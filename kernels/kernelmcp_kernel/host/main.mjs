@@ -1,19 +1,23 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "keep_globals":..., "keep_imports":...}'
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...,
+//                      "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
+import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { cleanGlobals } from "./globals.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
-import { loadRuntime, mount } from "./pyodide.mjs";
+import { loadRuntime } from "./pyodide.mjs";
+import { Storage } from "./storage.mjs";
 import { Streams } from "./streams.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
 const IDLE_MS = 200;
 const EXIT_BAD_IMAGE = 65; // EX_DATAERR; the kernel process rebuilds the image
 const EXIT_GUEST_FAULT = 70; // EX_SOFTWARE
+const EXIT_OUT_OF_MEMORY = 71;
 
 const settings = JSON.parse(process.argv[2]);
 const { gc } = globalThis;
@@ -26,8 +30,13 @@ let currentId = "";
 
 const emitNow = (/** @type {string} */ text) => writeFrame(FRAMES, text);
 const streams = new Streams(emitNow);
-const emit = (/** @type {string} */ text) => {
+/** @type {Storage | undefined} */
+let storage;
+/** One frame, after all that happened before it: what was printed, which files were written. @param {string} text */
+const emit = (text) => {
   streams.flush();
+  const changed = storage?.takeChanged();
+  if (changed?.length) emitNow(JSON.stringify({ type: "files", id: currentId, content: { changed } }));
   emitNow(text);
 };
 const interrupts = new Interrupts(
@@ -43,6 +52,11 @@ function ask(id, text) {
     hostCalls.set(call, { resolve, reject });
     emit(`{"type":"call","id":${JSON.stringify(id)},"content":{"number":${call},"arguments":${text}}}`);
   });
+}
+
+/** A host call of JavaScript's. @param {string} text @returns {Promise<string>} */
+function askNow(text) {
+  return currentId ? ask(currentId, text) : Promise.reject(new Error("a request is made only while a cell runs"));
 }
 
 /** @param {number} call @returns {Waiter | undefined} */
@@ -72,18 +86,24 @@ function rawStream(name) {
 
 async function boot() {
   const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id), settings);
-  mount(pyodide, settings.workspace, "/workspace");
-  mount(pyodide, settings.tmp, "/tmp");
+  storage = new Storage(pyodide, settings.quota);
+  storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
+  storage.mount("/tmp", { root: settings.tmp, counted: true });
+  for (const { name, path, mode } of settings.volumes)
+    storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
   pyodide.FS.chdir("/workspace");
   pyodide.setStdout(rawStream("stdout"));
   pyodide.setStderr(rawStream("stderr"));
   const guest = pyodide.pyimport("kernelmcp_guest");
   const nap = (/** @type {number} */ ms) => interrupts.nap(ms);
+  const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, leave);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
-  return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
+  const { handle, interrupt, usable } = guest;
+  const [setEnvironment, addPackages] = [guest.set_environment, guest.add_packages];
+  return { pyodide, handle, interrupt, usable, setEnvironment, addPackages };
 }
 
 /** @param {unknown} error @returns {never} */
@@ -92,13 +112,28 @@ function refuseImage(error) {
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
-const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
+const { pyodide, handle, interrupt, usable, setEnvironment, addPackages } = await boot().catch(refuseImage);
 if (!settings.keep_globals) cleanGlobals();
+
+/** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
+ * @param {{folder: string, point: string}[]} packages */
+function mountPackages(packages) {
+  for (const { folder, point } of packages) {
+    try {
+      storage?.mount(point, { root: folder, readOnly: true });
+    } catch (error) {
+      // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
+      process.stderr.write(`${point} was not mounted: ${error}\n`);
+    }
+  }
+  addPackages(JSON.stringify(packages.map((entry) => entry.point)));
+}
 
 /** Run one request; requests come one at a time. @param {any} request @param {string} text */
 async function run(request, text) {
   currentId = request.id;
   interrupts.current = request.number;
+  storage?.begin();
   try {
     const pending = await handle.callPromising(text);
     if (pending) {
@@ -108,9 +143,12 @@ async function run(request, text) {
   } catch (error) {
     fault(request.id, error);
   } finally {
-    interrupts.current = 0;
-    currentId = "";
     streams.flush();
+    if (interrupts.current === request.number) {
+      // else the next request is here already: a coroutine's reply goes up some turns before we hear of its end
+      interrupts.current = 0;
+      currentId = "";
+    }
   }
 }
 
@@ -120,12 +158,24 @@ function fault(id, error) {
   try {
     pyodide.runPython("None");
   } catch {
-    process.stderr.write(`${String(error?.message ?? error).slice(-1000)}\n`);
+    const words = String(error?.message ?? error).trim();
+    // Without memory Python can't even make the text of its error.
+    if (words === "" || words.endsWith("MemoryError")) leave(EXIT_OUT_OF_MEMORY);
+    process.stderr.write(`${words.slice(-1000)}\n`);
     leave(EXIT_GUEST_FAULT);
   }
+  if (!hasMemory()) leave(EXIT_OUT_OF_MEMORY);
   const lines = String(error?.message ?? error).trim().split("\n");
   const content = { status: "error", ename: error?.type ?? "GuestFault", evalue: lines.at(-1), traceback: lines.slice(-20) };
   emit(JSON.stringify({ type: "reply", id, content }));
+}
+
+function hasMemory() {
+  try {
+    return usable();
+  } catch {
+    return false;
+  }
 }
 
 /** Loading leaves 20 MB of garbage, which V8 would keep for long. Collecting it takes 50 ms: not while somebody waits. */
@@ -133,6 +183,7 @@ function collectGarbage() {
   setTimeout(() => (interrupts.current ? collectGarbage() : gc?.()), IDLE_MS).unref();
 }
 
+globalThis.fetch = makeFetch(askNow);
 readFrames(
   REQUESTS,
   (text) => {
@@ -141,10 +192,14 @@ readFrames(
       if (!interrupts.take()) return;
       interrupt();
       for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+    } else if (request.op === "mount") {
+      mountPackages(request.content.packages);
     } else if (request.op === "result") {
       const { number, value, error } = request.content;
       if (error) takeHostCall(number)?.reject(new Error(error));
       else takeHostCall(number)?.resolve(JSON.stringify(value));
+    } else if (request.op === "set_environment") {
+      setEnvironment(JSON.stringify(request.content));
     } else {
       void run(request, text);
     }

@@ -19,15 +19,19 @@ from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.utils.tokenutil import token_at_cursor
 
-from kernelmcp_guest import blocking, comms
-from kernelmcp_guest.bridge import request_id, send
+from kernelmcp_guest import blocking, comms, memory
+from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.shell import GuestShell, encode_bundle
+
+# The kernel process starts another guest, and says what happened.
+EXIT_OUT_OF_MEMORY = 71
 
 
 class _Running:
-    """What runs now. An interrupt that finds nothing is dropped."""
+    """What runs now. An interrupt that comes before the user's code has begun waits for it."""
 
     active = False
+    early = False
     task: asyncio.Task[Any] | None = None
     cancelled = False
 
@@ -38,6 +42,7 @@ running = _Running()
 def on_interrupt_signal(signum: int, frame: object) -> None:
     """SIGINT's handler: raise in the cell, or cancel its task when other code has the event loop."""
     if not running.active:
+        running.early = True
         return
     GuestShell.instance().interrupted = True
     task = running.task
@@ -56,6 +61,7 @@ def on_stuck_signal(signum: int, frame: object) -> None:
 def interrupt() -> None:
     """Interrupt a cell that waits: for the event loop, for a host call, or inside run_until_complete."""
     if not running.active:
+        running.early = True
         return
     GuestShell.instance().interrupted = True
     if blocking.waits:
@@ -63,6 +69,12 @@ def interrupt() -> None:
             wait.interrupt()
     elif running.task is not None:
         running.task.cancel()
+
+
+def _begin() -> bool:
+    """The user's code begins. True: it is interrupted already (and not the request before, a moment too late)."""
+    early, running.active, running.early = running.early, True, False
+    return early and bridge.was_interrupted()
 
 
 def execute(
@@ -74,6 +86,7 @@ def execute(
     execution_count: int,
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
     """Run a cell. Returns the content of the execute_reply, or a coroutine of it when the cell awaits."""
+    memory.hold()
     shell = GuestShell.instance()
     shell.execution_count = execution_count
     shell.last_error = None
@@ -112,8 +125,10 @@ async def _execute_async(
 ) -> dict[str, Any]:
     result, escaped = None, None
     running.task = asyncio.ensure_future(cell)
-    running.active, running.cancelled = True, False
+    running.cancelled = False
     try:
+        if _begin():
+            interrupt()
         result = await running.task
     except BaseException as error:  # noqa: BLE001  # whatever it is, the request gets its reply
         escaped = error
@@ -135,7 +150,13 @@ def _finish(
     if escaped is None and result is not None:
         escaped = result.error_before_exec or result.error_in_exec
     if escaped is not None and shell.last_error is None:
+        memory.release()
         shell.showtraceback((type(escaped), escaped, escaped.__traceback__))
+    if escaped is not None and shell.last_error is None:
+        # IPython could not format it: the error must not pass for success.
+        shell.show_name(escaped)
+    if escaped is not None:
+        memory.forget(escaped)
     shell.events.trigger("post_execute")
     if not silent and result is not None:
         shell.events.trigger("post_run_cell", result)
@@ -205,8 +226,9 @@ def handle(text: str) -> Awaitable[None] | None:
     """Run one request frame (JSON text) and send its reply. The host awaits what it returns."""
     request = json.loads(text)
     request_id.set(request["id"])
-    running.active = True  # completions, display hooks and event handlers are the user's code, too
     try:
+        if _begin():  # completions, display hooks and event handlers are the user's code, too
+            raise KeyboardInterrupt
         content = OPERATIONS[request["op"]](**request["content"])
     except KeyboardInterrupt:
         content = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
@@ -214,10 +236,16 @@ def handle(text: str) -> Awaitable[None] | None:
         running.active = False
     if python_inspect.isawaitable(content):
         return _reply_later(request["id"], content)
-    send("reply", **content)
+    _reply(content)
     return None
+
+
+def _reply(content: dict[str, Any]) -> None:
+    if not memory.usable():
+        bridge.exit(EXIT_OUT_OF_MEMORY)
+    send("reply", **content)
 
 
 async def _reply_later(request: str, content: Awaitable[dict[str, Any]]) -> None:
     request_id.set(request)  # the host runs this as a task of its own, with a context of its own
-    send("reply", **(await content))
+    _reply(await content)

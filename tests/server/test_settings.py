@@ -1,0 +1,163 @@
+"""Where settings come from, and what is said about wrong ones."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kernelmcp.config import Config, Policy, Settings
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.sources import load
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kernelmcp", *arguments],
+        env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sessions]\nwarm_pol_size = 1", "warm_pol_size: there is no such setting (did you mean warm_pool_size"),
+        ("[sesions]", "sesions: there is no such setting (did you mean sessions"),
+        ("[sessions]\nmax_sessions = 0", "sessions.max_sessions: Input should be greater than or equal to 1"),
+        ("sessions = 3", "sessions: Input should be a valid dictionary"),
+        ("[sessions", "is not TOML"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_refused_with_file_key_and_what_would_do(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "mcp.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(file, environ={})
+    assert caught.value.message.startswith(f"{file}: ")
+    assert words in caught.value.message
+
+
+def test_the_server_does_not_start_with_wrong_settings(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.toml"
+    file.write_text("[sesions]")
+    done = kernelmcp("serve", "--config", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "CONFIGURATION_ERROR" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[flavors.smal]\nmemory_mb = 64", "flavors.smal"),
+        ("[flavors.small]\nmemory_m = 64", "flavors.small.memory_m: there is no such setting (did you mean memory_mb"),
+        ("[flavors.small]\nmemory_mb = 5000", "flavors.small.memory_mb: Input should be less than or equal to 4096"),
+        ("[env]\n'A=B' = '1'", "'A=B' is no name of an environment variable"),
+        ("[env]\nA = \"1\\u0000\"", "A has a NUL character in its value"),
+        (f"[env]\nA = '{'x' * 40_000}'", "the variables are longer than 32768 bytes together"),
+    ],
+)  # fmt: skip
+def test_a_wrong_policy_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        load(None, file, environ={"KERNELMCP_HOME": str(tmp_path)})
+    assert caught.value.message.startswith(f"{file}: ")
+    assert words in caught.value.message
+
+
+def test_a_wrong_value_in_the_environment_or_the_command_line_is_named(tmp_path: Path) -> None:
+    home = {"KERNELMCP_HOME": str(tmp_path)}
+    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_SESSIONS__MAX_SESSIONS: sessions\.max_sessions: "):
+        load(environ={**home, "KERNELMCP_SESSIONS__MAX_SESSIONS": "many"})
+    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_POLICY__CPU_SECOND: cpu_second: .*mean cpu_seconds"):
+        load(environ={**home, "KERNELMCP_POLICY__CPU_SECOND": "1"})
+    with pytest.raises(ConfigurationError, match=r"^the command line: logging\.level: "):
+        load(environ=home, overrides={"logging": {"level": "loud"}})
+
+
+def test_a_file_that_is_named_must_be_there_and_one_in_its_default_place_may(tmp_path: Path) -> None:
+    environ = {"KERNELMCP_HOME": str(tmp_path)}
+    assert load(environ=environ).config == Config()
+    with pytest.raises(ConfigurationError, match=r"missing\.toml: cannot be read"):
+        load(environ={**environ, "KERNELMCP_CONFIG_FILE": str(tmp_path / "missing.toml")})
+    (tmp_path / "mcp.toml").write_text("[sessions]\nmax_sessions = 5")
+    (tmp_path / "policy.toml").write_text("cpu_seconds = 7")
+    settings = load(environ=environ)
+    assert (settings.config.sessions.max_sessions, settings.policy.cpu_seconds) == (5, 7)
+
+
+def test_a_policy_that_names_one_flavor_leaves_the_others() -> None:
+    def megabytes(policy: Policy) -> list[int]:
+        return [policy.flavors[name].memory_mb for name in ("small", "medium", "large")]
+
+    assert megabytes(Policy.model_validate({"flavors": {"small": {"memory_mb": 300}}})) == [300, 1024, 4096]
+    assert megabytes(Policy.model_validate({"memory_mb": 700, "flavors": {"small": {"memory_mb": 300}}})) == [
+        300,
+        700,
+        700,
+    ]
+
+
+def test_the_environment_goes_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
+    file, policy = tmp_path / "mcp.toml", tmp_path / "policy.toml"
+    file.write_text("[sessions]\nwarm_pool_size = 3\nmax_sessions = 9\n[logging]\nlevel = 'error'")
+    policy.write_text("max_outputs = 5\n[flavors.small]\nmemory_mb = 200\n[env]\nA = 'file'\nB = 'file'")
+    environ = {
+        "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "2",
+        "KERNELMCP_LOGGING__LEVEL": "warning",
+        "KERNELMCP_POLICY__MAX_OUTPUTS": "7",
+        "KERNELMCP_POLICY__FLAVORS__LARGE__MEMORY_MB": "2048",
+        "KERNELMCP_POLICY__ENV__A": "5",
+        "KERNELMCP_HOME": "/x",
+    }
+    settings = load(file, policy, environ=environ, overrides={"logging": {"level": "debug"}})
+    assert (settings.config.sessions.warm_pool_size, settings.config.sessions.max_sessions) == (2, 9)
+    assert (settings.config.logging.level, settings.policy.max_outputs) == ("debug", 7)
+    assert (settings.policy.flavors["small"].memory_mb, settings.policy.flavors["large"].memory_mb) == (200, 2048)
+    assert settings.policy.env == {"A": "5", "B": "file"}
+
+
+def test_the_files_in_config_are_the_defaults_and_name_every_setting() -> None:
+    settings = load(CONFIG / "mcp.toml", CONFIG / "policy.toml", environ={})
+    assert settings.config == Config()
+    assert settings.policy == Policy()
+    text = (CONFIG / "mcp.toml").read_text("utf-8")
+    sections = tomllib.loads(text)
+    assert set(sections) == set(Config.model_fields)
+    for section in sections:
+        model = type(getattr(settings.config, section))
+        assert [key for key in model.model_fields if f"{key} =" not in text] == []
+    policy = (CONFIG / "policy.toml").read_text("utf-8")
+    assert [key for key in Policy.model_fields if key != "flavors" and f"{key} =" not in policy] == []
+
+
+def test_settings_read_again_change_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.toml"
+    file.write_text("[sessions]\nmax_sessions = 5")
+    settings = load(file, environ={})
+    told: list[int] = []
+    settings.on_change(lambda: told.append(settings.config.sessions.max_sessions))
+    assert settings.reload() == ([], [])
+    file.write_text("[server]\nname = 'other'\n[sessions]\nmax_sessions = 6\n[logging]\nlevel = 'debug'\nfile = 'x'")
+    assert settings.reload() == (["sessions.max_sessions", "logging.level"], ["server.name", "logging.file"])
+    file.write_text("[sessions]\nmax_sessions = 7\nnonsense = 1")
+    with pytest.raises(ConfigurationError, match=r"sessions\.nonsense"):
+        settings.reload()
+    assert (settings.config.sessions.max_sessions, settings.config.server.name, told) == (6, "kernelmcp", [6])
+    assert Settings().reload() == ([], [])
+
+
+def test_doctor_says_which_files_were_read_and_what_is_wrong(tmp_path: Path, server_env: dict[str, str]) -> None:
+    config, policy = tmp_path / "mcp.toml", tmp_path / "policy.toml"
+    config.write_text("[sessions]\nwarm_pool_size = 3")
+    policy.write_text("memory_mb = 1")
+    done = kernelmcp("doctor", "--json", "--config", str(config), "--policy", str(policy), **server_env)
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["files"]["config_files"]) == (1, [str(config), str(policy)])
+    wrong = [problem["what"] for problem in report["problems"] if "settings" in problem["what"]]
+    assert wrong == [f"the settings are wrong: {policy}: memory_mb: Input should be greater than or equal to 64"]
