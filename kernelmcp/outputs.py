@@ -1,12 +1,11 @@
 """What one execution put out: two text streams, a result, an error and displayed objects, as iopub delivers them.
 
-Text is kept up to a cap, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed objects are
-kept up to a count and to what they weigh in memory, updates and metadata included. What is dropped is counted. Nothing
-here can fail on hostile content: lone surrogates are replaced, wrong types become text, deep values are dropped.
+Text is kept up to a cap, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed objects
+are kept up to a count and to what they weigh in memory, updates and metadata included. What is dropped is counted.
+Nothing here can fail on hostile content: lone surrogates are replaced, wrong types become text, deep values go.
 Above: executions, results, transcript. Below: spool, guestdata.
 """
 
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,12 +102,8 @@ class Outputs:
     _held: int = 0
 
     def __post_init__(self) -> None:
-        self.stdout = Spool(self.policy.stdout_max_bytes, self._new_file if self.folder else None)
-        self.stderr = Spool(self.policy.stderr_max_bytes, self._new_file if self.folder else None)
-
-    def _new_file(self) -> Path:
-        assert self.folder is not None
-        return self.folder / secrets.token_hex(8)
+        self.stdout = Spool(self.policy.stdout_max_bytes, self.folder)
+        self.stderr = Spool(self.policy.stderr_max_bytes, self.folder)
 
     @property
     def memory_bytes(self) -> int:

@@ -127,9 +127,7 @@ def _cut_text(text: str, total: int, budget: int, link: str, name: str, truncate
     return _join(head, tail, len(text), total, link, name, truncated)
 
 
-def _join(
-    head: str, tail: str, kept: int, total: int, link: str, name: str, truncated: dict[str, Truncation]
-) -> str:
+def _join(head: str, tail: str, kept: int, total: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
     """Head and tail on line boundaries (unless a line is most of it), and between them what is missing."""
     if tail and (end := head.rfind("\n") + 1) > len(head) // 2:
         head = head[:end]

@@ -290,12 +290,16 @@ class Session:
 
     async def stop(self) -> bool:
         """End the kernel; files and transcript stay. False when there was none."""
+        was_live = await self._end_kernel()
+        await self.save()
+        self._on_change(self)
+        return was_live
+
+    async def _end_kernel(self) -> bool:
         self._abort()
         self.wanted = False
         was_live = await self._binding.release()
         self.executions.trim(stopped=True)
-        await self.save()
-        self._on_change(self)
         return was_live
 
     def retire(self) -> None:
@@ -308,7 +312,7 @@ class Session:
 
     async def destroy(self) -> None:
         """End it and delete everything it has."""
-        await self.stop()
+        await self._end_kernel()
         self.destroyed = True
         self._scope.cancel()
         if self._save_timer is not None:

@@ -5,7 +5,8 @@ is counted as dropped, never the execution. Above: outputs. Below: the file syst
 """
 
 import os
-from collections.abc import Callable, Iterable
+import secrets
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,11 +20,11 @@ log = structlog.get_logger(__name__)
 
 
 class Spool:
-    """Text up to `max_bytes`; knows its length in characters. `new_file` names a file that does not exist yet."""
+    """Text up to `max_bytes`; knows its length in characters. Without a `folder` it stays in memory."""
 
-    def __init__(self, max_bytes: int, new_file: Callable[[], Path] | None = None) -> None:
+    def __init__(self, max_bytes: int, folder: Path | None = None) -> None:
         self._max_bytes = max_bytes
-        self._new_file = new_file
+        self._folder = folder
         self._memory = bytearray()
         self._path: Path | None = None
         self._closed = False
@@ -74,18 +75,19 @@ class Spool:
         return len(data)
 
     def _write(self, data: bytes) -> None:
-        if self._path is None and (self._new_file is None or self.size + len(data) <= IN_MEMORY_BYTES):
-            self._memory += data
-            return
         if self._path is not None:
             # Over what an earlier write may have left behind the end when the disk was full.
             self._write_at(self._path, os.O_WRONLY, self.size, data)
-            return
-        assert self._new_file is not None
-        path = self._new_file()
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        elif self._folder is None or self.size + len(data) <= IN_MEMORY_BYTES:
+            self._memory += data
+        else:
+            self._move_to_disk(self._folder, data)
+
+    def _move_to_disk(self, folder: Path, more: bytes) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        path = folder / secrets.token_hex(8)
         try:
-            self._write_at(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0, bytes(self._memory) + data)
+            self._write_at(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0, bytes(self._memory) + more)
         except OSError:
             with suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Lines of JSON-RPC over two file descriptors, as mcp's dispatcher wants them.
 
 Pipes and sockets are read in the event loop, without a thread between: a call costs less, and no thread hangs in
-read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. A client that
-does not read is not read either: what waits for it is bounded.
+read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. A client
+that does not read is not read either: what waits for it is bounded.
 Above: stdio. Below: mcp's message types.
 """
 

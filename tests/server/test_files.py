@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from mcp import Client, MCPError
 
-from kernelmcp.sources import load
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.sources import load
 from kernelmcp.volumes import check_volumes
 
 from .support import Connect, kernel_pids
