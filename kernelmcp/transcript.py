@@ -24,8 +24,10 @@ MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
 SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
 # A file of somebody else's is read as a whole, once.
 MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
-# Cells that wait while the disk is full.
-MAX_PENDING_BYTES = 16 * 1024 * 1024
+# Cells that wait to be written. A notebook of them alone would be as large, and lose its oldest outputs as these do.
+MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
+# A cell shorter than this gains nothing by losing its outputs.
+MIN_LINE_BYTES = 4096
 GROWN = "the notebook had grown too large"
 _METADATA = {
     "kernelspec": {"name": "kernelmcp", "display_name": "Python (kernelmcp)", "language": "python"},
@@ -47,6 +49,8 @@ class Transcript:
         self._journal = Journal(file.with_suffix(".jsonl"))
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
+        self._first = 0
+        """Number of the first that waits."""
         self._lost = 0
         self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
         self._lock = threading.Lock()
@@ -57,10 +61,22 @@ class Transcript:
         with self._pending_lock:
             self._pending.append(line)
             self._pending_bytes += len(line)
-            while self._pending_bytes > MAX_PENDING_BYTES and len(self._pending) > 1:
-                self._pending_bytes -= len(self._pending.popleft())
-                self._lost += 1
+            if self._pending_bytes > MAX_PENDING_BYTES:
+                self._lighten()
             self.changed = True
+
+    def _lighten(self) -> None:
+        for number, line in enumerate(self._pending):
+            if self._pending_bytes > MAX_PENDING_BYTES and len(line) > MIN_LINE_BYTES:
+                self._pending[number] = cells.without_outputs(line)
+                self._pending_bytes -= len(line) - len(self._pending[number])
+        while self._pending_bytes > MAX_PENDING_BYTES and len(self._pending) > 1:
+            self._take_first()
+            self._lost += 1
+
+    def _take_first(self) -> None:
+        self._pending_bytes -= len(self._pending.popleft())
+        self._first += 1
 
     def save(self) -> None:
         """Write what is new. Raises `OSError`, and then nothing is lost that was not lost before."""
@@ -83,16 +99,14 @@ class Transcript:
 
     def _write_pending(self) -> None:
         with self._pending_lock:
-            new, lost = list(self._pending), self._lost
+            new, first, lost = list(self._pending), self._first, self._lost
         missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
         self._journal.append([*missing, *new])
         with self._pending_lock:
-            # Meanwhile cells came at the end, and some may have gone from the front: those are written now.
-            written = set(map(id, new))
-            while self._pending and id(self._pending[0]) in written:
-                written.discard(id(self._pending[0]))
-                self._pending_bytes -= len(self._pending.popleft())
-            self._lost -= lost + len(written)
+            # Meanwhile cells came at the end, and some may have gone from the front: those are not lost.
+            self._lost -= lost + min(self._first - first, len(new))
+            while self._pending and self._first < first + len(new):
+                self._take_first()
 
     def _write(self, out: BinaryIO) -> None:
         out.writelines(self._pieces(self._journal.lines()))
