@@ -217,15 +217,19 @@ def lend(berth: Berth, uid: int, paths: Iterable[str]) -> None:
     what it needs: Landlock only takes away, the file system's own modes go on to count."""
     berth.path.chmod(0o711)
     for path in paths:
-        real = Path(path).resolve()
-        closed = next((up for up in (real, *real.parents) if not _is_open_to(uid, up)), None)
-        if closed is not None:
+        if (closed := closed_to(uid, Path(path))) is not None:
             raise PermissionError(
                 f"the user {uid} of guest_uid cannot reach {path}: {closed} is closed to others; put"
                 " KERNELMCP_HOME and the installation where that user may go, or leave guest_uid out"
             )
     for folder in (berth.workspace, berth.tmp):
         os.chown(folder, uid, uid)
+
+
+def closed_to(uid: int, path: Path) -> Path | None:
+    """What keeps a user from a file or folder: itself, or a folder above."""
+    real = path.resolve()
+    return next((up for up in (real, *real.parents) if not _is_open_to(uid, up)), None)
 
 
 def _is_open_to(uid: int, path: Path) -> bool:

@@ -20,8 +20,12 @@ from kernelmcp_kernel.confine import OS_LAYERS, Policy, spawn
 from kernelmcp_kernel.elf import linked_files
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import Guest, GuestDied, new_request_id
+from kernelmcp_kernel.hostcalls import HostCalls
 from kernelmcp_kernel.image import BootImage, rebuild_image
+from kernelmcp_kernel.network import Network
+from kernelmcp_kernel.relay import Cell
 from kernelmcp_kernel.runtime import guest_policy, spawn_guest
+from kernelmcp_kernel.settings import NetworkSettings
 
 from .world import World
 
@@ -62,6 +66,7 @@ class GuestPrisoner:
     def __init__(self, world: World, image: BootImage, off: frozenset[str]) -> None:
         self._world, self._image, self._off = world, image, off
         self._told: list[str] = []
+        self._calls = HostCalls({"fetch": Network(NetworkSettings()).fetch})
         self.pid = 0
         self._guest: Guest | None = None
 
@@ -90,6 +95,8 @@ class GuestPrisoner:
 
     def _on_frame(self, frame: Frame) -> None:
         self._told.append(json.dumps(frame.content))
+        if frame.type == "call" and self._guest is not None:
+            self._calls.start(self._guest, frame.content, Cell(parent={}))
 
     async def _execute(self, code: str) -> str:
         assert self._guest is not None

@@ -76,5 +76,8 @@ def test_a_request_may_have_no_limit(kernel: Kernel) -> None:
 
 def test_the_guest_has_its_variables_and_nobody_else_sees_them(kernel: Kernel) -> None:
     assert kernel.run("import os; os.environ['MODE']").result == repr(SECRET)
+    names = kernel.run("sorted(os.environ)").result
+    assert "'MODE'" in names
+    assert "'_'" not in names, "Emscripten's: where the image was built"
     assert all(SECRET not in " ".join(guest.cmdline()) for guest in kernel.guests())
     assert all(SECRET not in guest.environ().values() for guest in kernel.guests())

@@ -49,6 +49,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
         KERNELMCP_WORKSPACE_MB=str(QUOTA_MB),
         KERNELMCP_MAX_FILES=str(MAX_FILES),
         KERNELMCP_VOLUMES=json.dumps(volumes),
+        KERNELMCP_KEEP_GLOBALS="1",  # its JavaScript is to meet the walls behind
     ) as kernel:
         yield Stored(kernel, home / "berth" / "workspace", read_only, writable)
 

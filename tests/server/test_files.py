@@ -119,7 +119,8 @@ send("files", changed="x"); send("files", changed={}); send("files")
 async def test_a_hostile_workspace_opens_nothing_else(connect: Connect, kernelspec: str) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("a native kernel is not confined")
-    async with connect(POLICY__WORKSPACE_MAX_MB="4", POLICY__MAX_FILES="60", SESSIONS__WARM_POOL_SIZE="1") as client:
+    limits = {"POLICY__WORKSPACE_MAX_MB": "4", "POLICY__MAX_FILES": "60", "SESSIONS__WARM_POOL_SIZE": "1"}
+    async with connect(KEEP_GLOBALS="1", **limits) as client:  # its JavaScript is to meet the walls behind
         first = await run(client, "1")
         uri = f"kernelmcp://sessions/{first['session_id']}/files"
         host = Path((await call(client, "get_workspace_info"))["path"])
