@@ -106,6 +106,30 @@ def reveal(name: str, directory: int) -> None:
         os.close(fd)
 
 
+def open_made(directory: int, name: str) -> int:
+    """A descriptor of a directory, which is made where it is missing. Raises OSError."""
+    is_new = True
+    try:
+        os.mkdir(name, 0o700, dir_fd=directory)
+    except FileExistsError:
+        is_new = False
+    fd = os.open(name, DIRECTORY, dir_fd=directory)
+    try:
+        if is_new:
+            give_to_owner(fd, directory)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def give_to_owner(fd: int, directory: int) -> None:
+    """What a server of root's makes in a directory of a guest that is another user is that user's. Raises OSError."""
+    found = os.fstat(directory)
+    if os.geteuid() == 0 and found.st_uid != 0:
+        os.fchown(fd, found.st_uid, found.st_gid)
+
+
 def delete_tree(path: Path) -> None:
     """Delete whatever is there, a tree of any depth too. What cannot be deleted stays, without an error."""
     with suppress(OSError):

@@ -154,9 +154,7 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
     with (
         doctor_layers.canary() as token,
         tempfile.TemporaryDirectory(prefix="kernelmcp-doctor-") as outside,
-        open_home(
-            settings.home, settings.config.server.runtime, passable=settings.policy.guest_uid is not None
-        ) as home,
+        open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home,
         anyio.fail_after(DEADLINE_SECONDS),
     ):
         report.files["runtime"] = str(home.runtime.parent)

@@ -83,7 +83,8 @@ class Lock:
 class Home:
     """The directories of one server process."""
 
-    def __init__(self, root: Path, runtime: Path) -> None:
+    def __init__(self, root: Path, runtime: Path, guest_uid: int | None = None) -> None:
+        self._guest_uid = guest_uid
         self.root = root
         self.runtime = runtime
         self.sessions = root / "sessions"
@@ -93,6 +94,8 @@ class Home:
         # The process's own name is in it, so that a sweep can tell whose berth it is.
         berth = Berth(self.berths / f"{self.runtime.name}-{secrets.token_hex(4)}")
         berth.make()
+        if self._guest_uid is not None:
+            os.chown(berth.workspace, self._guest_uid, self._guest_uid)  # the kernel process sees to the rest
         return berth
 
     def berth(self, name: str) -> Berth:
@@ -116,14 +119,17 @@ def _private_directory(path: Path, mode: int = 0o700) -> None:
 
 
 @contextmanager
-def open_home(root: Path, runtime_root: Path | None = None, *, passable: bool = False) -> Iterator[Home]:
+def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None) -> Iterator[Home]:
     """Make the directories, take the process's lock, and sweep what dead servers left.
 
-    `passable`: guests are another user, who must get through to a berth, and may list nothing on the way.
+    `guest_uid`: when we are root, guests are another user, who must get through to a berth, and may list nothing on
+    the way.
     """
+    if os.geteuid() != 0:
+        guest_uid = None
     runtime_root = runtime_root_of(runtime_root)
     for directory in (root, root / "berths"):
-        _private_directory(directory, 0o711 if passable else 0o700)
+        _private_directory(directory, 0o700 if guest_uid is None else 0o711)
     for directory in (root / "sessions", runtime_root):
         _private_directory(directory)
     runtime = runtime_root / secrets.token_hex(4)
@@ -138,7 +144,7 @@ def open_home(root: Path, runtime_root: Path | None = None, *, passable: bool = 
     # A second lock under home: servers with other runtime roots may share this home, and berths lie here.
     owner = Lock(root / "berths" / f".{runtime.name}.lock")
     owner.try_acquire()
-    home = Home(root, runtime)
+    home = Home(root, runtime, guest_uid)
     try:
         _sweep_runtime(runtime_root, runtime)
         _sweep_berths(home)

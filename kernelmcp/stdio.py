@@ -33,9 +33,7 @@ def claim() -> tuple[int, int]:
 
 def serve(settings: Settings) -> int:
     wire_in, wire_out = claim()
-    with open_home(
-        settings.home, settings.config.server.runtime, passable=settings.policy.guest_uid is not None
-    ) as home:
+    with open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home:
         asyncio.run(_serve(settings, home, wire_in, wire_out))
     return 0
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelmcp.beneath import DIRECTORY, open_beneath, reveal
+from kernelmcp.beneath import DIRECTORY, give_to_owner, open_beneath, open_made, reveal
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, SessionDamaged
 from kernelmcp.paths import FREE_SPACE, as_caller_error, components, no_regular_file
 
@@ -257,9 +257,7 @@ def _made(root: int, parts: list[str]) -> Iterator[int]:
     fd = os.dup(root)
     try:
         for part in parts:
-            with suppress(FileExistsError):
-                os.mkdir(part, 0o700, dir_fd=fd)
-            above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
+            above, fd = fd, open_made(fd, part)
             os.close(above)
         yield fd
     finally:
@@ -272,6 +270,7 @@ def _write_whole(directory: int, name: str, data: bytes) -> None:
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
+            give_to_owner(file.fileno(), directory)
         os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with suppress(OSError):
