@@ -58,8 +58,8 @@ class SessionsSection(Section):
     keep_days: float = Field(default=30, ge=0)
     """A session that nobody used for so many days is deleted with its files when a server starts. 0: never."""
     kept_executions: int = Field(default=100, ge=1)
-    """Newest executions per session whose whole output can still be read, at most (`outputs_max_bytes` may allow fewer);
-    older ones answer EXECUTION_NOT_FOUND."""
+    """Newest executions per session whose whole output can still be read, at most (`outputs_max_bytes` may allow
+    fewer); older ones answer EXECUTION_NOT_FOUND."""
     max_queued: int = Field(default=64, ge=1)
     """Executions waiting in one session; more are refused, because a client that far ahead is in a loop."""
 
