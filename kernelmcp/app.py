@@ -7,7 +7,7 @@ import anyio
 from mcp.server.mcpserver import Context
 
 import kernelmcp
-from kernelmcp import prompts
+from kernelmcp import prompts, reload
 from kernelmcp.config import Settings
 from kernelmcp.file_resources import FileResources
 from kernelmcp.file_tools import FileTools
@@ -52,6 +52,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
         FileResources(registry, tools.caller).register(server)
         prompts.register(server)
         tasks.start_soon(registry.stop_idle)
+        tasks.start_soon(reload.keep_current, settings)
         try:
             yield server
         finally:

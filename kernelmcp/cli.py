@@ -90,7 +90,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     check_volumes(settings)
     from kernelmcp import log, stdio
 
-    log.configure(settings.config.logging)
+    log.configure(settings)
     return stdio.serve(settings)
 
 

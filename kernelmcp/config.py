@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from kernelmcp.hosts import check_headers, check_host
 
 Flavor = Literal["small", "medium", "large"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -101,6 +103,35 @@ class KernelsSection(Section):
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
 
 
+class NetworkSection(Section):
+    allow_hosts: list[str] = []
+    """What the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with `:port`
+    or for ports 80 and 443. Addresses that are not of the public internet only when they stand here. Default: none."""
+    headers: dict[str, dict[str, SecretStr]] = {}
+    """Per host (or `host:port`), headers that its requests get. The guest never sees them. Without a port: over https
+    only. `${NAME}` in a value is an environment variable of the server."""
+    timeout_seconds: float = Field(default=30, gt=0, le=300)
+    """Of one request with its redirects, seconds."""
+    max_request_mb: int = Field(default=16, ge=1, le=20)
+    """Of one request's body, MiB. A body travels in one message to the kernel process, which takes 64 MB."""
+    max_response_mb: int = Field(default=16, ge=1, le=20)
+    """Of one answer's body, unpacked, MiB."""
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        return [check_host(host) for host in hosts]
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, hosts: dict[str, dict[str, SecretStr]]) -> dict[str, dict[str, SecretStr]]:
+        for host, headers in hosts.items():
+            if check_host(host).startswith("*"):
+                raise ValueError(f"{host!r} is no single host: a secret goes to a host that is named")
+            check_headers(host, {name: value.get_secret_value() for name, value in headers.items()}, os.environ)
+        return hosts
+
+
 class PackagesSection(Section):
     """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
 
@@ -148,6 +179,7 @@ class Config(Section):
     sessions: SessionsSection = SessionsSection()
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
+    network: NetworkSection = NetworkSection()
     packages: PackagesSection = PackagesSection()
     volumes: VolumesSection = VolumesSection()
     logging: LoggingSection = LoggingSection()

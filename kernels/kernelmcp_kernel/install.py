@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kernelmcp_kernel.image import find_image
 from kernelmcp_kernel.relay import PACKAGES_TYPE, Cell, Relay
 from kernelmcp_kernel.settings import settings
 
@@ -28,7 +29,9 @@ class Installs:
         from kernelmcp_kernel.packages.errors import PackageError
         from kernelmcp_kernel.packages.installer import Installer
 
-        self._installer = self._installer or Installer(settings().packages)
+        if self._installer is None:
+            self._installer = Installer(settings().packages)
+            self._installer.take_as_present(find_image().packages)
 
         def say(line: str) -> None:
             self._relay.say(cell, f"{line}\n")

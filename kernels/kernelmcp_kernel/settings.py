@@ -59,6 +59,20 @@ class PackageSettings:
 
 
 @dataclass(frozen=True)
+class NetworkSettings:
+    """KERNELMCP_NETWORK, a JSON object: which hosts the guest's requests may reach, and under which limits.
+
+    What each means, with its unit, says the server's configuration ([network] of docs/configuration.md).
+    """
+
+    allow_hosts: list[str] = field(default_factory=list[str])
+    headers: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]], repr=False)
+    timeout_seconds: float = 30
+    max_request_mb: int = 16
+    max_response_mb: int = 16
+
+
+@dataclass(frozen=True)
 class KernelSettings:
     """The settings of one kernel process."""
 
@@ -66,6 +80,8 @@ class KernelSettings:
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
     berth: Path | None = None
     """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
+    network: NetworkSettings = NetworkSettings()
+    """KERNELMCP_NETWORK. Not set: no network."""
     workspace_mb: int = DEFAULT_WORKSPACE_MB
     """KERNELMCP_WORKSPACE_MB: what the guest's files may take, workspace and /tmp together, MiB."""
     max_files: int = DEFAULT_MAX_FILES
@@ -74,6 +90,10 @@ class KernelSettings:
     """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
     packages: PackageSettings = PackageSettings()
     """KERNELMCP_PACKAGES."""
+    cpu_seconds: float | None = None
+    """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Not set: no limit. A request may name another."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """KERNELMCP_ENV, a JSON object: the guest's environment variables."""
 
     @property
     def quota(self) -> Quota:
@@ -86,10 +106,13 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
         berth=Path(berth) if berth else None,
+        network=NetworkSettings(**json.loads(environ.get("KERNELMCP_NETWORK") or "{}")),
         workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
         max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
         volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
         packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
+        cpu_seconds=float(cpu) if (cpu := environ.get("KERNELMCP_CPU_SECONDS")) else None,
+        env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
     )
 
 
@@ -107,7 +130,7 @@ def settings() -> KernelSettings:
 def data_home() -> Path:
     """Where packages and images are kept: KERNELMCP_HOME, else where the platform keeps a user's data."""
     if named := os.environ.get("KERNELMCP_HOME"):
-        return Path(named)
+        return Path(named).absolute()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "kernelmcp"
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kernelmcp"

@@ -17,6 +17,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kernelmcp_kernel.image import Preinstalled
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
 from kernelmcp_kernel.packages.requirements import check_allowed, check_not_denied, parse_all
@@ -80,6 +81,7 @@ class Installer:
         self._store = store or Store(packages_root())
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
+        self._preinstalled: dict[str, Present] = {}
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -87,13 +89,17 @@ class Installer:
         """What was installed so far."""
         return list(self._packages.values())
 
+    def take_as_present(self, packages: Iterable[Preinstalled]) -> None:
+        """Packages that the guest has from its start."""
+        self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
+
     async def install(self, asked: Any, say: Say) -> Outcome:
         """Have these requirements (a list of text, hostile) and what they need. Raises PackageError."""
         requirements = parse_all(asked)
         check_allowed(self._settings, requirements)
         async with self._one_at_a_time:
             if not self._present:
-                self._present = await asyncio.to_thread(_guests_own)
+                self._present = await asyncio.to_thread(_guests_own) | self._preinstalled
             wanted, there = self._sort_out(requirements)
             if not wanted:
                 return Outcome([], there)

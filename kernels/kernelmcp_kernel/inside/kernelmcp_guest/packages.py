@@ -3,12 +3,15 @@
 Above: `shell`, `lifecycle`, `micropip`. Below: `blocking` (the host call).
 """
 
+import contextlib
 import importlib
 import json
 import os
 import shlex
 import sys
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.metadata import PackageNotFoundError, distribution, distributions
+from types import ModuleType
 from typing import Any
 
 from kernelmcp_guest import blocking
@@ -53,6 +56,44 @@ def add_packages(points: str) -> None:
         if point not in sys.path:
             sys.path.append(point)
     importlib.invalidate_caches()
+
+
+def import_all(points: str) -> None:
+    """For the boot image: import the top-level modules in these folders (a JSON list), where that can be kept.
+
+    The image holds Python's memory, not WebAssembly's modules: a package that loads a compiled one is left as it was.
+    """
+    refused: list[str] = []
+
+    def refuse(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
+        refused.append(spec.name)
+        raise ImportError(f"{spec.name} is compiled", name=spec.name)
+
+    stock = ExtensionFileLoader.create_module
+    ExtensionFileLoader.create_module = refuse
+    try:
+        for point in json.loads(points):
+            for name in _top_level(point):
+                before, refused[:] = set(sys.modules), []
+                with contextlib.suppress(BaseException):  # whatever it does: it may still work in a session
+                    importlib.import_module(name)
+                if refused or name not in sys.modules:
+                    for added in set(sys.modules) - before:
+                        del sys.modules[added]
+    finally:
+        ExtensionFileLoader.create_module = stock
+
+
+def _top_level(point: str) -> list[str]:
+    """Names of the modules that a folder has, but for private ones."""
+    found = [entry.removesuffix(".py") for entry in sorted(os.listdir(point))]
+    return [
+        name
+        for name in found
+        if name.isidentifier()
+        and not name.startswith("_")
+        and (os.path.isfile(f"{point}/{name}.py") or os.path.isfile(f"{point}/{name}/__init__.py"))
+    ]
 
 
 def check(answer: dict[str, Any]) -> None:
