@@ -179,7 +179,8 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
         if budget < MIN_SHARE_CHARS:
             parts.append("[more was displayed than fits here: see the field outputs]")
             break
-        text = _cut_text(joined(text), budget, uri(execution, f"outputs/{number}"), "", {})
+        whole = joined(text)
+        text = _cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
         budget -= len(text)
         parts.append(text)
     return parts
