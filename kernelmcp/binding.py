@@ -13,6 +13,7 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
+from kernelmcp import background
 from kernelmcp.config import Settings
 from kernelmcp.errors import KernelStartFailed, SessionDamaged
 from kernelmcp.home import Berth, Home
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class Binding:
-    """Where a session lives. One at a time binds, renews or releases."""
+    """Where a session lives. The lock is held by whatever moves, empties or reads the files; `discard` needs none."""
 
     def __init__(
         self,
@@ -53,6 +54,8 @@ class Binding:
         # A session from before has files but no variables.
         self.lost = record.execution_count > 0
         """Variables are gone, and no execution has said so yet."""
+        self._used = False
+        """The kernel has run something."""
         self._note: str | None = None
 
     @property
@@ -60,6 +63,15 @@ class Binding:
         """The live kernel, if there is one."""
         bound = self._bound
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
+
+    def holds(self, kernel: Kernel) -> bool:
+        """Nobody has let go of this kernel: if it has ended, then by itself."""
+        return self._bound is not None and self._bound.kernel is kernel
+
+    def begin(self) -> bool:
+        """An execution goes to the kernel. True: it is the one to say that earlier variables are lost."""
+        lost, self.lost, self._used = self.lost, False, True
+        return lost
 
     async def bind(self) -> Kernel:
         """The kernel, with the session's files in its workspace; a fresh one when there is none any more."""
@@ -100,11 +112,15 @@ class Binding:
 
     async def _take(self) -> Kernel:
         self._check_files()
-        fresh = await self._pool.take(self._record.flavor)
+        return await self._enter(await self._pool.take(self._record.flavor))
+
+    async def _enter(self, fresh: BerthedKernel) -> Kernel:
         try:
             await self._move_in(fresh)
         except OSError as exc:
             fresh.kernel.kill()
+            if self.berth is not fresh.berth:
+                self._delete(fresh.berth, fresh.kernel)
             raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
         if self._record.packages:
             self._note = await restore(fresh.kernel, self._record.packages)
@@ -131,11 +147,24 @@ class Binding:
         self._bound, self.berth = fresh, fresh.berth
         self.save_record()
         if old is not None:
-            self._tasks.start_soon(anyio.to_thread.run_sync, old.delete)
+            self._delete(old)
+
+    def _delete(self, berth: Berth, kernel: Kernel | None = None) -> None:
+        """Soon, and once the kernel that may still write there has ended."""
+
+        async def delete() -> None:
+            if kernel is not None:
+                await kernel.ended.wait()
+            await anyio.to_thread.run_sync(berth.delete)
+
+        background.start(self._tasks, "deleting a berth", delete)
 
     async def renew(self, *, files: bool) -> None:
-        """A fresh kernel; with `files`, an empty workspace too."""
+        """A fresh kernel; with `files`, an empty workspace too. Nothing is given up before there is one."""
         async with self._lock:
+            if not files:
+                self._check_files()
+            fresh = await self._pool.take(self._record.flavor)
             old = self.kernel
             self.discard()
             if old is not None:
@@ -144,8 +173,8 @@ class Binding:
                 abandoned, self.berth = self.berth, None
                 self._record.berths, self._record.packages = [], []
                 if abandoned is not None:
-                    self._tasks.start_soon(anyio.to_thread.run_sync, abandoned.delete)
-            await self._take()
+                    self._delete(abandoned, old)
+            await self._enter(fresh)
             self.lost = False
 
     async def empty_files(self) -> None:
@@ -168,10 +197,10 @@ class Binding:
             return kernel is not None
 
     def discard(self) -> None:
-        """End the kernel now. Variables are lost."""
+        """End the kernel now. Variables are lost, if there were any."""
         bound, self._bound = self._bound, None
         if bound is not None:
-            self.lost = True
+            self.lost, self._used = self.lost or self._used, False
             bound.kernel.kill()
 
     def save_record(self) -> None:

@@ -67,6 +67,8 @@ class Execution:
     return_value: Any = None
     files_changed: list[Entry] = field(default_factory=list[Entry])
     """Files of the workspace that it made or changed."""
+    lost_before: bool = False
+    """Variables of earlier executions are gone, and this one is to say so."""
     begun: bool = False
     """The kernel has said that it runs the cell."""
     grace_timer: asyncio.TimerHandle | None = None
@@ -95,7 +97,7 @@ class Execution:
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
-        self.status, self.error, self.state_lost = status, error, state_lost
+        self.status, self.error, self.state_lost = status, error, state_lost or self.lost_before
         self.ended = time.monotonic()
         self.done.set()
         # Never the code, its output or its error: they may be anybody's secret.
@@ -106,7 +108,7 @@ class Execution:
             status=status,
             duration_ms=round(self.execution_time_ms),
             queued_ms=round(self.queued_ms),
-            state_lost=state_lost,
+            state_lost=self.state_lost,
         )
 
     def finish_with_reply(self, reply: dict[str, Any]) -> None:

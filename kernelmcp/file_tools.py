@@ -69,7 +69,7 @@ class FileTools:
                 raise InvalidArgument(f"there is no file {path!r}: the session has no files yet", LOOK)
             return workspace.read(path, offset, limit)
 
-        session = self._session(self._caller(ctx), session_id)
+        session = await self._session(self._caller(ctx), session_id)
         piece = await session.with_workspace(read)
         content, used, shown_as = _to_content(piece.data, encoding, path)
         end = offset + used
@@ -104,7 +104,7 @@ class FileTools:
         """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
         _check_unicode(path)
         data = _from_content(content, encoding)
-        session = self._session(self._caller(ctx), session_id, make=True)
+        session = await self._session(self._caller(ctx), session_id, make=True)
 
         def write(workspace: Workspace | None) -> None:
             if workspace is not None:
@@ -120,7 +120,7 @@ class FileTools:
         }
         return structured_result(result, f"Wrote {len(data):,} bytes to {path}.")
 
-    def _session(self, caller: Caller, session_id: str | None, *, make: bool = False) -> Session:
+    async def _session(self, caller: Caller, session_id: str | None, *, make: bool = False) -> Session:
         """As everywhere, a session begins with its first use, but reading makes none of another name. A stopped one is
         not started."""
         try:
@@ -128,14 +128,14 @@ class FileTools:
         except SessionNotFound:
             if session_id is not None and not make:
                 raise
-            return self._registry.find_or_create(caller, session_id)[0]
+            return (await self._registry.find_or_create(caller, session_id))[0]
 
     async def get_workspace_info(
         self, ctx: Ctx, session_id: SessionId = None
     ) -> Annotated[CallToolResult, models.WorkspaceInfo]:
         """List the files of the session's workspace, and what they take of what they may. Code sees the workspace as
         /workspace, its working directory."""
-        session = self._session(self._caller(ctx), session_id)
+        session = await self._session(self._caller(ctx), session_id)
         listing = await session.with_workspace(lambda found: found.listing() if found else Listing())
         files = _fitting(listing.files)
         policy = self._settings.policy

@@ -203,7 +203,7 @@ def _recorded_berths(session: Path) -> list[str] | None:
     for file in files:
         try:
             return [str(name) for name in json.loads(file.read_text("utf-8"))["berths"]]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return None if files else []
 

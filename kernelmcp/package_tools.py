@@ -67,10 +67,10 @@ class PackageTools:
         """
         names = _checked([package_name] if isinstance(package_name, str) else package_name)
         config = self._settings.config
-        session, created = self._registry.find_or_create(self._caller(ctx), session_id)
+        session, created = await self._registry.find_or_create(self._caller(ctx), session_id)
         # The kernel's own limit ends it first, with an error that says what to do.
         seconds = max(self._settings.policy.execution_timeout_seconds, config.packages.install_timeout_seconds + 10)
-        execution = session.submit("%pip install " + " ".join(map(shlex.quote, names)), seconds)
+        execution = session.submit("%pip install " + " ".join(map(shlex.quote, names)), longest_seconds=seconds)
         execution.session_created = created
         try:
             await wait_for(execution, config.sessions.inline_wait_seconds, ctx)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from kernelmcp.config import Flavor
 from kernelmcp.errors import SessionDamaged
@@ -37,6 +37,13 @@ class Record(BaseModel):
     """Names of the berths that may hold the files; two while they move."""
     packages: list[Package] = []
     """What was installed, in this order."""
+
+    @field_validator("created_at", "last_used_at")
+    @classmethod
+    def _check_time(cls, text: str) -> str:
+        if datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError("a time without its zone")
+        return text
 
     def write(self, directory: Path) -> None:
         text = self.model_dump_json()

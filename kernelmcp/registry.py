@@ -7,7 +7,6 @@ Above: tools, resources. Below: sessions, records, home. Must not know MCP.
 import hashlib
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
+from kernelmcp import background
+from kernelmcp.beneath import delete_tree
 from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.errors import (
@@ -77,25 +78,28 @@ class Registry:
 
     def get(self, caller: Caller, session_id: str | None) -> Session:
         """An existing session, running or stopped. Raises `SessionNotFound`."""
-        handle = session_id or caller.default_handle
+        handle = caller.default_handle if session_id is None else session_id
         if handle is not None:
             self._check_name(handle)
             session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
-            if session is not None:
+            if session is not None and not session.destroyed:
                 return session
         raise SessionNotFound(
-            f"there is no session {session_id!r}" if session_id else "you have no session yet",
+            "you have no session yet" if session_id is None else f"there is no session {session_id!r}",
             "List yours with get_sessions; execute_code or create_session makes one.",
             session_id=session_id,
         )
 
-    def find_or_create(
+    async def find_or_create(
         self, caller: Caller, session_id: str | None, flavor: Flavor | None = None
     ) -> tuple[Session, bool]:
         """The caller's session, with a kernel soon, and whether it is new."""
-        handle = session_id or caller.default_handle or mint_handle()
+        handle = session_id if session_id is not None else caller.default_handle or mint_handle()
         self._check_name(handle)
-        session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
+        while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
+            await session.gone.wait()
+        # No await from here on: two calls must not make one session twice.
+        session = session or self._revive(caller, handle)
         if session is not None and session.wanted:
             return session, False
         self._make_room(caller)
@@ -114,10 +118,10 @@ class Registry:
 
     def all(self, caller: Caller) -> list[Session]:
         """The caller's sessions that this server has opened."""
-        return [session for (principal, _), session in self._sessions.items() if principal == caller.principal]
+        return [session for session in self._sessions.values() if session.principal == caller.principal]
 
     def stored(self, caller: Caller) -> Iterator[Record]:
-        """The records of the caller's sessions that this server has not opened. Blocking."""
+        """The records of the caller's sessions on disk. Blocking, and safe in a thread."""
         for directory in sorted(self._home.sessions.iterdir()):
             try:
                 record = read_record(directory)
@@ -125,8 +129,7 @@ class Registry:
                 continue
             if record is None or record.principal != caller.principal:
                 continue
-            if (record.principal, record.session_id) not in self._sessions:
-                yield record
+            yield record
 
     def workspaces(self, record: Record) -> list[Path]:
         """Where the files of a stored session lie."""
@@ -155,19 +158,18 @@ class Registry:
     def _make_room(self, caller: Caller) -> None:
         """Stop the longest idle session where a limit is reached. Raises `ResourceLimitExceeded` when all are busy."""
         limits = self._settings.config.sessions
-        self._retire_one(
-            [session for session in self._wanted() if session.principal == caller.principal],
-            limits.max_sessions_per_client,
-            "you have",
-        )
-        self._retire_one(self._wanted(), limits.max_sessions, "the server has")
+        held = [session for session in self._sessions.values() if session.wanted]
+        own = [session for session in held if session.principal == caller.principal]
+        retired = self._choose(own, limits.max_sessions_per_client, "you have")
+        if retired is None:
+            retired = self._choose(held, limits.max_sessions, "the server has")
+        if retired is not None:
+            log.info("stopping the longest idle session to make room", session=retired.id)
+            retired.retire()
 
-    def _wanted(self) -> list[Session]:
-        return [session for session in self._sessions.values() if session.wanted]
-
-    def _retire_one(self, held: list[Session], limit: int, whose: str) -> None:
+    def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
         if len(held) < limit:
-            return
+            return None
         idle = [session for session in held if session.is_idle and session.is_live]
         if not idle:
             raise ResourceLimitExceeded(
@@ -175,9 +177,7 @@ class Registry:
                 "Wait for one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
                 limit=limit,
             )
-        oldest = min(idle, key=lambda session: session.last_used)
-        log.info("stopping the longest idle session to make room", session=oldest.id)
-        oldest.retire()
+        return min(idle, key=lambda session: session.last_used)
 
     def _directory(self, caller: Caller, handle: str) -> Path:
         # "~" is in no session name, so one principal's name can't be another's directory.
@@ -194,33 +194,48 @@ class Registry:
 
     def _open(self, directory: Path, record: Record) -> Session:
         lock = _lock(directory, record.session_id)
-        binding = Binding(self._settings, self._home, self._pool, self._tasks, directory, record)
-        session = Session(
-            self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
-        )
+        try:
+            # Once more: another server may have moved the files before it let go of the lock.
+            record = read_record(directory) or record
+            binding = Binding(self._settings, self._home, self._pool, self._tasks, directory, record)
+            session = Session(
+                self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
+            )
+        except BaseException:
+            lock.close()
+            raise
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
         self.on_change(session)
         return session
 
     async def destroy(self, session: Session) -> None:
-        """Delete a session with everything it has."""
-        await session.destroy()
-        self._sessions.pop((session.principal, session.id), None)
-        self.on_change(session)
+        """Delete a session with everything it has; it goes on when the caller stops waiting."""
+        if not session.destroyed:
+            session.destroyed = True
+            background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
+        await session.gone.wait()
+
+    async def _destroy(self, session: Session) -> None:
+        try:
+            await session.destroy()
+        finally:
+            del self._sessions[session.principal, session.id]
+            session.gone.set()
+            self.on_change(session)
 
     # -- background ---------------------------------------------------------------------------------------------
 
     async def stop_idle(self) -> None:
         """Runs for the server's life."""
-        await anyio.to_thread.run_sync(self._delete_old)
+        background.start(self._tasks, "deleting old sessions", lambda: anyio.to_thread.run_sync(self._delete_old))
         while True:
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
             for session in list(self._sessions.values()):
                 if session.wanted and session.is_idle and time.monotonic() - session.last_used > life:
                     log.info("stopping an idle session", session=session.id)
-                    await session.stop()
+                    background.start(self._tasks, "stopping an idle session", session.stop)
 
     def _delete_old(self) -> None:
         """Delete what earlier servers left and nobody used for `keep_days`. Blocking."""
@@ -233,12 +248,16 @@ class Registry:
                 if record is None or _age(record) < timedelta(days=days):
                     continue
                 lock = _lock(directory, record.session_id)
-            except (ServerError, OSError, ValueError):
+            except (ServerError, OSError):
                 continue  # damaged, or another server's
+            record = read_record(directory) or record
+            if _age(record) < timedelta(days=days):
+                lock.close()
+                continue  # used in the meantime
             log.info("deleting an old session", session=record.session_id, last_used_at=record.last_used_at)
             for name in record.berths:
                 self._home.berth(name).delete()
-            shutil.rmtree(directory, ignore_errors=True)
+            delete_tree(directory)
             lock.close()
 
     async def close(self) -> None:

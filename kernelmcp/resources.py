@@ -16,6 +16,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp_types import InputRequiredResult, ListResourcesResult, PaginatedRequestParams, Resource
 from pydantic import AnyUrl
 
+from kernelmcp.descriptions import describe
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import Execution
 from kernelmcp.file_resources import FileResources
@@ -23,7 +24,6 @@ from kernelmcp.images import IMAGE_TYPES
 from kernelmcp.notifications import Notifications, RequestContext
 from kernelmcp.registry import Caller, Registry
 from kernelmcp.sessions import Session
-from kernelmcp.tools import describe, describe_all
 
 Ctx = Context[Any, Any]
 EXECUTION = "kernelmcp://executions/{execution_id}"
@@ -124,12 +124,14 @@ class Resources:
         raise ResourceNotFoundError("sessions are read through ResourceServer.read_resource")
 
     async def list_sessions(self, ctx: Ctx) -> str:
-        found = await anyio.to_thread.run_sync(describe_all, self._registry, self._caller(ctx))
-        return json.dumps({"sessions": found})
+        return json.dumps({"sessions": await describe(self._registry, self._caller(ctx))})
 
     async def session(self, session_id: str, ctx: Ctx) -> str:
-        session = self._session(session_id, ctx)
-        return json.dumps(await anyio.to_thread.run_sync(describe, session))
+        try:
+            [found] = await describe(self._registry, self._caller(ctx), session_id)
+        except ServerError as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc
+        return json.dumps(found)
 
     async def notebook(self, session_id: str, ctx: Ctx) -> str:
         return await anyio.to_thread.run_sync(self._session(session_id, ctx).transcript.to_json)

@@ -180,9 +180,9 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
             parts.append("[more was displayed than fits here: see the field outputs]")
             break
         whole = joined(text)
-        shown = _cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
-        budget -= len(shown)
-        parts.append(shown)
+        text = _cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
+        budget -= len(text)
+        parts.append(text)
     return parts
 
 

@@ -6,10 +6,10 @@ know MCP.
 """
 
 import asyncio
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,9 +18,11 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
+from kernelmcp import background
+from kernelmcp.beneath import delete_tree
 from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
-from kernelmcp.errors import KernelDied, ResourceLimitExceeded, ServerError
+from kernelmcp.errors import KernelDied, ResourceLimitExceeded, ServerError, SessionNotFound
 from kernelmcp.executions import Execution, Interruption, changed_paths
 from kernelmcp.history import History
 from kernelmcp.home import Lock
@@ -54,9 +56,10 @@ class Session:
         self.executions = History(settings, directory / "outputs")
         self.transcript = Transcript(directory / "notebook.ipynb")
         self.last_used = time.monotonic()
-        self.wanted = False
-        """It has, or is about to have, a kernel."""
         self.destroyed = False
+        """Its end has begun: nothing new begins in it."""
+        self.gone = asyncio.Event()
+        """Its end is complete: its name is free."""
         self._settings = settings
         self._tasks = tasks
         self._directory = directory
@@ -66,6 +69,9 @@ class Session:
         self._scope = anyio.CancelScope()
         self._queue: deque[Execution] = deque()
         self._work = asyncio.Event()
+        self._starting = False
+        # Held while a kernel is bound for an execution, and while the session is stopped, reset or destroyed.
+        self._turn = asyncio.Lock()
         self._current: Execution | None = None
         self._ended = asyncio.Event()
         self._save_timer: asyncio.TimerHandle | None = None
@@ -86,11 +92,14 @@ class Session:
 
     @property
     def state(self) -> State:
-        if self._current is not None and self._current.started is not None:
-            return "busy"
         if self.is_live:
             return "idle" if self._current is None else "busy"
         return "starting" if self.wanted else "stopped"
+
+    @property
+    def wanted(self) -> bool:
+        """It has, or is about to have, a kernel."""
+        return self.is_live or self._starting or not self.is_idle
 
     @property
     def is_live(self) -> bool:
@@ -116,11 +125,21 @@ class Session:
 
     def start(self) -> None:
         """Have a kernel, soon."""
-        self.wanted = True
+        self._starting = True
         self._work.set()
 
-    def submit(self, code: str, timeout_seconds: float | None = None, event: dict[str, Any] | None = None) -> Execution:
-        """Queue an execution. It runs whether or not anybody waits for it. Its time limit is at most the policy's."""
+    def submit(
+        self,
+        code: str,
+        timeout_seconds: float | None = None,
+        event: dict[str, Any] | None = None,
+        *,
+        longest_seconds: float | None = None,
+    ) -> Execution:
+        """Queue an execution. It runs whether or not anybody waits for it. Its time limit is at most `longest_seconds`,
+        else the policy's."""
+        if self.destroyed:
+            raise SessionNotFound(f"session {self.id!r} is being destroyed", "Use another one.", session_id=self.id)
         limit = self._settings.config.sessions.max_queued
         if len(self._queue) >= limit:
             raise ResourceLimitExceeded(
@@ -129,7 +148,7 @@ class Session:
                 session_id=self.id,
             )
         outputs = self.executions.new_outputs()
-        longest = self._settings.policy.execution_timeout_seconds
+        longest = longest_seconds or self._settings.policy.execution_timeout_seconds
         seconds = min(timeout_seconds or longest, longest)
         execution = Execution(self.id, self.principal, code, seconds, outputs, event=event)
         execution.asked_timeout_seconds = timeout_seconds
@@ -150,9 +169,12 @@ class Session:
                 while True:
                     await self._work.wait()
                     self._work.clear()
-                    if not self._queue:
-                        await self._warm_up()
-                    await self._run_queue()
+                    try:
+                        if not self._queue:
+                            await self._warm_up()
+                        await self._run_queue()
+                    finally:
+                        self._starting = self._work.is_set()
         finally:
             self._ended.set()
 
@@ -164,27 +186,34 @@ class Session:
                     await self._run_one(execution)
             except Exception:
                 log.exception("execution failed", session=self.id)
-                execution.finish_killed("internal error")
+                if not execution.done.is_set():
+                    execution.finish_killed("internal error")
             finally:
                 self._current = None
 
     async def _warm_up(self) -> None:
         try:
-            await self._binding.bind()
+            async with self._turn:
+                if self._starting:
+                    await self._binding.bind()
         except ServerError as exc:
             log.error("no kernel for a new session", session=self.id, error=exc.message, **exc.context)
 
     async def _run_one(self, execution: Execution) -> None:
-        try:
-            kernel = await self._binding.bind()
-        except ServerError as exc:
-            execution.failed_to_start(exc)
-            return
-        if execution.interruption is not None:
-            execution.finish_unstarted()
-            return
-        execution.started = time.monotonic()
-        lost, self._binding.lost = self._binding.lost, False
+        async with self._turn:
+            if execution.interruption is not None:
+                execution.finish_unstarted()
+                return
+            try:
+                kernel = await self._binding.bind()
+            except ServerError as exc:
+                execution.failed_to_start(exc)
+                return
+            if execution.interruption is not None:
+                execution.finish_unstarted()
+                return
+            execution.started = time.monotonic()
+            execution.lost_before = self._binding.begin()
         if note := self._binding.take_note():
             execution.outputs.feed("stream", {"name": "stderr", "text": note})
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
@@ -195,7 +224,7 @@ class Session:
             await self._look_at_changes(execution, reply)
             execution.finish_with_reply(reply)
         except KernelDied as exc:
-            if self._binding.kernel in (kernel, None):
+            if self._binding.holds(kernel):
                 self._binding.discard()
                 self._binding.lost = False  # this execution says it
             execution.finish_killed(exc.message)
@@ -211,7 +240,6 @@ class Session:
             timer.cancel()
             if execution.grace_timer is not None:
                 execution.grace_timer.cancel()
-        execution.state_lost |= lost
         self._record_end(execution)
         self._save_soon()
         self._on_change(self)
@@ -246,6 +274,8 @@ class Session:
             return False
         execution.interruption = why
         if execution is not self._current:
+            with suppress(ValueError):
+                self._queue.remove(execution)
             execution.finish_unstarted()
         elif execution.started is not None and (kernel := self._binding.kernel) is not None:
             if execution.begun:
@@ -288,46 +318,54 @@ class Session:
         """Fresh variables (a kernel from the pool) and, or, an empty workspace. What runs or waits is cancelled."""
         self.touch()
         if variables:
-            self._abort()
-            self.wanted = True
-            await self._binding.renew(files=files)
+            await background.complete(self._tasks, lambda: self._renew(files=files))
         elif files:
-            await self._binding.empty_files()
+            await background.complete(self._tasks, self._binding.empty_files)
         self._on_change(self)
+
+    async def _renew(self, *, files: bool) -> None:
+        async with self._turn:
+            self._abort()
+            await self._binding.renew(files=files)
 
     async def stop(self) -> bool:
         """End the kernel; files and transcript stay. False when there was none."""
+        return await background.complete(self._tasks, self._stop)
+
+    async def _stop(self) -> bool:
         was_live = await self._end_kernel()
         await self.save()
         self._on_change(self)
         return was_live
 
     async def _end_kernel(self) -> bool:
-        self._abort()
-        self.wanted = False
-        was_live = await self._binding.release()
+        if self._current is not None and self._current.started is None:
+            self.interrupt(self._current)  # so that nobody waits for the kernel that it waits for longer than needed
+        async with self._turn:
+            self._abort()
+            self._starting = False
+            was_live = await self._binding.release()
         self.executions.trim(stopped=True)
         return was_live
 
     def retire(self) -> None:
         """End the kernel of an idle session at once, to make room."""
-        self.wanted = False
         self._binding.discard()
         self.executions.trim(stopped=True)
         self._save_soon()
         self._on_change(self)
 
     async def destroy(self) -> None:
-        """End it and delete everything it has."""
+        """End it and delete everything it has. For the registry, which has set `destroyed` and will set `gone`."""
         await self._end_kernel()
-        self.destroyed = True
         self._scope.cancel()
+        await self._ended.wait()
         if self._save_timer is not None:
             self._save_timer.cancel()
         self.executions.clear()
         if self._binding.berth is not None:
             await anyio.to_thread.run_sync(self._binding.berth.delete)
-        await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._directory, ignore_errors=True))
+        await anyio.to_thread.run_sync(delete_tree, self._directory)
         self._lock.close()
 
     async def close(self) -> None:
@@ -344,7 +382,8 @@ class Session:
     def _save_soon(self) -> None:
         if self._save_timer is None:
             self._save_timer = asyncio.get_running_loop().call_later(
-                TRANSCRIPT_DELAY_SECONDS, lambda: self._tasks.start_soon(self.save)
+                TRANSCRIPT_DELAY_SECONDS,
+                lambda: background.start(self._tasks, "saving a session", self.save),
             )
 
     async def save(self) -> None:

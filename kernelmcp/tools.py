@@ -14,15 +14,13 @@ from pydantic import Field
 from kernelmcp import models
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.errors import InvalidArgument
+from kernelmcp.descriptions import describe
+from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.executions import Execution
 from kernelmcp.progress import wait_for
-from kernelmcp.records import Record
 from kernelmcp.registry import LOCAL, Caller, Registry, mint_handle
 from kernelmcp.results import to_result
 from kernelmcp.runtimes import runtimes
-from kernelmcp.sessions import Session
-from kernelmcp.usage import directory_bytes, tree_memory_mb
 
 Ctx = Context[Any, Any]
 SessionId = Annotated[
@@ -90,7 +88,7 @@ class Tools:
         execution_id: wait for it with get_execution.
         """
         _check_available(language)
-        session, created = self._registry.find_or_create(self.caller(ctx), session_id)
+        session, created = await self._registry.find_or_create(self.caller(ctx), session_id)
         execution = session.submit(_checked_code(code), timeout, event)
         execution.session_created = created
         try:
@@ -158,7 +156,8 @@ class Tools:
         """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
         that must not mix with other work, or that needs more memory."""
         _check_available(language)
-        session, created = self._registry.find_or_create(self.caller(ctx), session_id or mint_handle(), flavor)
+        handle = mint_handle() if session_id is None else session_id
+        session, created = await self._registry.find_or_create(self.caller(ctx), handle, flavor)
         result: models.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,
@@ -173,10 +172,7 @@ class Tools:
     ) -> Annotated[CallToolResult, models.SessionList]:
         """List your sessions, or describe one."""
         caller = self.caller(ctx)
-        if session_id:
-            sessions = [await anyio.to_thread.run_sync(describe, self._registry.get(caller, session_id))]
-        else:
-            sessions = await anyio.to_thread.run_sync(describe_all, self._registry, caller)
+        sessions = await describe(self._registry, caller, session_id)
         lines = [f"{info['session_id']}: {info['state']}, {info['execution_count']} executions" for info in sessions]
         return structured_result({"sessions": sessions}, "\n".join(lines) or "There are no sessions.")
 
@@ -207,8 +203,11 @@ class Tools:
     ) -> Annotated[CallToolResult, models.ResetResult]:
         """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
         what runs in the session."""
-        session, _ = self._registry.find_or_create(self.caller(ctx), session_id)
         variables, files = scope != "files", scope != "variables"
+        try:
+            session = self._registry.get(self.caller(ctx), session_id)
+        except SessionNotFound:
+            session, _ = await self._registry.find_or_create(self.caller(ctx), session_id)
         await session.reset(variables=variables, files=files)
         result: models.ResetResult = {
             "session_id": session.id,
@@ -240,39 +239,6 @@ class Tools:
         ]
         enabled = self._settings.config.tools.enabled
         return [tool for tool in tools if enabled is None or tool.name in enabled]
-
-
-def describe(session: Session) -> models.SessionInfo:
-    """Blocking: it looks at the file system and at /proc."""
-    info = _describe_record(session.record)
-    info["state"] = session.state
-    info["memory_mb"] = tree_memory_mb(session.kernel_pid)
-    info["workspace_bytes"] = directory_bytes(session.workspace)
-    return info
-
-
-def describe_all(registry: Registry, caller: Caller) -> list[models.SessionInfo]:
-    """The caller's sessions, those of earlier servers too. Blocking."""
-    found = [describe(session) for session in registry.all(caller)]
-    for record in registry.stored(caller):
-        info = _describe_record(record)
-        info["workspace_bytes"] = sum(map(directory_bytes, registry.workspaces(record)))
-        found.append(info)
-    return found
-
-
-def _describe_record(record: Record) -> models.SessionInfo:
-    return {
-        "session_id": record.session_id,
-        "state": "stopped",
-        "language": record.language,
-        "flavor": record.flavor,
-        "created_at": record.created_at,
-        "last_used_at": record.last_used_at,
-        "execution_count": record.execution_count,
-        "memory_mb": 0.0,
-        "workspace_bytes": 0,
-    }
 
 
 def _check_available(language: str) -> None:

@@ -131,7 +131,7 @@ async def test_damage_of_a_transcript_costs_its_own_lines_only(
         (folder / "notebook.jsonl").write_bytes(b'rubbish\n{"cells": null}\n\xff\n' + deep + b"\n" + good + b'{"torn')
         (folder / "notebook.ipynb").write_bytes(b'{"cells": null}')
     else:
-        (folder / "notebook.jsonl").unlink()
+        (folder / "notebook.jsonl").unlink(missing_ok=True)
         (folder / "notebook.ipynb").write_bytes(deep)
     async with connect(**NO_POOL) as client:
         assert (await run(client, "2"))["result"] == "2"

@@ -144,7 +144,7 @@ async def test_a_kernel_that_died_between_calls_is_reported_by_the_next(connect:
         await call(client, "execute_code", code="x = 1")
         [pid] = kernel_pids()
         psutil.Process(pid).kill()
-        await until_state(client, "starting")
+        await until_state(client, "stopped")
         result = await client.call_tool("execute_code", {"code": "1"})
         assert (result.structured_content["status"], result.structured_content["state_lost"]) == ("ok", True)
         assert "restarted" in result.content[0].text
