@@ -2,12 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import anyio
+from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
 
 import kernelmcp
 from kernelmcp import prompts
+from kernelmcp.callers import Callers
 from kernelmcp.config import Settings
 from kernelmcp.home import Home
 from kernelmcp.notifications import Notifications
@@ -24,12 +28,27 @@ images. A cell that takes long answers with status "running": poll it with get_e
 CLOSE_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class App:
+    """A running server: what speaks MCP, the sessions, and the kernels."""
+
+    server: ResourceServer
+    registry: Registry
+    pool: Pool
+
+    @property
+    def lowlevel(self) -> LowlevelServer[Any]:
+        """What mcp's transports drive."""
+        return self.server._lowlevel_server  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
+
+
 @asynccontextmanager
-async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[ResourceServer]:
+async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[App]:
     """A server and its sessions. Leaving it writes what is not written yet."""
     async with anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
-        tools = Tools(settings, registry)
+        callers = Callers()
+        tools = Tools(settings, registry, callers)
         server = ResourceServer(
             settings.config.server.name,
             title="kernelmcp",
@@ -38,14 +57,14 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             tools=list(tools.all()),
             log_level="WARNING",
         )
-        notifications = Notifications(tasks, lambda ctx: tools.caller(Context(request_context=ctx)).principal)
+        notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed
-        Resources(registry, tools.caller, notifications).register(server)
+        Resources(registry, callers, notifications).register(server)
         prompts.register(server)
         tasks.start_soon(registry.stop_idle)
         try:
-            yield server
+            yield App(server, registry, pool)
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await registry.close()

@@ -40,6 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--transport", choices=["stdio", "http", "sse"], default="stdio")
     serve.add_argument("--host", help="for http and sse")
     serve.add_argument("--port", type=int, help="for http and sse")
+    serve.add_argument(
+        "--insecure", action="store_true", help="bind other addresses than loopback without authentication"
+    )
     _add_files(serve)
     serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
@@ -70,15 +73,23 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     overrides: dict[str, dict[str, Any]] = {}
     if parsed.log_level:
         overrides["logging"] = {"level": parsed.log_level}
+    http = {
+        key: value for key in ("host", "port", "insecure") if (value := getattr(parsed, key, None)) not in (None, False)
+    }
+    if getattr(parsed, "transport", None) == "sse":
+        http["sse"] = True
+    if http:
+        overrides["transport_http"] = http
     return load(parsed.config, parsed.policy, overrides=overrides)
 
 
 def _serve(parsed: argparse.Namespace) -> int:
-    if parsed.transport != "stdio":
-        raise ConfigurationError(
-            f"transport {parsed.transport!r} comes in a later version of kernelmcp", "Use --transport stdio."
-        )
     settings = _settings(parsed)
+    if parsed.transport != "stdio":
+        from kernelmcp import log, server
+
+        log.configure(settings.config.logging)
+        return server.serve_http(settings)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
     from kernelmcp import log, stdio

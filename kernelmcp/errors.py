@@ -3,7 +3,7 @@
     Exception
     +-- ServerError            base: has a code, a category, a severity and advice
         +-- CallerError        the caller's arguments or its quota; the text says what would do
-        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded
+        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, RateLimited
         +-- KernelError        a kernel could not do its work
         |   +-- KernelStartFailed, KernelDied
         +-- SessionDamaged     a session's record on disk cannot be read
@@ -70,6 +70,13 @@ class ExecutionNotFound(CallerError):
 
 class ResourceLimitExceeded(CallerError):
     error_code = "RESOURCE_LIMIT_EXCEEDED"
+    category = "limit"
+
+
+class RateLimited(CallerError):
+    """`context` has `retry_after_seconds`."""
+
+    error_code = "RATE_LIMITED"
     category = "limit"
 
 

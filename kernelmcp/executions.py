@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -64,6 +64,8 @@ class Execution:
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
         self.failure: ServerError | None = None
+        self.on_finish: list[Callable[[Execution], None]] = []
+        """Called once, at the end."""
         self._listeners: set[Listener] = set()
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -82,6 +84,8 @@ class Execution:
         self.status, self.error, self.state_lost = status, error, state_lost
         self.ended = time.monotonic()
         self.done.set()
+        for tell in self.on_finish:
+            tell(self)
 
     def finish_with_reply(self, reply: dict[str, Any]) -> None:
         """From an execute_reply message (docs/design.md 5 for the metadata)."""

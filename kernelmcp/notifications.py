@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import anyio
 import anyio.abc
 import structlog
 from mcp.server.connection import Connection
@@ -31,6 +32,8 @@ from kernelmcp.sessions import Session
 # Listen streams per principal, and URIs that one connection may subscribe to.
 MAX_STREAMS = 32
 MAX_SUBSCRIPTIONS = 256
+# Until a connection must have taken a notification.
+TELL_SECONDS = 5.0
 
 log = structlog.get_logger(__name__)
 RequestContext = ServerRequestContext[Any, Any]
@@ -110,7 +113,9 @@ class Notifications:
 
 
 async def _tell(send: Callable[[], Awaitable[None]]) -> None:
+    """Bounded: a client that does not read must not hold up the others, nor let their news pile up."""
     try:
-        await send()
+        with anyio.fail_after(TELL_SECONDS):
+            await send()
     except Exception as exc:  # noqa: BLE001  # whatever a connection that is ending raises
         log.debug("a notification could not be sent", error=str(exc))

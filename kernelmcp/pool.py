@@ -69,6 +69,11 @@ class Pool:
         self._arrived = asyncio.Condition()
         self._filling = settings.config.sessions.warm_pool_size > 0
 
+    @property
+    def warm(self) -> list[BerthedKernel]:
+        """The kernels that nobody has yet."""
+        return list(self._warm)
+
     async def take(self, flavor: Flavor) -> BerthedKernel:
         """A ready kernel: a warm one, one that is about to be, or a new one. Raises `KernelStartFailed`."""
         if flavor == self._settings.policy.default_flavor:

@@ -67,6 +67,10 @@ class Registry:
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
         self.on_change: Callable[[Session], None] = _nobody
+        self.on_submit: list[Callable[[Execution], None]] = []
+        """Told of every new execution."""
+        self.draining = False
+        """The server is about to end: what is there can be read, nothing new begins."""
         self._settings = settings
         self._home = home
         self._pool = pool
@@ -93,6 +97,8 @@ class Registry:
         self, caller: Caller, session_id: str | None, flavor: Flavor | None = None
     ) -> tuple[Session, bool]:
         """The caller's session, with a kernel soon, and whether it is new."""
+        if self.draining:
+            raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id or caller.default_handle or mint_handle()
         self._check_name(handle)
         session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
@@ -115,6 +121,10 @@ class Registry:
     def all(self, caller: Caller) -> list[Session]:
         """The caller's sessions that this server has opened."""
         return [session for (principal, _), session in self._sessions.items() if principal == caller.principal]
+
+    def every(self) -> list[Session]:
+        """Everybody's sessions that this server has opened: for who operates it, never for a caller."""
+        return list(self._sessions.values())
 
     def stored(self, caller: Caller) -> Iterator[Record]:
         """The records of the caller's sessions that this server has not opened. Blocking."""
@@ -198,10 +208,15 @@ class Registry:
         session = Session(
             self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
         )
+        session.on_submit = self._submitted
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
         self.on_change(session)
         return session
+
+    def _submitted(self, execution: Execution) -> None:
+        for tell in self.on_submit:
+            tell(execution)
 
     async def destroy(self, session: Session) -> None:
         """Delete a session with everything it has."""

@@ -55,6 +55,8 @@ class Session:
         self.wanted = False
         """It has, or is about to have, a kernel."""
         self.destroyed = False
+        self.on_submit: Callable[[Execution], None] | None = None
+        """Told of each new execution, in the context of the request that asks for it."""
         self._settings = settings
         self._tasks = tasks
         self._directory = directory
@@ -127,6 +129,8 @@ class Session:
             )
         outputs = Outputs(self._settings.policy, update_elsewhere=self._update_display)
         execution = Execution(self.id, self.principal, code, timeout_seconds, outputs, event=event)
+        if self.on_submit is not None:
+            self.on_submit(execution)
         self._remember(execution)
         self._queue.append(execution)
         self.touch()
@@ -225,6 +229,11 @@ class Session:
                 self._settings.config.kernels.interrupt_grace_seconds, kernel.kill
             )
         return True
+
+    def interrupt_all(self) -> None:
+        """What runs, and what waits."""
+        for execution in [*self._queue, *([self._current] if self._current else [])]:
+            self.interrupt(execution)
 
     def _abort(self) -> None:
         """End everything that runs or waits: its kernel is about to go."""
