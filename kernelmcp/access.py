@@ -8,6 +8,7 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kernelmcp import telemetry
 from kernelmcp.callers import principal_of
 from kernelmcp.metrics import Metrics
 
@@ -39,15 +40,17 @@ class AccessMiddleware:
             size += len(message.get("body", b""))
             await send(message)
 
-        try:
-            await self._app(scope, receive, noting)
-        except Exception:
-            status = 500 if status == CLIENT_CLOSED else status
-            raise
-        finally:
-            seconds = time.perf_counter() - began
-            self._metrics.request(scope["method"], status, seconds)
-            self._write(scope, status, size, seconds)
+        with telemetry.request_span(scope) as span:
+            try:
+                await self._app(scope, receive, noting)
+            except Exception:
+                status = 500 if status == CLIENT_CLOSED else status
+                raise
+            finally:
+                seconds = time.perf_counter() - began
+                telemetry.end_request(span, status)
+                self._metrics.request(scope["method"], status, seconds)
+                self._write(scope, status, size, seconds)
 
     def _write(self, scope: Scope, status: int, size: int, seconds: float) -> None:
         # As it was sent, so that it cannot have line ends in it.

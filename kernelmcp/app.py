@@ -1,7 +1,7 @@
 """Puts a server together, and holds the lifetimes of what is in it. Above: cli, stdio. Below: everything."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,8 @@ class App:
 @asynccontextmanager
 async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[App]:
     """A server and its sessions. Leaving it writes what is not written yet."""
-    async with anyio.create_task_group() as tasks:
+    telemetry = settings.config.telemetry
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
         callers = Callers()
         tools = Tools(settings, registry, callers)
@@ -62,6 +63,11 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
         registry.on_change = notifications.session_changed
         Resources(registry, callers, notifications).register(server)
         prompts.register(server)
+        if telemetry.otlp_endpoint is not None:
+            from kernelmcp.telemetry import exporting, trace_execution
+
+            await stack.enter_async_context(exporting(telemetry, settings.config.server.name))
+            registry.on_submit.append(trace_execution)
         tasks.start_soon(registry.stop_idle)
         try:
             yield App(server, registry, pool)

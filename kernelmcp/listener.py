@@ -4,10 +4,9 @@ Above: server. Below: uvicorn, web. Must not know MCP.
 """
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import h11
@@ -78,14 +77,24 @@ class PatientProtocol(H11Protocol):
 
 
 class _Uvicorn(uvicorn.Server):
-    @contextlib.contextmanager
+    @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """The signals are the command line's, or those of whoever embeds us."""
         yield
 
 
-def bind(section: HttpSection, *, protected: bool) -> list[socket.socket]:
+@contextmanager
+def bound(section: HttpSection, *, protected: bool) -> Iterator[list[socket.socket]]:
     """The listening sockets. Raises `ConfigurationError`."""
+    sockets = _bind(section, protected)
+    try:
+        yield sockets
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def _bind(section: HttpSection, protected: bool) -> list[socket.socket]:
     if not protected and not section.insecure and not is_loopback(section.host):
         raise ConfigurationError(
             f"transport_http.host is {section.host}, which others can reach, and no token is configured",

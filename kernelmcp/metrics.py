@@ -5,7 +5,7 @@ Below: prometheus-client.
 """
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import anyio.to_thread
 import psutil
@@ -120,6 +120,7 @@ def _outcome(result: CallToolResult) -> str:
     """`ok`, `failed` (the guest's code), or one of the error codes."""
     if not result.is_error:
         return "ok"
-    error = (result.structured_content or {}).get("error")
-    code = error.get("error_code") if isinstance(error, dict) else None
-    return str(code) if code else "failed"
+    structured: dict[str, Any] = result.structured_content or {}
+    error: Any = structured.get("error")
+    code: Any = cast("dict[str, Any]", error).get("error_code") if isinstance(error, dict) else None
+    return str(code or "failed")

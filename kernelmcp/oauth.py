@@ -1,4 +1,4 @@
-"""The JWTs of one OAuth 2.1 authorization server: fetches its public keys, checks signature, issuer, audience and times.
+"""The JWTs of one OAuth 2.1 authorization server: fetches its keys, checks signature, issuer, audience and times.
 
 Above: auth. Below: PyJWT, httpx. Must not know static tokens or requests.
 """

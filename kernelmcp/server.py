@@ -11,10 +11,11 @@ Above: cli. Below: stdio, web, listener, app. Importing this module is cheap; st
 
 import asyncio
 import importlib
+import math
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -102,49 +103,45 @@ class Server:
 
     # -- its life -----------------------------------------------------------------------------------------------
 
-    async def _start(self, run: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+    async def _start(self, run: Callable[[Callable[[], None], asyncio.Event], Coroutine[Any, Any, None]]) -> None:
         if self._task is not None and not self._task.done():
             raise RuntimeError("the server is running already")
         self._end = asyncio.Event()
         self._drain_seconds = None
         started = asyncio.Event()
-        self._task = asyncio.ensure_future(run(started.set))
+        self._task = asyncio.create_task(run(started.set, self._end))
         waiting = asyncio.ensure_future(started.wait())
         await asyncio.wait([self._task, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if self._task.done():
             await self._task
 
-    async def _run_http(self, started: Callable[[], None]) -> None:
+    async def _run_http(self, started: Callable[[], None], end: asyncio.Event) -> None:
         from kernelmcp import listener
 
-        assert self._end is not None
         section = self.settings.config.transport_http
         if not section.enabled:
             raise ConfigurationError("transport_http.enabled is false", "Set it to true to serve over HTTP.")
         web = self._the_web()
-        sockets = listener.bind(section, protected=web.protected)
-        try:
-            async with self._open() as running, web.serving(running):
-                async with listener.listening(web.asgi, section, sockets):
-                    self.url = listener.url_of(section, sockets)
-                    log.info("listening", url=self.url + section.path, authentication=web.protected)
-                    started()
-                    await self._end.wait()
-                    await self._drain(running)
-                    web.throttle.close_streams()
-        finally:
-            for listening in sockets:
-                listening.close()
+        async with AsyncExitStack() as stack:
+            sockets = stack.enter_context(listener.bound(section, protected=web.protected))
+            running = await stack.enter_async_context(self._open())
+            await stack.enter_async_context(web.serving(running))
+            await stack.enter_async_context(listener.listening(web.asgi, section, sockets))
+            self.url = listener.url_of(section, sockets)
+            log.info("listening", url=self.url + section.path, authentication=web.protected)
+            started()
+            await end.wait()
+            await self._drain(running)
+            web.throttle.close_streams()
 
-    async def _run_stdio(self, started: Callable[[], None]) -> None:
+    async def _run_stdio(self, started: Callable[[], None], end: asyncio.Event) -> None:
         from kernelmcp import stdio
 
         wires = stdio.claim()
-        assert self._end is not None
         async with anyio.create_task_group() as tasks:
             with open_home(self.settings.home, self.settings.config.server.runtime) as home:
-                tasks.start_soon(_cancel_at, self._end, tasks.cancel_scope)
+                tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
                 started()
                 await stdio.serve_wire(self.settings, home, *wires)
             tasks.cancel_scope.cancel()
@@ -174,8 +171,7 @@ class Server:
         web = self._the_web()
         web.draining = running.registry.draining = True
         began = anyio.current_time()
-        while _busy(running) and anyio.current_time() - began < self._drain_bound():
-            await anyio.sleep(DRAIN_POLL_SECONDS)
+        await _until(lambda: not _busy(running) or anyio.current_time() - began >= self._drain_bound(), math.inf)
         if left := _busy(running):
             log.warning("interrupting what still runs", executions=left)
             for session in running.registry.every():
@@ -220,7 +216,7 @@ async def _serve_http(settings: Settings) -> int:
 
 async def _until(condition: Callable[[], bool], seconds: float) -> None:
     with anyio.move_on_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  # what is waited for has many ends and no one event
             await anyio.sleep(DRAIN_POLL_SECONDS)
 
 

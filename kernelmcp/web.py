@@ -32,8 +32,15 @@ from kernelmcp.throttle import Throttle
 
 BYTES_PER_MB = 1024 * 1024
 # What a page in a browser may send and see (besides what is always allowed).
-CORS_HEADERS = ["Authorization", "Content-Type", "Last-Event-ID", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version"]
-CORS_HEADERS += ["Mcp-Session-Id"]
+CORS_HEADERS = [
+    "Authorization",
+    "Content-Type",
+    "Last-Event-ID",
+    "Mcp-Method",
+    "Mcp-Name",
+    "Mcp-Protocol-Version",
+    "Mcp-Session-Id",
+]
 CORS_EXPOSED = ["Mcp-Session-Id", "Retry-After", "WWW-Authenticate"]
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 
@@ -71,7 +78,7 @@ class Web:
         )
         self.metrics.watch(app)
         async with manager.run():
-            self._app, self._manager = app, manager
+            self._app, self._manager, self.draining = app, manager, False
             self._sse = SseServerTransport("/messages/", max_request_body_size=limit)
             try:
                 yield
