@@ -95,8 +95,8 @@ class TokenFile:
             self._checked = time.monotonic()
             try:
                 if (stamp := self._stat()) != self._stamp:
-                    self._tokens = list(self._load())
                     self._stamp = stamp
+                    self._tokens = list(self._load())
                     log.info("the tokens were read again", file=str(self.path), tokens=len(self._tokens))
             except ConfigurationError as exc:
                 log.error("the tokens could not be read again; the old ones stay valid", error=exc.message)

@@ -10,7 +10,6 @@ from typing import Any, cast
 import anyio.to_thread
 import psutil
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp_types import CallToolResult
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from kernelmcp.app import App
@@ -105,9 +104,9 @@ class Metrics:
 
     async def _count_call(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         result = await call_next(ctx)
-        if ctx.method == "tools/call" and isinstance(result, CallToolResult):
+        if ctx.method == "tools/call" and isinstance(result, dict):
             name = str((ctx.params or {}).get("name"))
-            tool, outcome = name if name in self._tools else OTHER, _outcome(result)
+            tool, outcome = name if name in self._tools else OTHER, _outcome(cast("dict[str, Any]", result))
             self._calls.labels(tool, outcome).inc()
             if tool == "install_package":
                 self._installs.labels(outcome).inc()
@@ -116,11 +115,11 @@ class Metrics:
         return result
 
 
-def _outcome(result: CallToolResult) -> str:
-    """`ok`, `failed` (the guest's code), or one of the error codes."""
-    if not result.is_error:
+def _outcome(result: dict[str, Any]) -> str:
+    """`ok`, `failed` (the guest's code), or one of the error codes. `result` is as it goes to the client."""
+    if not result.get("isError"):
         return "ok"
-    structured: dict[str, Any] = result.structured_content or {}
+    structured: dict[str, Any] = result.get("structuredContent") or {}
     error: Any = structured.get("error")
     code: Any = cast("dict[str, Any]", error).get("error_code") if isinstance(error, dict) else None
     return str(code or "failed")
