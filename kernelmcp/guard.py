@@ -6,7 +6,7 @@ auth, throttle. Must not know MCP's messages, except what a refusal looks like.
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import structlog
@@ -29,6 +29,9 @@ from kernelmcp.throttle import ServerBusy, Throttle
 SEND_SECONDS = 30.0
 # The least that a request gets beyond `inline_wait_seconds`.
 ANSWER_MARGIN_SECONDS = 15.0
+# A cancellation is short, and comes at once.
+MAX_CANCELLATION_BYTES = 4096
+CANCELLATION_SECONDS = 5.0
 # JSON-RPC: what a server may define for itself.
 REFUSED_CODE = -32000
 
@@ -77,12 +80,13 @@ class Guard:
         try:
             self._check_rate(scope)
             await self._serve(scope, receive, send)
-        except ServerBusy as exc:
-            gate.on_denied("busy")
-            await _refusal(503, exc)(scope, receive, send)
         except RateLimited as exc:
-            gate.on_denied("rate")
-            await _refusal(429, exc)(scope, receive, send)
+            # What frees a place must get through when there is none.
+            if (replay := await _cancellation(scope, receive)) is not None:
+                await self._app(scope, replay, _bounded(send))
+                return
+            gate.on_denied("busy" if isinstance(exc, ServerBusy) else "rate")
+            await _refusal(exc)(scope, receive, send)
 
     # -- who ----------------------------------------------------------------------------------------------------
 
@@ -117,7 +121,7 @@ class Guard:
         try:
             self._gate.throttle.check_failures(address)
         except RateLimited as exc:
-            await _refusal(429, exc)(scope, receive, send)
+            await _refusal(exc)(scope, receive, send)
         else:
             await self._challenge(401, "invalid_token", "the token is not valid")(scope, receive, send)
 
@@ -207,8 +211,33 @@ def _bounded(send: Send) -> Send:
     return bounded
 
 
-def _refusal(status: int, error: RateLimited) -> Response:
+async def _cancellation(scope: Scope, receive: Receive) -> Receive | None:
+    """The request again, when it ends a connection or cancels a call; None when it is something else."""
+    if scope["method"] == "DELETE":
+        return receive
+    length = Headers(scope=scope).get("content-length", "")
+    if scope["method"] != "POST" or not length.isdecimal() or int(length) > MAX_CANCELLATION_BYTES:
+        return None
+    messages: list[Message] = []
+    with anyio.move_on_after(CANCELLATION_SECONDS):
+        while not messages or messages[-1].get("more_body"):
+            messages.append(await receive())
+    try:
+        found: Any = json.loads(b"".join(message.get("body", b"") for message in messages))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("method") != "notifications/cancelled":
+        return None
+
+    async def replay() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return replay
+
+
+def _refusal(error: RateLimited) -> Response:
     """HTTP's way to say it, with JSON-RPC's in the body: MCP clients show that to the model."""
+    status = 503 if isinstance(error, ServerBusy) else 429
     message = {"code": REFUSED_CODE, "message": error.to_text(), "data": {"error": error.to_dict()}}
     retry = str(error.context["retry_after_seconds"])
     body = json.dumps({"jsonrpc": "2.0", "id": None, "error": message})

@@ -7,20 +7,21 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import cast
 
 import anyio
 import h11
 import structlog
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from kernelmcp.config import HttpSection
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.hosts import is_loopback
 
 # Until the head of a request must be there, from its first byte or from the connection's start, seconds.
-HEAD_SECONDS = 10.0
+HEAD_SECONDS = 5.0
 # Until what a refused request still sends must be over, seconds: it is read and thrown away so that its client gets to
 # see the answer.
 LINGER_SECONDS = 20.0
@@ -61,6 +62,18 @@ class PatientProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn would let a request that runs already answer after this."""
+        log.warning("refused what is no HTTP", client=self.client[0] if self.client else None)
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn's None until the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
 
     def _arm(self, seconds: float) -> None:
         if self._deadline is None:
@@ -144,6 +157,7 @@ async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.soc
         loop="none",
         lifespan="off",
         log_config=None,
+        log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=bool(section.trusted_proxies),

@@ -106,7 +106,7 @@ class Metrics:
         result = await call_next(ctx)
         if ctx.method == "tools/call" and isinstance(result, dict):
             name = str((ctx.params or {}).get("name"))
-            tool, outcome = name if name in self._tools else OTHER, _outcome(cast("dict[str, Any]", result))
+            tool, outcome = name if name in self._tools else OTHER, _outcome(result)
             self._calls.labels(tool, outcome).inc()
             if tool == "install_package":
                 self._installs.labels(outcome).inc()

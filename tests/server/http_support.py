@@ -32,6 +32,7 @@ class HttpServer:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
+        self.http = httpx2.Client(timeout=DEADLINE)
         self.lines: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -64,10 +65,10 @@ class HttpServer:
         """One POST to /mcp, as a client that knows nothing of MCP would send it."""
         sent = JSON_HEADERS | bearer(token) | headers
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return httpx2.post(self.mcp, content=content, headers=sent, timeout=DEADLINE)
+        return self.http.post(self.mcp, content=content, headers=sent)
 
     def get(self, path: str, token: str | None = None, **headers: str) -> httpx2.Response:
-        return httpx2.get(self.base + path, headers=bearer(token) | headers, timeout=DEADLINE)
+        return self.http.get(self.base + path, headers=bearer(token) | headers)
 
     @asynccontextmanager
     async def client(self, token: str | None = None, mode: str = "legacy", **options: Any) -> AsyncIterator[Client]:

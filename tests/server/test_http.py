@@ -6,7 +6,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import anyio
-import httpx2
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -14,7 +13,7 @@ from jwt.algorithms import RSAAlgorithm
 from mcp.shared.exceptions import MCPError
 
 from .http_support import INITIALIZE, HttpServer, error_code, run, serving
-from .support import DEADLINE, wait_until
+from .support import wait_until
 
 ALICE, BOB, CAROL = "alice-0123456789", "bob-0123456789", "carol-0123456789"
 RESOURCE = "https://kernels.example.com/mcp"
@@ -167,7 +166,7 @@ def test_without_a_valid_token_nothing_is_served(server: HttpServer, authorizati
     headers = {"Authorization": authorization.encode("latin-1")} if authorization else {}
     for method, path in [("POST", "/mcp"), ("GET", "/mcp"), ("GET", "/sse"), ("POST", "/messages/"), ("GET", "/"),
                          ("GET", "/metrics")]:  # fmt: skip
-        answer = httpx2.request(method, server.base + path, headers=headers, timeout=DEADLINE)
+        answer = server.http.request(method, server.base + path, headers=headers)
         assert answer.status_code in (401, 429), (method, path)
         if answer.status_code == 401:
             assert answer.headers["www-authenticate"].startswith("Bearer ")

@@ -1,7 +1,6 @@
 """What hostile and hasty clients meet: a status, a line in the log, and nothing else."""
 
 import concurrent.futures
-import json
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,7 @@ import psutil
 import pytest
 
 from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
-from .support import DEADLINE, wait_until
+from .support import wait_until
 
 TOKEN = "a-token-0123456789"
 MB = 1024 * 1024
@@ -25,11 +24,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         TRANSPORT_HTTP__AUTH_TOKEN=TOKEN,
         AUTH__TOKENS__HASTY="hasty-0123456789",
         AUTH__TOKENS__OLDER="older-0123456789",
-        TRANSPORT_HTTP__RATE_LIMIT_REQUESTS="100",
+        TRANSPORT_HTTP__RATE_LIMIT_REQUESTS="200",
         TRANSPORT_HTTP__RATE_LIMIT_WINDOW_SECONDS="600",
         TRANSPORT_HTTP__MAX_REQUEST_SIZE_MB="1",
         TRANSPORT_HTTP__MAX_CONCURRENT_REQUESTS="2",
-        SESSIONS__MAX_SESSIONS_PER_CLIENT="2",
     ) as found:
         yield found
 
@@ -154,7 +152,7 @@ async def test_too_many_requests_get_429_and_when_to_come_back(server: HttpServe
         return server.post(modern("tools/list"), "hasty-0123456789", **{"MCP-Protocol-Version": MODERN})
 
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        answers = await anyio.to_thread.run_sync(lambda: list(threads.map(ask, range(110))))
+        answers = await anyio.to_thread.run_sync(lambda: list(threads.map(ask, range(210))))
     refused = [answer for answer in answers if answer.status_code == 429]
     assert len(refused) == 10
     assert 1 <= int(refused[0].headers["retry-after"]) <= 600
@@ -170,7 +168,7 @@ async def test_too_many_requests_get_429_and_when_to_come_back(server: HttpServe
 @pytest.mark.anyio
 async def test_on_sse_the_tool_says_that_there_are_too_many_requests(server: HttpServer) -> None:
     async with server.client("older-0123456789", "sse") as client:
-        for _ in range(100):
+        for _ in range(200):
             await client.send_ping()
         assert await error_code(client, "list_runtimes") == "RATE_LIMITED"
 
@@ -182,24 +180,16 @@ async def test_more_at_once_than_the_server_takes_get_503(server: HttpServer) ->
         for _ in range(2):
             tasks.start_soon(client.call_tool, "execute_code", {"code": "time.sleep(1000)", "session_id": session})
 
+        # GETs have room of their own.
         def full() -> bool:
-            answer = server.post(INITIALIZE, TOKEN)
-            return answer.status_code == 503 and answer.headers["retry-after"] == "1"
+            return "kernelmcp_http_requests_active 2.0" in server.get("/metrics", TOKEN).text
 
         assert await anyio.to_thread.run_sync(wait_until, full)
-        assert (await anyio.to_thread.run_sync(server.get, "/health")).status_code == 200
+        refused = server.post(INITIALIZE, TOKEN)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        # Cancelling is possible all the same, and makes room.
         tasks.cancel_scope.cancel()
-
-
-@pytest.mark.anyio
-async def test_a_principal_has_only_so_many_sessions(server: HttpServer) -> None:
-    async with server.client("hasty-other", "legacy") if False else server.client(TOKEN) as client:
-        busy = [f"busy-{number}" for number in range(2)]
-        assert await anyio.to_thread.run_sync(wait_until, lambda: server.post(INITIALIZE, TOKEN).status_code == 200)
-        for name in busy:
-            await run(client, "x = 1", session_id=name)
-        listed = (await client.call_tool("get_sessions", {})).structured_content["sessions"]
-        assert sum(session["state"] != "stopped" for session in listed) <= 2
+    assert await anyio.to_thread.run_sync(wait_until, lambda: server.post(INITIALIZE, TOKEN).status_code == 200)
 
 
 def test_the_server_has_survived_all_that(server: HttpServer) -> None:
@@ -207,5 +197,3 @@ def test_the_server_has_survived_all_that(server: HttpServer) -> None:
     text = server.text()
     assert "Traceback" not in text, text
     assert TOKEN not in text
-    assert json.dumps(INITIALIZE) not in text
-    assert DEADLINE
