@@ -2,17 +2,16 @@
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
 import nbformat
 import pytest
+
+from kernelmcp.cli import main
 
 from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
 from .support import DEADLINE, kernels_of, wait_until
@@ -25,7 +24,12 @@ FOREVER = "import time\nwhile True: print('.', end=''); time.sleep(0.05)"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     folder = tmp_path_factory.mktemp("life")
-    with serving(folder, SESSIONS__INLINE_WAIT_SECONDS="30", SESSIONS__MAX_SESSIONS_PER_CLIENT="20") as found:
+    with serving(
+        folder,
+        SESSIONS__INLINE_WAIT_SECONDS="30",
+        SESSIONS__MAX_SESSIONS_PER_CLIENT="20",
+        TRANSPORT_HTTP__DRAIN_SECONDS="6",
+    ) as found:
         found.folder = folder
         yield found
 
@@ -167,15 +171,14 @@ async def test_sigterm_drains_and_leaves_nothing_half_done(server: HttpServer) -
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_safely_is_refused_at_start(
-    tmp_path: Path, server_env: dict[str, str], arguments: list[str], settings: dict[str, str], says: str
+    server_env: dict[str, str],
+    arguments: list[str],
+    settings: dict[str, str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "serve", "--transport", "http", "--port", "0", *arguments],
-        env=server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-    assert done.returncode == 2
-    assert says in done.stderr
+    for name, value in {**server_env, **{f"KERNELMCP_{name}": value for name, value in settings.items()}}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["serve", "--transport", "http", "--port", "0", *arguments]) == 2
+    assert says in capsys.readouterr().err
