@@ -13,6 +13,8 @@ import kernelmcp
 from kernelmcp import prompts
 from kernelmcp.callers import Callers
 from kernelmcp.config import Settings
+from kernelmcp.file_resources import FileResources
+from kernelmcp.file_tools import FileTools
 from kernelmcp.home import Home
 from kernelmcp.notifications import Notifications
 from kernelmcp.pool import Pool
@@ -55,13 +57,14 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             title="kernelmcp",
             version=kernelmcp.__version__,
             instructions=INSTRUCTIONS,
-            tools=list(tools.all()),
+            tools=[*tools.all(), *FileTools(settings, registry, callers).all()],
             log_level="WARNING",
         )
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed
         Resources(registry, callers, notifications).register(server)
+        FileResources(registry, callers).register(server)
         prompts.register(server)
         if telemetry.otlp_endpoint is not None:
             from kernelmcp.telemetry import exporting, trace_execution

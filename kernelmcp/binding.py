@@ -4,7 +4,9 @@ Above: sessions. Below: pool, home, records. Must not know executions or MCP.
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import anyio.abc
@@ -12,7 +14,7 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.config import Settings
-from kernelmcp.errors import KernelStartFailed
+from kernelmcp.errors import KernelStartFailed, SessionDamaged
 from kernelmcp.home import Berth, Home
 from kernelmcp.kernel import Kernel
 from kernelmcp.pool import OWN_KERNELSPEC, BerthedKernel, Pool
@@ -20,6 +22,8 @@ from kernelmcp.records import Record
 
 # Until a killed kernel's files may be removed; it is only tidiness.
 DISPOSE_SECONDS = 5.0
+
+Result = TypeVar("Result")
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +41,7 @@ class Binding:
         record: Record,
     ) -> None:
         self._settings = settings
+        self._home = home
         self._pool = pool
         self._tasks = tasks
         self._directory = directory
@@ -66,7 +71,33 @@ class Binding:
                 self.discard()
             return await self._take()
 
+    async def with_files(self, work: Callable[[Berth | None], Result]) -> Result:
+        """Run blocking work on the session's files, wherever they lie; None when it has none yet. Starts no kernel,
+        and none takes the files elsewhere meanwhile."""
+        async with self._lock:
+            self._check_files()
+            return await anyio.to_thread.run_sync(work, self.berth)
+
+    async def make_files(self) -> None:
+        """A workspace, when there is none."""
+        async with self._lock:
+            self._check_files()
+            if self.berth is None:
+                self.berth = self._home.new_berth()
+                self._write_record(self.berth)
+
+    def _check_files(self) -> None:
+        if self.berth is None:
+            self.berth = find_berth(self._home, self._record.berths)
+        if self._record.berths and (self.berth is None or not self.berth.is_whole):
+            raise SessionDamaged(
+                f"the workspace of session {self._record.session_id!r} is gone from the disk, or is no directory",
+                "Bring it back, or start with an empty one: reset_workspace(scope='files').",
+                expected=[str(self._home.berth(name).workspace) for name in self._record.berths],
+            )
+
     async def _take(self) -> Kernel:
+        self._check_files()
         fresh = await self._pool.take(self._record.flavor)
         try:
             await self._move_in(fresh)
@@ -96,11 +127,21 @@ class Binding:
             self.discard()
             if old is not None:
                 old.fail("the workspace was reset")
-            if files and self.berth is not None:
+            if files:
                 abandoned, self.berth = self.berth, None
-                self._tasks.start_soon(anyio.to_thread.run_sync, abandoned.delete)
+                self._record.berths = []
+                if abandoned is not None:
+                    self._tasks.start_soon(anyio.to_thread.run_sync, abandoned.delete)
             await self._take()
             self.lost = False
+
+    async def empty_files(self) -> None:
+        """An empty workspace, and nothing else changed."""
+        async with self._lock:
+            if self.berth is None:
+                self._record.berths = []  # what was there is gone, and that is what is wanted now
+            else:
+                await anyio.to_thread.run_sync(self.berth.empty_workspace)
 
     async def release(self) -> bool:
         """End the kernel and wait until it has ended; the files stay. False when there was none."""
@@ -123,7 +164,10 @@ class Binding:
     def save_record(self) -> None:
         """Write the record. A full disk costs the newest times and counts, not the session."""
         try:
-            self._write_record(*([self.berth] if self.berth else []))
+            if self.berth is not None:
+                self._write_record(self.berth)
+            else:
+                self._record.write(self._directory)
         except OSError as exc:
             log.error("a session's record could not be written", session=self._record.session_id, error=str(exc))
 
@@ -136,6 +180,6 @@ def find_berth(home: Home, names: list[str]) -> Berth | None:
     """Where the files are: while they move, the old berth has a workspace until the rename is done."""
     for name in names:
         berth = home.berth(name)
-        if berth.workspace.is_dir():
+        if berth.is_whole:
             return berth
     return None

@@ -10,6 +10,7 @@ import kernelmcp
 from kernelmcp.config import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.sources import load
+from kernelmcp.volumes import check_volumes
 
 EXIT_CONFIGURATION = 2
 COMMANDS = ("serve", "demo", "doctor", "install")
@@ -92,6 +93,7 @@ def _serve(parsed: argparse.Namespace) -> int:
         return server.serve_http(settings)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
+    check_volumes(settings)
     from kernelmcp import log, stdio
 
     log.configure(settings.config.logging)

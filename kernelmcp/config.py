@@ -175,6 +175,25 @@ class ToolsSection(Section):
     """Names of the tools to list. Default: all of them."""
 
 
+class Volume(Section):
+    path: Path
+    """The directory on the host. Absolute; not inside of the server's own directories, nor around them."""
+    mode: Literal["ro", "rw"] = "ro"
+    """Whether guests may only read it, or write too. Read-only unless it is said: a guest's code is anybody's."""
+
+
+class VolumesSection(Section):
+    """Directories of the host that every guest sees: `[volumes.NAME]`, at /volumes/NAME."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    # As pydantic's documentation types extra fields.
+    __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def all(self) -> dict[str, Volume]:
+        return self.__pydantic_extra__
+
+
 class KernelsSection(Section):
     kernelspec: str = "kernelmcp"
     """Name of the Jupyter kernelspec that sessions run."""
@@ -207,6 +226,7 @@ class Config(Section):
     sessions: SessionsSection = SessionsSection()
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
+    volumes: VolumesSection = VolumesSection()
     logging: LoggingSection = LoggingSection()
     telemetry: TelemetrySection = TelemetrySection()
 
@@ -242,6 +262,11 @@ class Policy(Section):
     """Displayed objects kept per execution; the rest is counted and dropped."""
     outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
     """Bytes of displayed objects kept per execution, in memory."""
+    workspace_max_mb: int = Field(default=1024, ge=1)
+    """What a session's files may take, its /tmp included, MiB. One GiB holds the data of most tasks, and 32 sessions of
+    it fit on a laptop's disk. A guest that is over it gets ENOSPC."""
+    max_files: int = Field(default=10_000, ge=10)
+    """Files and directories of a session, its /tmp included. So many are listed in a tenth of a second."""
     flavors: dict[Flavor, FlavorLimits] = Field(default={}, validate_default=True)
     """What the flavors allow. One that is not set: `memory_mb`, else 512, 1024 and 4096 MiB."""
     default_flavor: Flavor = "medium"

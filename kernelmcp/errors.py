@@ -3,7 +3,8 @@
     Exception
     +-- ServerError            base: has a code, a category, a severity and advice
         +-- CallerError        the caller's arguments or its quota; the text says what would do
-        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, RateLimited
+        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, RateLimited,
+        |   +-- PermissionDenied
         +-- KernelError        a kernel could not do its work
         |   +-- KernelStartFailed, KernelDied
         +-- SessionDamaged     a session's record on disk cannot be read
@@ -78,6 +79,11 @@ class RateLimited(CallerError):
 
     error_code = "RATE_LIMITED"
     category = "limit"
+
+
+class PermissionDenied(CallerError):
+    error_code = "PERMISSION_DENIED"
+    category = "permission"
 
 
 class KernelError(ServerError):

@@ -1,7 +1,7 @@
 """One execution: what is to run, how far it is, what came of it.
 
 An execution lives on its own: the call that asked for it may be gone or may have answered `running`. Above: sessions.
-Below: outputs. Must not know kernels or MCP.
+Below: outputs, workspace. Must not know kernels or MCP.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 from kernelmcp import handlers
 from kernelmcp.errors import ServerError
 from kernelmcp.outputs import GuestError, Outputs, guest_error
+from kernelmcp.workspace import Entry
 
 Status = Literal["ok", "error", "timeout", "interrupted", "running", "dead"]
 Interruption = Literal["timeout", "interrupted"]
@@ -56,6 +57,8 @@ class Execution:
     event: dict[str, Any] | None = None
     """With an event, `handler(event, context)` is called after the cell, and gives `return_value`."""
     return_value: Any = None
+    files_changed: list[Entry] = field(default_factory=list[Entry])
+    """Files of the workspace that it made or changed."""
     begun: bool = False
     """The kernel has said that it runs the cell."""
     grace_timer: asyncio.TimerHandle | None = None
@@ -175,6 +178,13 @@ class Execution:
     def _tell(self, text: str) -> None:
         for listener in self._listeners:
             listener.add(text)
+
+
+def changed_paths(reply: dict[str, Any]) -> list[str]:
+    """What an execute_reply says was written (docs/design.md, Files)."""
+    ours: Any = reply.get("metadata", {}).get("kernelmcp")
+    paths: Any = cast("dict[str, Any]", ours).get("files") if isinstance(ours, dict) else None
+    return [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
 
 
 class Listener:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kernelmcp.beneath import delete_tree, empty_tree
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
 
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
@@ -40,19 +41,24 @@ class Berth:
         for directory in (self.path, self.workspace, self.path / "tmp"):
             directory.mkdir(mode=0o700)
 
+    @property
+    def is_whole(self) -> bool:
+        """The workspace is a directory."""
+        return self.workspace.is_dir() and not self.workspace.is_symlink()
+
     def take_workspace_of(self, other: "Berth") -> None:
         """Move another berth's files here: one rename over an empty directory, atomic on one file system."""
         os.rename(other.workspace, self.workspace)
 
     def empty_workspace(self) -> None:
-        for entry in os.scandir(self.workspace):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            else:
-                os.unlink(entry.path)
+        """Raises OSError when something stays. One that is gone or damaged is made anew."""
+        if not self.is_whole:
+            delete_tree(self.workspace)
+            self.workspace.mkdir(mode=0o700, parents=True)
+        empty_tree(self.workspace)
 
     def delete(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        delete_tree(self.path)
 
 
 class Lock:
@@ -93,7 +99,8 @@ class Home:
         return Berth(self.berths / Path(name).name)  # a name only, whatever a record says
 
 
-def _runtime_root(configured: Path | None) -> Path:
+def runtime_root_of(configured: Path | None) -> Path:
+    """Where the runtime directories of this user's servers lie."""
     if configured is not None:
         return configured
     base = os.environ.get("XDG_RUNTIME_DIR")
@@ -111,7 +118,7 @@ def _private_directory(path: Path) -> None:
 @contextmanager
 def open_home(root: Path, runtime_root: Path | None = None) -> Iterator[Home]:
     """Make the directories, take the process's lock, and sweep what dead servers left."""
-    runtime_root = _runtime_root(runtime_root)
+    runtime_root = runtime_root_of(runtime_root)
     for directory in (root, root / "sessions", root / "berths", runtime_root):
         _private_directory(directory)
     runtime = runtime_root / secrets.token_hex(4)
@@ -173,7 +180,7 @@ def _sweep_berths(home: Home) -> None:
         if damaged and any((directory / "workspace").glob("*")):
             continue  # it may be the one that a damaged record named
         if not owner_lock.exists() or _is_dead(owner_lock):
-            shutil.rmtree(directory, ignore_errors=True)
+            delete_tree(directory)
     for lock_file in home.berths.glob(".*.lock"):
         if _is_dead(lock_file):
             lock_file.unlink(missing_ok=True)

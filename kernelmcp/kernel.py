@@ -213,9 +213,8 @@ class Kernel:
         for name in ("shell", "control", "iopub"):
             if (socket := getattr(self, name, None)) is not None:
                 socket.close(0)
-        if self._manager.provisioner is not None:
-            with suppress(Exception):
-                await self._manager.provisioner.cleanup()
+        with suppress(Exception):
+            await self._manager.cleanup_resources()  # the manager has a control socket of its own
         for file in self.launch.runtime.glob(f"{self.launch.name}[.-]*"):
             file.unlink(missing_ok=True)
 

@@ -3,10 +3,12 @@
 Above: pool. Below: config, home. A kernel that is not ours ignores them.
 """
 
+import json
 import os
 
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.home import Berth
+from kernelmcp.volumes import kernel_volumes
 
 
 def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict[str, str]:
@@ -14,5 +16,8 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
     return {
         "KERNELMCP_BERTH": str(berth.path),
         "KERNELMCP_MEMORY_MB": str(settings.policy.flavors[flavor].memory_mb),
+        "KERNELMCP_WORKSPACE_MB": str(settings.policy.workspace_max_mb),
+        "KERNELMCP_MAX_FILES": str(settings.policy.max_files),
+        "KERNELMCP_VOLUMES": json.dumps(kernel_volumes(settings)),
         "JPY_PARENT_PID": str(os.getpid()),
     }

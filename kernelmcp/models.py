@@ -29,6 +29,12 @@ class Truncation(TypedDict):
     uri: str
 
 
+class ChangedFile(TypedDict):
+    path: str
+    size: int
+    uri: str
+
+
 class ExecutionResult(TypedDict):
     """One execution: what it printed, gave and displayed."""
 
@@ -46,6 +52,7 @@ class ExecutionResult(TypedDict):
     error: ErrorInfo | None
     outputs: list[OutputInfo]
     outputs_dropped: int
+    files_changed: list[ChangedFile]
     truncated: dict[str, Truncation] | None
     state_lost: bool
     execution_time_ms: float
@@ -108,3 +115,60 @@ class RuntimeInfo(TypedDict):
 
 class RuntimeList(TypedDict):
     runtimes: list[RuntimeInfo]
+
+
+class FileInfo(TypedDict):
+    path: str
+    size: int
+    modified_at: str
+
+
+class PackageInfo(TypedDict):
+    name: str
+    version: str
+
+
+class WorkspaceInfo(TypedDict):
+    """A session's files, and what they may take."""
+
+    session_id: str
+    path: str | None
+    files: list[FileInfo]
+    complete: bool
+    file_count: int
+    max_files: int
+    total_bytes: int
+    quota_bytes: int
+    packages: list[PackageInfo]
+
+
+class VolumeInfo(TypedDict):
+    name: str
+    path: str
+    mode: str
+    host_path: str | None
+
+
+class VolumeList(TypedDict):
+    workspace: str
+    volumes: list[VolumeInfo]
+
+
+class ReadResult(TypedDict):
+    """A file, or a part of it."""
+
+    session_id: str
+    path: str
+    size: int
+    encoding: str
+    content: str
+    offset: int
+    next_offset: int | None
+    truncated: bool
+
+
+class WriteResult(TypedDict):
+    session_id: str
+    path: str
+    size: int
+    encoding: str

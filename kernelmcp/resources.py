@@ -18,6 +18,7 @@ from pydantic import AnyUrl
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import Execution
+from kernelmcp.file_resources import FileResources
 from kernelmcp.images import IMAGE_TYPES
 from kernelmcp.notifications import Notifications, RequestContext
 from kernelmcp.registry import Caller, Registry
@@ -39,6 +40,7 @@ class ResourceServer(MCPServer[Any]):
     """mcp gives a resource without parameters no context, and a template one type for all: here are both put right."""
 
     resources: "Resources"
+    files: FileResources
 
     async def _handle_list_resources(
         self, ctx: RequestContext, params: PaginatedRequestParams | None
@@ -52,6 +54,8 @@ class ResourceServer(MCPServer[Any]):
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
         if str(uri) == SESSIONS and context is not None:
             return [ReadResourceContents(await self.resources.list_sessions(context), "application/json")]
+        if context is not None and (file := self.files.find(str(uri))) is not None:
+            return [await self.files.read(file, context)]
         found = await super().read_resource(uri, context)
         if not isinstance(found, InputRequiredResult):
             for item in found:

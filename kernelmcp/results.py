@@ -5,7 +5,10 @@ Above: tools. Below: executions, outputs, images. Must not know sessions.
 
 import base64
 import json
+import mimetypes
+import os
 from typing import Any
+from urllib.parse import quote
 
 import anyio.to_thread
 from mcp_types import CallToolResult, ContentBlock, ImageContent, ResourceLink, TextContent
@@ -13,8 +16,8 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, ResourceLink, 
 from kernelmcp import images
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import EXIT_CODES, GONE, Execution
-from kernelmcp.models import ExecutionResult, OutputInfo, Truncation
-from kernelmcp.outputs import Display, Spool, joined
+from kernelmcp.models import ChangedFile, ExecutionResult, OutputInfo, Truncation
+from kernelmcp.outputs import Display, Spool, clean, joined
 
 # Claude Desktop refuses results over 1 MB.
 MAX_RESULT_BYTES = 900_000
@@ -46,6 +49,10 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
     error = execution.error
     rich = list(outputs.rich_displays())
     infos = [_info(execution, number, display) for number, display in rich[:MAX_LISTED_OUTPUTS]]
+    changed: list[ChangedFile] = [
+        {"path": clean(file.path), "size": file.size, "uri": file_uri(execution.session_id, file.path)}
+        for file in execution.files_changed
+    ]
     structured: ExecutionResult = {
         "session_id": execution.session_id,
         "session_created": execution.session_created,
@@ -60,6 +67,7 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
         "error": error and {"name": error.name, "value": error.value[:budget_chars], "traceback": traceback},
         "outputs": infos,
         "outputs_dropped": outputs.dropped_displays,
+        "files_changed": changed,
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
         "execution_time_ms": round(execution.execution_time_ms, 2),
@@ -73,8 +81,8 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
         # Each text is in the result twice, as a block and in the structure.
         room = MAX_RESULT_BYTES - 2 * len(text.encode()) - 200 * len(infos) - 2_000
         content += await _images(rich, room)
-    if (infos or truncated) and (protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE):
-        content += _links(infos, truncated)
+    if (infos or truncated or changed) and (protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE):
+        content += _links(infos, truncated) + file_links(changed)
     is_error = not structured["success"] and execution.status != "running"
     return CallToolResult(content=content, structured_content=dict(structured), is_error=is_error)
 
@@ -219,6 +227,23 @@ def _links(infos: list[OutputInfo], truncated: dict[str, Truncation]) -> list[Co
         for info in infos[:MAX_LINKS]
     )
     return links
+
+
+def file_uri(session_id: str, path: str) -> str:
+    """The resource of a file; a name in it that is no UTF-8 is told byte for byte, as a URI can."""
+    return f"kernelmcp://sessions/{session_id}/files/{quote(os.fsencode(path), safe='/')}"
+
+
+def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:
+    return [
+        ResourceLink(
+            name=file["path"],
+            uri=file["uri"],
+            mime_type=mimetypes.guess_type(file["path"])[0],
+            size=file["size"],
+        )
+        for file in changed[:MAX_LINKS]
+    ]
 
 
 def _best_type(mime_types: list[str]) -> str:

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import anyio
 import anyio.abc
@@ -21,13 +21,15 @@ import structlog
 from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.errors import KernelDied, ResourceLimitExceeded, ServerError
-from kernelmcp.executions import Execution, Interruption
+from kernelmcp.executions import Execution, Interruption, changed_paths
 from kernelmcp.home import Lock
 from kernelmcp.kernel import Kernel
 from kernelmcp.outputs import Outputs
 from kernelmcp.records import Record, now
 from kernelmcp.transcript import Transcript
+from kernelmcp.workspace import Quota, Workspace
 
+Result = TypeVar("Result")
 State = Literal["starting", "idle", "busy", "stopped"]
 # The transcript is written this long after the last cell: a burst of cells costs one write.
 TRANSCRIPT_DELAY_SECONDS = 0.5
@@ -186,7 +188,10 @@ class Session:
         lost, self._binding.lost = self._binding.lost, False
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
         try:
-            execution.finish_with_reply(await self._send(kernel, execution))
+            reply = await self._send(kernel, execution)
+            timer.cancel()
+            await self._look_at_changes(execution, reply)
+            execution.finish_with_reply(reply)
         except KernelDied as exc:
             if self._binding.kernel in (kernel, None):
                 self._binding.discard()
@@ -248,6 +253,24 @@ class Session:
         for execution in self.executions.values():
             execution.outputs.update_display(display_id, data, metadata)
 
+    # -- its files ----------------------------------------------------------------------------------------------
+
+    async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
+        """Run blocking work on the session's files, which a stopped session has, too. With `make`, there are some."""
+        if make:
+            await self._binding.make_files()
+        quota = Quota(self._settings.policy.workspace_max_mb * 2**20, self._settings.policy.max_files)
+        return await self._binding.with_files(lambda berth: work(berth and Workspace(berth.path, quota)))
+
+    async def _look_at_changes(self, execution: Execution, reply: dict[str, Any]) -> None:
+        """What the guest says it has written, as far as it is there."""
+        paths = changed_paths(reply)
+        if paths:
+            try:
+                execution.files_changed = await self.with_workspace(lambda files: files.look(paths) if files else [])
+            except ServerError as exc:
+                log.warning("changed files could not be looked at", session=self.id, error=exc.message)
+
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def reset(self, *, variables: bool, files: bool) -> None:
@@ -257,8 +280,8 @@ class Session:
             self._abort()
             self.wanted = True
             await self._binding.renew(files=files)
-        elif files and (berth := self._binding.berth) is not None:
-            await anyio.to_thread.run_sync(berth.empty_workspace)
+        elif files:
+            await self._binding.empty_files()
         self._on_change(self)
 
     async def stop(self) -> bool:

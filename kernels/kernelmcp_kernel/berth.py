@@ -6,8 +6,11 @@ its end, and sweeps those of kernels that were killed: each private berth is loc
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -41,7 +44,7 @@ class PrivateBerth(Berth):
         super().__init__(path)
 
     def close(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        _delete(self.path)
         _lock_file(self.path).unlink(missing_ok=True)
         os.close(self._lock)
 
@@ -61,6 +64,27 @@ def _private_home() -> Path:
     return home
 
 
+def _delete(berth: Path) -> None:
+    """Delete a berth that no guest uses any more. Its directories may be nested deeper than shutil.rmtree can go, and
+    than a path can say: each is moved to the top first. What cannot be deleted stays."""
+    prefix = secrets.token_hex(8)
+    numbers = itertools.count()
+    with contextlib.suppress(OSError):
+        folders = [folder for folder in berth.iterdir() if folder.is_dir() and not folder.is_symlink()]
+        while folders:
+            folder = folders.pop()
+            folder.chmod(0o700)  # a guest can make directories that nobody may read
+            for entry in list(os.scandir(folder)):
+                if entry.is_dir(follow_symlinks=False):
+                    os.chmod(entry.path, 0o700)
+                    folders.append(berth / f"{prefix}-{next(numbers)}")
+                    os.rename(entry.path, folders[-1])
+                else:
+                    os.unlink(entry.path)
+            folder.rmdir()
+    shutil.rmtree(berth, ignore_errors=True)
+
+
 def _lock_file(berth: Path) -> Path:
     return berth.with_suffix(".lock")
 
@@ -74,7 +98,7 @@ def _sweep(home: Path) -> None:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
+            _delete(lock_file.with_suffix(""))
             lock_file.unlink(missing_ok=True)
         except OSError:
             pass  # its kernel lives

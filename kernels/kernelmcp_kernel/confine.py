@@ -34,8 +34,8 @@ class Policy:
 
     `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ...
     Every other descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable`
-    are paths, with all beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory (0: no
-    cap).
+    are paths, with all beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory and
+    `max_file_mb` each file that it writes (0: no cap).
     """
 
     program: list[str]
@@ -45,6 +45,7 @@ class Policy:
     writable: list[str] = field(default_factory=list[str])
     executable: list[str] = field(default_factory=list[str])
     max_data_mb: int = 0
+    max_file_mb: int = 0
     max_open_files: int = 256
 
 
@@ -113,6 +114,8 @@ def enter(policy: Policy) -> None:
     _limit(resource.RLIMIT_NOFILE, policy.max_open_files)
     if policy.max_data_mb:
         _limit(resource.RLIMIT_DATA, policy.max_data_mb * 1024 * 1024)
+    if policy.max_file_mb:
+        _limit(resource.RLIMIT_FSIZE, policy.max_file_mb * 1024 * 1024)
     for number in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":

@@ -25,8 +25,10 @@ from kernelmcp_kernel.history import History, Search
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
 from kernelmcp_kernel.relay import Cell, Relay, error_content
 from kernelmcp_kernel.runtime import Spawned
+from kernelmcp_kernel.settings import settings
 from kernelmcp_kernel.slot import GuestSlot
 from kernelmcp_kernel.stdin import read_line
+from kernelmcp_kernel.storage import StorageWatch
 
 Content = dict[str, Any]
 Result = TypeVar("Result")
@@ -35,6 +37,10 @@ Result = TypeVar("Result")
 _PAYLOADS = frozenset({"page", "set_next_input", "ask_exit"})
 
 _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
+
+
+class StorageFull(ValueError):
+    """A guest has stored more than it may, in a way that only a hostile one finds."""
 
 
 class SandboxKernel(Kernel):
@@ -69,7 +75,7 @@ class SandboxKernel(Kernel):
         self._cell: Cell | None = None
         self._allow_stdin = False
         self._calls = HostCalls({"input": self._input})
-        self._loss: Content = {}
+        self._told: Content = {}  # for the metadata of the execute_reply
         self._closed = False
 
     @property
@@ -95,6 +101,9 @@ class SandboxKernel(Kernel):
     def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._slot = GuestSlot(self._berth, self._on_frame, self.log, self.early_guest)
+        self._storage = StorageWatch(
+            self._berth.path, settings().quota, lambda: self._cell is not None, self._end_guest
+        )
 
     async def do_shutdown(self, restart: bool) -> Content:
         """shutdown_request (control thread)."""
@@ -111,6 +120,7 @@ class SandboxKernel(Kernel):
         self._closed = True
         if hasattr(self, "_slot"):
             self._slot.close()
+            self._loop.call_soon_threadsafe(self._storage.close)
         self._berth.close()
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
@@ -156,7 +166,7 @@ class SandboxKernel(Kernel):
         """execute_request: run a cell in the guest. A guest that ends meanwhile makes an error reply that says so."""
         count = self.execution_count
         store_history = store_history and not silent
-        self._loss = {}
+        self._told = {}
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
         cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
@@ -175,7 +185,7 @@ class SandboxKernel(Kernel):
             _check_request(request)
             if store_history:
                 self._history.add(count, code)
-            reply = _checked_reply(await self._on_loop(self._slot.request("execute", request, request_id)))
+            reply = _checked_reply(await self._on_loop(self._run(request, request_id)))
             self._report_earlier_loss(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
@@ -186,9 +196,24 @@ class SandboxKernel(Kernel):
             self._cell = None
             self._calls.cancel()
             self._relay.finish(cell)
+        if cell.files:
+            self._told["files"] = list(cell.files)
         if not store_history and not silent:
             self.execution_count -= 1  # ipykernel has counted it already
         return {**reply, "execution_count": count}
+
+    async def _run(self, request: Content, request_id: str) -> Content:
+        if (reason := await self._storage.refusal()) is not None:
+            raise StorageFull(
+                f"{reason}. Nothing runs until some are deleted from outside "
+                "(reset_workspace with scope 'files' deletes them all)."
+            )
+        self._storage.poke()
+        return await self._slot.request("execute", request, request_id)
+
+    def _end_guest(self, reason: str) -> None:
+        if self._slot.guest.used:
+            self._slot.guest.kill(reason)
 
     def _failure(self, cell: Cell, error: GuestDied | ValueError) -> Content:
         """A cell that got no reply from its guest."""
@@ -219,11 +244,11 @@ class SandboxKernel(Kernel):
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _note_loss(self, reason: str) -> None:
-        self._loss = {"kernelmcp": {"state_lost": True, "reason": reason}}
+        self._told.update(state_lost=True, reason=reason)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
         """The metadata of the execute_reply."""
-        return {**metadata, **self._loss}
+        return {**metadata, "kernelmcp": self._told} if self._told else metadata
 
     async def do_complete(self, code: str, cursor_pos: int | None) -> Content:
         """complete_request."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kernelmcp_kernel.frames import Frame
@@ -26,6 +26,10 @@ MAX_DISPLAY_BYTES = 256 * 1024 * 1024
 # Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
 _COLLECT_SECONDS = 0.03
 _COLLECT_CHARS = 64 * 1024
+
+# Files that one cell is told to have changed, and the longest path (the host's PATH_MAX).
+MAX_FILES = 1000
+MAX_PATH_CHARS = 4096
 
 # How many finished cells may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
@@ -48,6 +52,8 @@ class Cell:
     display_bytes: int = 0
     messages: int = 0
     dropped: int = 0
+    files: dict[str, None] = field(default_factory=dict[str, None])
+    """Paths in the workspace that the guest says it has written. Nobody has looked whether it has."""
 
 
 class Relay:
@@ -84,6 +90,9 @@ class Relay:
             return
         if frame.type == "stream":
             self._stream(cell, frame.content)
+            return
+        if frame.type == "files":
+            self._files(cell, frame.content)
             return
         self._flush()  # the order of outputs is the order of the program
         if frame.type in DISPLAY_TYPES:
@@ -131,6 +140,12 @@ class Relay:
         if not self._may_send(cell, frame.size):
             return
         self._publish(frame.type, content, {}, cell.parent)
+
+    def _files(self, cell: Cell, content: dict[str, Any]) -> None:
+        changed = content.get("changed")
+        for path in cast("list[Any]", changed) if isinstance(changed, list) else []:
+            if isinstance(path, str) and len(path) <= MAX_PATH_CHARS and len(cell.files) < MAX_FILES:
+                cell.files[path] = None
 
     def _may_send(self, cell: Cell, size: int) -> bool:
         if cell.messages >= MAX_MESSAGES or cell.display_bytes + size > MAX_DISPLAY_BYTES:

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernelmcp_kernel.berth import Berth
@@ -75,34 +75,41 @@ class Spawned:
 
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     """The command line of a guest."""
+    volumes = settings().volumes
     mounts = {
         "runtime": str(RUNTIME),
         "image": str(image),
         "build_id": build_id,
         "workspace": str(berth.workspace),
         "tmp": str(berth.tmp),
+        "volumes": [asdict(volume) for volume in volumes],
+        "quota": asdict(settings().quota),
     }
-    readable = (RUNTIME, HOST, image, berth.path)
+    readable = (RUNTIME, HOST, image, berth.path, *(volume.path for volume in volumes))
+    writable = (berth.path, *(volume.path for volume in volumes if volume.mode == "rw"))
     return [
         str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
         *(f"--allow-fs-read={path}" for path in readable),
-        f"--allow-fs-write={berth.path}",
+        *(f"--allow-fs-write={path}" for path in writable),
         str(HOST / "main.mjs"),
         json.dumps(mounts),
     ]
 
 
 def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
+    volumes = {mode: [volume.path for volume in settings().volumes if volume.mode == mode] for mode in ("ro", "rw")}
+    readable = [str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())]
     return Policy(
         program=guest_program(berth, image, build_id),
         descriptors=descriptors,
         environment={},
-        readable=[str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())],
-        writable=[str(berth.path)],
+        readable=readable + volumes["ro"],
+        writable=[str(berth.path), *volumes["rw"]],
         executable=[str(node_binary()), *_find(_LOADERS)],
         max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
+        max_file_mb=settings().workspace_mb,
     )
 
 

@@ -5,14 +5,37 @@ Above: everything that needs one. Below: nothing. Imports little: it is read bef
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 # The wasm memory of a guest, in MB, when the environment does not say. The boot image alone takes about 60.
 DEFAULT_MEMORY_MB = 1024
+
+# What a guest may store when the environment does not say: MB, and files.
+DEFAULT_WORKSPACE_MB = 1024
+DEFAULT_MAX_FILES = 10_000
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a guest may store, workspace and /tmp together: bytes, and files with directories."""
+
+    max_bytes: int
+    max_files: int
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A directory of the host that the guest sees at /volumes/NAME."""
+
+    name: str
+    path: str
+    mode: Literal["ro", "rw"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +46,16 @@ class KernelSettings:
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
     berth: Path | None = None
     """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
+    workspace_mb: int = DEFAULT_WORKSPACE_MB
+    """KERNELMCP_WORKSPACE_MB: what the guest's files may take, workspace and /tmp together, MiB."""
+    max_files: int = DEFAULT_MAX_FILES
+    """KERNELMCP_MAX_FILES: how many files and directories they may be."""
+    volumes: tuple[Volume, ...] = ()
+    """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
+
+    @property
+    def quota(self) -> Quota:
+        return Quota(self.workspace_mb * 1024 * 1024, self.max_files)
 
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
@@ -31,7 +64,15 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
         berth=Path(berth) if berth else None,
+        workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
+        max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
+        volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
     )
+
+
+def _volume(name: str, path: str, mode: str) -> Volume:
+    """Anything but "rw" is read-only."""
+    return Volume(name, path, "rw" if mode == "rw" else "ro")
 
 
 @cache

@@ -45,6 +45,16 @@ def test_a_cell_that_catches_the_interrupt_goes_on(kernel: Kernel) -> None:
     assert (ran.status, ran.result) == ("ok", "'caught'")
 
 
+def test_an_interrupt_that_comes_as_a_request_begins_is_not_lost(kernel: Kernel) -> None:
+    for code in ["while True: pass", "import asyncio; await asyncio.sleep(1000)"] * 8:
+        request = kernel.send(code)
+        kernel.wait_until_busy(request)
+        kernel.interrupt()
+        ran = kernel.finish(request)
+        assert (ran.reply["content"]["ename"], ran.state_lost) == ("KeyboardInterrupt", False)
+    assert kernel.run("1 + 1").result == "2"
+
+
 def test_an_interrupt_when_nothing_runs_hits_nothing(kernel: Kernel) -> None:
     kernel.interrupt()
     assert kernel.run("1 + 1").result == "2"

@@ -113,7 +113,10 @@ async def test_nobody_reaches_what_is_another_principals(server: HttpServer) -> 
         # Bob's session of that name is his own.
         assert (await run(bob, "import os; os.listdir()", session_id=session))["result"] == "[]"
         await bob.call_tool("destroy_session", {"session_id": session})
+        info = (await alice.call_tool("get_workspace_info", {})).structured_content
+        assert (info["path"], [file["path"] for file in info["files"]]) == (None, ["secret.txt"])
         for client in (bob, modern):
+            assert await error_code(client, "read_file", path="secret.txt", session_id=session) == "SESSION_NOT_FOUND"
             assert await error_code(client, "get_execution", execution_id=execution) == "EXECUTION_NOT_FOUND"
             assert await error_code(client, "cancel_execution", execution_id=execution) == "EXECUTION_NOT_FOUND"
             for tool in ("get_sessions", "stop_session", "destroy_session"):
@@ -124,6 +127,7 @@ async def test_nobody_reaches_what_is_another_principals(server: HttpServer) -> 
             for uri in (
                 f"kernelmcp://sessions/{session}",
                 f"kernelmcp://sessions/{session}/notebook",
+                f"kernelmcp://sessions/{session}/files/secret.txt",
                 f"kernelmcp://executions/{execution}/stdout",
                 f"kernelmcp://executions/{execution}/result",
             ):

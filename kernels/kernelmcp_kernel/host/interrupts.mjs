@@ -17,6 +17,7 @@ export class Interrupts {
     this.tick = tick;
     this.current = 0; // the request that runs; 0: none
     this.wanted = 0; // the newest request that an interrupt was sent for
+    this.taken = 0; // the request that an interrupt was consumed for last
     this.polledAt = 0;
     this.stuckAt = Infinity; // when to say that an interrupt has not got through
     this.bytes = Buffer.alloc(256);
@@ -33,8 +34,14 @@ export class Interrupts {
     }
     if (!this.current || this.wanted !== this.current) return false;
     this.wanted = 0;
+    this.taken = this.current;
     this.consumed(this.current);
     return true;
+  }
+
+  /** Was an interrupt for the running request consumed already? */
+  wasTaken() {
+    return this.taken === this.current;
   }
 
   /** For Pyodide's setInterruptBuffer: looks like a byte array to CPython's signal check. */

@@ -1,11 +1,12 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":...}'
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import { StringDecoder } from "node:string_decoder";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
-import { loadRuntime, mount } from "./pyodide.mjs";
+import { loadRuntime } from "./pyodide.mjs";
+import { Storage } from "./storage.mjs";
 import { Streams } from "./streams.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
@@ -23,8 +24,13 @@ let currentId = "";
 
 const emitNow = (/** @type {string} */ text) => writeFrame(FRAMES, text);
 const streams = new Streams(emitNow);
-const emit = (/** @type {string} */ text) => {
+/** @type {Storage | undefined} */
+let storage;
+/** One frame, after all that happened before it: what was printed, which files were written. @param {string} text */
+const emit = (text) => {
   streams.flush();
+  const changed = storage?.takeChanged();
+  if (changed?.length) emitNow(JSON.stringify({ type: "files", id: currentId, content: { changed } }));
   emitNow(text);
 };
 const interrupts = new Interrupts(
@@ -69,16 +75,20 @@ function rawStream(name) {
 
 async function boot() {
   const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id));
-  mount(pyodide, settings.workspace, "/workspace");
-  mount(pyodide, settings.tmp, "/tmp");
+  storage = new Storage(pyodide, settings.quota);
+  storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
+  storage.mount("/tmp", { root: settings.tmp, counted: true });
+  for (const { name, path, mode } of settings.volumes)
+    storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
   pyodide.FS.chdir("/workspace");
   pyodide.setStdout(rawStream("stdout"));
   pyodide.setStderr(rawStream("stderr"));
   const guest = pyodide.pyimport("kernelmcp_guest");
   const nap = (/** @type {number} */ ms) => interrupts.nap(ms);
+  const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, leave);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
   return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
 }

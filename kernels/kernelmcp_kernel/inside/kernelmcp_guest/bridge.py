@@ -1,7 +1,8 @@
 """What the host lends the guest: a handful of JavaScript functions, set by `attach` once the heap is restored.
 
 `emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks
-for a moment and says whether an interrupt arrived, `exit` ends the guest process.
+for a moment and says whether an interrupt arrived, `was_interrupted` says whether one has for the running request,
+`exit` ends the guest process.
 """
 
 import json
@@ -21,6 +22,7 @@ class Bridge:
     flush_streams: Callable[[], None]
     ask: Callable[[str, str], Awaitable[str]]
     nap: Callable[[float], bool]
+    was_interrupted: Callable[[], bool]
     exit: Callable[[int], NoReturn]
 
 

@@ -94,11 +94,12 @@ def attach(
     flush_streams: Callable[[], None],
     ask: Callable[[str, str], Awaitable[str]],
     nap: Callable[[float], bool],
+    was_interrupted: Callable[[], bool],
     leave: Callable[[int], NoReturn],
 ) -> None:
     """Connect a restored shell to its host."""
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
-    bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
+    bridge.ask, bridge.nap, bridge.was_interrupted, bridge.exit = ask, nap, was_interrupted, leave
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, operations.on_interrupt_signal)

@@ -20,14 +20,15 @@ from IPython.core.interactiveshell import ExecutionResult
 from IPython.utils.tokenutil import token_at_cursor
 
 from kernelmcp_guest import blocking, comms
-from kernelmcp_guest.bridge import request_id, send
+from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
 
 class _Running:
-    """What runs now. An interrupt that finds nothing is dropped."""
+    """What runs now. An interrupt that comes before the user's code has begun waits for it."""
 
     active = False
+    early = False
     task: asyncio.Task[Any] | None = None
     cancelled = False
 
@@ -38,6 +39,7 @@ running = _Running()
 def on_interrupt_signal(signum: int, frame: object) -> None:
     """SIGINT's handler: raise in the cell, or cancel its task when other code has the event loop."""
     if not running.active:
+        running.early = True
         return
     GuestShell.instance().interrupted = True
     task = running.task
@@ -56,6 +58,7 @@ def on_stuck_signal(signum: int, frame: object) -> None:
 def interrupt() -> None:
     """Interrupt a cell that waits: for the event loop, for a host call, or inside run_until_complete."""
     if not running.active:
+        running.early = True
         return
     GuestShell.instance().interrupted = True
     if blocking.waits:
@@ -63,6 +66,12 @@ def interrupt() -> None:
             wait.interrupt()
     elif running.task is not None:
         running.task.cancel()
+
+
+def _begin() -> bool:
+    """The user's code begins. True: it is interrupted already (and not the request before, a moment too late)."""
+    early, running.active, running.early = running.early, True, False
+    return early and bridge.was_interrupted()
 
 
 def execute(
@@ -112,8 +121,10 @@ async def _execute_async(
 ) -> dict[str, Any]:
     result, escaped = None, None
     running.task = asyncio.ensure_future(cell)
-    running.active, running.cancelled = True, False
+    running.cancelled = False
     try:
+        if _begin():
+            interrupt()
         result = await running.task
     except BaseException as error:  # noqa: BLE001  # whatever it is, the request gets its reply
         escaped = error
@@ -205,8 +216,9 @@ def handle(text: str) -> Awaitable[None] | None:
     """Run one request frame (JSON text) and send its reply. The host awaits what it returns."""
     request = json.loads(text)
     request_id.set(request["id"])
-    running.active = True  # completions, display hooks and event handlers are the user's code, too
     try:
+        if _begin():  # completions, display hooks and event handlers are the user's code, too
+            raise KeyboardInterrupt
         content = OPERATIONS[request["op"]](**request["content"])
     except KeyboardInterrupt:
         content = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}

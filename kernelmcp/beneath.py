@@ -1,0 +1,173 @@
+"""Opens what lies below a directory that a hostile program may change at any moment, and deletes such directories.
+
+Nothing is opened by a path that could lead through a link: one openat2 with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS
+where the operating system has it (found out by trying), else a walk that opens each component relative to the
+descriptor before it with O_NOFOLLOW. Above: workspace, home. Below: the file system. Must not know sessions.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_OPENAT2 = 437  # the same number on every architecture
+_RESOLVE = 0x02 | 0x04 | 0x08  # no magic links, no symbolic links, beneath the directory
+_PATH_MAX = 4096
+# A rename anywhere makes openat2 answer EAGAIN; a guest that never stops renaming gets the walk.
+_ATTEMPTS = 8
+# A guest that still lives may make files faster than they are deleted.
+_DELETE_ROUNDS = 100
+_UNREADABLE = {errno.EACCES, errno.EPERM}
+
+
+def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0) -> int:
+    """A descriptor of `parts` below a directory. Raises OSError; ELOOP or ENOTDIR where a link is in the way."""
+    if not parts:
+        return os.open(".", flags, dir_fd=directory)
+    if _has_openat2():
+        for _ in range(_ATTEMPTS):
+            try:
+                return _openat2(directory, "/".join(parts), flags, mode)
+            except BlockingIOError:
+                continue
+            except OSError as exc:
+                if exc.errno == errno.EXDEV:  # a component was moved out while it was looked at
+                    continue
+                raise
+    return _walk(directory, parts, flags, mode)
+
+
+def _walk(directory: int, parts: Sequence[str], flags: int, mode: int) -> int:
+    if sum(map(len, parts)) + len(parts) > _PATH_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))  # as openat2
+    fd = directory
+    try:
+        for part in parts[:-1]:
+            above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
+            if above != directory:
+                os.close(above)
+        return os.open(parts[-1], flags | os.O_NOFOLLOW, mode, dir_fd=fd)
+    finally:
+        if fd != directory:
+            os.close(fd)
+
+
+@cache
+def _has_openat2() -> bool:
+    """Linux 5.6 and later, unless a container's filter refuses it."""
+    if sys.platform != "linux":
+        return False
+    try:
+        root = os.open("/", DIRECTORY)
+        try:
+            os.close(_openat2(root, ".", DIRECTORY, 0))
+        finally:
+            os.close(root)
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc
+
+
+def _openat2(directory: int, path: str, flags: int, mode: int) -> int:
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise OSError(errno.EINVAL, "a NUL character in a path")
+    how = struct.pack("QQQ", flags, mode, _RESOLVE)
+    fd = int(_libc().syscall(_OPENAT2, directory, encoded, how, ctypes.c_size_t(len(how))))
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return fd
+
+
+def reveal(name: str, directory: int) -> None:
+    """Make a directory readable: a guest can make one that it may write and nobody may read. Raises OSError."""
+    if sys.platform != "linux":
+        os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
+        return
+    fd = os.open(name, os.O_PATH | DIRECTORY, dir_fd=directory)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+    finally:
+        os.close(fd)
+
+
+def delete_tree(path: Path) -> None:
+    """Delete whatever is there, a tree of any depth too. What cannot be deleted stays, without an error."""
+    with suppress(OSError):
+        empty_tree(path)
+        path.rmdir()
+    with suppress(OSError):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+
+
+def empty_tree(path: Path) -> None:
+    """Delete what is in a directory. Raises OSError when there is none, or when something stays.
+
+    Not shutil.rmtree: that goes down recursively, and a guest can nest directories deeper than any stack or limit of
+    descriptors. Here each directory within another is moved to the top before its turn comes, so two are open at most.
+    """
+    top = os.open(path, DIRECTORY)
+    try:
+        numbers = iter(range(sys.maxsize))
+        prefix = os.urandom(8).hex()
+        for _ in range(_DELETE_ROUNDS):
+            folders = _delete_files(top)
+            if not folders:
+                return
+            while folders:
+                name = folders.pop()
+                _hoist(top, name, folders, lambda: f".{prefix}-{next(numbers)}")
+                with suppress(FileNotFoundError):
+                    os.rmdir(name, dir_fd=top)
+        raise OSError(errno.EBUSY, "files are being made faster than they are deleted", str(path))
+    finally:
+        os.close(top)
+
+
+def _hoist(top: int, name: str, folders: list[str], new_name: Callable[[], str]) -> None:
+    """Empty a directory: its files go, its directories move to the top."""
+    try:
+        fd = os.open(name, DIRECTORY, dir_fd=top)
+    except OSError as exc:
+        if exc.errno not in _UNREADABLE:
+            raise
+        reveal(name, top)
+        fd = os.open(name, DIRECTORY, dir_fd=top)
+    try:
+        for inner in _delete_files(fd):
+            moved = new_name()
+            try:
+                os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
+            except PermissionError:  # to move a directory is to write in it
+                reveal(inner, fd)
+                os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
+            folders.append(moved)
+    finally:
+        os.close(fd)
+
+
+def _delete_files(fd: int) -> list[str]:
+    """Delete what is no directory; returns the directories."""
+    with os.scandir(fd) as found:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    for name, is_dir in entries:
+        if not is_dir:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=fd)
+    return [name for name, is_dir in entries if is_dir]

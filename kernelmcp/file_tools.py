@@ -1,0 +1,241 @@
+"""The MCP tools for files: read_file, write_file, get_workspace_info, get_volume_path.
+
+They work on stopped sessions without starting them. Above: app. Below: registry, sessions, workspace, volumes.
+Docstrings are written for the model that reads them.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, ResourceLink
+from pydantic import Field
+
+from kernelmcp import models, volumes
+from kernelmcp.config import Settings
+from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.errors import InvalidArgument, SessionNotFound
+from kernelmcp.outputs import clean
+from kernelmcp.paths import INSIDE, LOOK
+from kernelmcp.registry import LOCAL, Caller, Registry
+from kernelmcp.results import RESOURCE_LINKS_SINCE, file_uri
+from kernelmcp.sessions import Session
+from kernelmcp.tools import DESTROYS, READ_ONLY, SessionId
+from kernelmcp.workspace import Listing, Piece, Quota, Workspace
+
+Ctx = Context[Any, Any]
+Path = Annotated[str, Field(description="The file, below /workspace: notes.txt, data/a.csv or /workspace/data/a.csv.")]
+Encoding = Literal["text", "base64"]
+# A piece is in a result twice, as text and in the structure, and JSON may escape each byte with six: under 900 kB.
+MAX_PIECE_BYTES = 64 * 1024
+# In the text of get_workspace_info; the structure has more.
+MAX_LINES = 100
+
+
+class FileTools:
+    """The tool functions for files of one server."""
+
+    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._caller = caller
+
+    async def read_file(
+        self,
+        path: Path,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        encoding: Annotated[
+            Encoding | None, Field(description="How to give the content. Left out: text when it is UTF-8, else base64.")
+        ] = None,
+        offset: Annotated[int, Field(ge=0, description="Where to begin, bytes from the file's start.")] = 0,
+        max_bytes: Annotated[
+            int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="How much to read. Left out: a readable amount.")
+        ] = None,
+    ) -> Annotated[CallToolResult, models.ReadResult]:
+        """Read a file of the session's workspace, without running code. A long file is cut: go on with
+        offset=next_offset, or take the resource link for the whole."""
+        _check_unicode(path)
+        limit = max_bytes or min(MAX_PIECE_BYTES, self._settings.policy.output_budget_chars)
+
+        def read(workspace: Workspace | None) -> Piece:
+            if workspace is None:
+                raise InvalidArgument(f"there is no file {path!r}: the session has no files yet", LOOK)
+            return workspace.read(path, offset, limit)
+
+        session = self._session(self._caller(ctx), session_id)
+        piece = await session.with_workspace(read)
+        content, used, shown_as = _to_content(piece.data, encoding, path)
+        end = offset + used
+        truncated = end < piece.size
+        result: models.ReadResult = {
+            "session_id": session.id,
+            "path": path,
+            "size": piece.size,
+            "encoding": shown_as,
+            "content": content,
+            "offset": offset,
+            "next_offset": end if truncated else None,
+            "truncated": truncated or offset > 0,
+        }
+        text = content if shown_as == "text" else f"{piece.size:,} bytes, binary; base64 in the field content."
+        if truncated:
+            text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
+        called = structured_result(result, text)
+        if truncated and (ctx.protocol_version is None or ctx.protocol_version >= RESOURCE_LINKS_SINCE):
+            link = ResourceLink(name=path, uri=file_uri(session.id, _relative(path)), size=piece.size)
+            called.content.append(link)
+        return called
+
+    async def write_file(
+        self,
+        path: Path,
+        content: Annotated[str, Field(description="The whole new content.")],
+        ctx: Ctx,
+        session_id: SessionId = None,
+        encoding: Annotated[Encoding, Field(description="What content is: text (UTF-8), or base64 of bytes.")] = "text",
+    ) -> Annotated[CallToolResult, models.WriteResult]:
+        """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
+        _check_unicode(path)
+        data = _from_content(content, encoding)
+        session = self._session(self._caller(ctx), session_id, make=True)
+
+        def write(workspace: Workspace | None) -> None:
+            if workspace is not None:
+                workspace.write(path, data)
+
+        await session.with_workspace(write, make=True)
+        session.touch()
+        result: models.WriteResult = {
+            "session_id": session.id,
+            "path": path,
+            "size": len(data),
+            "encoding": encoding,
+        }
+        return structured_result(result, f"Wrote {len(data):,} bytes to {path}.")
+
+    def _session(self, caller: Caller, session_id: str | None, *, make: bool = False) -> Session:
+        """As everywhere, a session begins with its first use, but reading makes none of another name. A stopped one is
+        not started."""
+        try:
+            return self._registry.get(caller, session_id)
+        except SessionNotFound:
+            if session_id is not None and not make:
+                raise
+            return self._registry.find_or_create(caller, session_id)[0]
+
+    async def get_workspace_info(
+        self, ctx: Ctx, session_id: SessionId = None
+    ) -> Annotated[CallToolResult, models.WorkspaceInfo]:
+        """List the files of the session's workspace, and what they take of what they may. Code sees the workspace as
+        /workspace, its working directory."""
+        caller = self._caller(ctx)
+        session = self._session(caller, session_id)
+        listing = await session.with_workspace(lambda found: found.listing() if found else Listing())
+        policy = self._settings.policy
+        quota = Quota(policy.workspace_max_mb * 2**20, policy.max_files)
+        result: models.WorkspaceInfo = {
+            "session_id": session.id,
+            # Who comes over the network has no use for it, and no business to know it.
+            "path": str(session.workspace) if session.workspace and caller.principal == LOCAL else None,
+            "files": [
+                {
+                    "path": clean(entry.path),
+                    "size": entry.size,
+                    "modified_at": datetime.fromtimestamp(entry.modified_ns / 1e9, UTC).isoformat(),
+                }
+                for entry in listing.files
+            ],
+            "complete": listing.complete,
+            "file_count": listing.count,
+            "max_files": quota.max_files,
+            "total_bytes": listing.total_bytes,
+            "quota_bytes": quota.max_bytes,
+            "packages": [],
+        }
+        return structured_result(result, _listing_text(result))
+
+    async def get_volume_path(self) -> Annotated[CallToolResult, models.VolumeList]:
+        """Say where code finds its files: the workspace, and the host's directories that are mounted as volumes."""
+        found: list[models.VolumeInfo] = [
+            {
+                "name": volume["name"],
+                "path": f"{volumes.INSIDE}/{volume['name']}",
+                "mode": volume["mode"],
+                "host_path": volume["path"],
+            }
+            for volume in volumes.kernel_volumes(self._settings)
+        ]
+        modes = {"ro": "read-only", "rw": "read and write"}
+        lines = [f"{INSIDE}: the workspace", *(f"{volume['path']}: {modes[volume['mode']]}" for volume in found)]
+        return structured_result({"workspace": INSIDE, "volumes": found}, "\n".join(lines))
+
+    def all(self) -> list[ContractTool]:
+        tools = [
+            contract_tool(self.read_file, "Read a file", READ_ONLY),
+            contract_tool(self.write_file, "Write a file", DESTROYS),
+            contract_tool(self.get_workspace_info, "List files", READ_ONLY),
+            contract_tool(self.get_volume_path, "Show volumes", READ_ONLY),
+        ]
+        enabled = self._settings.config.tools.enabled
+        return [tool for tool in tools if enabled is None or tool.name in enabled]
+
+
+def _check_unicode(path: str) -> None:
+    if clean(path) != path:
+        raise InvalidArgument(
+            "the path is not valid Unicode: it has a lone surrogate", "Use ordinary characters.", argument="path"
+        )
+
+
+def _to_content(data: bytes, encoding: Encoding | None, path: str) -> tuple[str, int, Encoding]:
+    """The content, how many of the bytes it holds (a character that was cut through is left for the next piece),
+    and its encoding."""
+    if encoding != "base64":
+        try:
+            return data.decode(), len(data), "text"
+        except UnicodeDecodeError as exc:
+            # A cut character: at most its first three bytes are there.
+            if exc.reason == "unexpected end of data" and exc.start > 0:
+                return data[: exc.start].decode(), exc.start, "text"
+            if encoding == "text":
+                raise InvalidArgument(
+                    f"{path!r} is not UTF-8 text", 'Use encoding "base64".', argument="encoding"
+                ) from exc
+    return base64.b64encode(data).decode(), len(data), "base64"
+
+
+def _from_content(content: str, encoding: Encoding) -> bytes:
+    try:
+        return content.encode() if encoding == "text" else base64.b64decode(content, validate=True)
+    except UnicodeEncodeError as exc:
+        raise InvalidArgument(
+            "content is not valid Unicode: it has a lone surrogate", 'Use encoding "base64".', argument="content"
+        ) from exc
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidArgument(
+            f"content is not base64: {exc}", 'Use encoding "text" for text.', argument="content"
+        ) from exc
+
+
+def _relative(path: str) -> str:
+    return path.removeprefix(INSIDE + "/")
+
+
+def _listing_text(info: models.WorkspaceInfo) -> str:
+    # repr: a name with a line break in it must not look like two files.
+    lines = [f"{_shown(file['path'])}  {file['size']:,} bytes" for file in info["files"][:MAX_LINES]]
+    if not info["complete"] or len(info["files"]) > MAX_LINES:
+        lines.append("[... more files ...]")
+    lines.append(
+        f"{info['file_count']:,} files and directories of {info['max_files']:,}, "
+        f"{info['total_bytes']:,} bytes of {info['quota_bytes']:,}"
+    )
+    return "\n".join(lines)
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else repr(name)

@@ -1,0 +1,84 @@
+"""What a caller's path means, and what the operating system's errors about it mean to the caller.
+
+Above: workspace, file_tools. Below: errors. Touches no file.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded
+
+INSIDE = "/workspace"
+"""What the guest calls it."""
+MAX_COMPONENT_BYTES = 255
+MAX_PATH_BYTES = 4000
+LOOK = "List the files with get_workspace_info."
+FREE_SPACE = (
+    "Delete files with execute_code (os.remove), or all of them with reset_workspace(scope='files').",
+    "The limits are workspace_max_mb and max_files of policy.toml.",
+)
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK, errno.ENOTEMPTY, errno.EXDEV}
+
+
+def components(path: str) -> list[str]:
+    """The directories and the name that a caller's path means: `a/b`, `./a/b` and `/workspace/a/b` are one.
+
+    Raises `InvalidArgument` for a path that is none, `PermissionDenied` for one that leads out.
+    """
+    inside = path
+    if path.startswith("/"):
+        inside = path.removeprefix(INSIDE + "/")
+        if inside == path:
+            raise PermissionDenied(
+                f"{path!r} is outside of the workspace", f"Use a path below {INSIDE}, such as notes.txt."
+            )
+    parts = [part for part in inside.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise PermissionDenied(f"{path!r} leads up with ..", f"Use a path below {INSIDE} without it.")
+    if not parts or path.endswith("/"):
+        raise InvalidArgument(f"{path!r} names no file", "Give the path of a file, such as notes.txt.", argument="path")
+    if "\0" in path:
+        raise InvalidArgument("the path contains a NUL character", "Leave it out.", argument="path")
+    sizes = [len(_encoded(part)) for part in parts]
+    if max(sizes) > MAX_COMPONENT_BYTES or sum(sizes) + len(sizes) > MAX_PATH_BYTES:
+        raise InvalidArgument(
+            f"the path is longer than {MAX_PATH_BYTES:,} bytes, or a name in it than {MAX_COMPONENT_BYTES}",
+            "Shorten it.",
+            argument="path",
+        )
+    return parts
+
+
+def _encoded(name: str) -> bytes:
+    try:
+        return os.fsencode(name)
+    except UnicodeEncodeError as exc:
+        raise InvalidArgument("the path is not valid Unicode", "Use ordinary characters.", argument="path") from exc
+
+
+def no_regular_file(path: str) -> PermissionDenied:
+    return PermissionDenied(
+        f"{path!r} is no regular file: directories, links, pipes and devices are neither read nor written",
+        LOOK,
+    )
+
+
+@contextmanager
+def as_caller_error(path: str) -> Iterator[None]:
+    """Translates what the operating system says, once."""
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise InvalidArgument(f"there is no file {path!r} in the workspace", LOOK) from exc
+    except OSError as exc:
+        if exc.errno in _NO_FILE:
+            raise no_regular_file(path) from exc
+        if exc.errno in _FULL:
+            raise ResourceLimitExceeded(
+                f"the disk is full: {exc.strerror}", "Free disk space on the server's machine.", *FREE_SPACE
+            ) from exc
+        raise PermissionDenied(f"{path!r} cannot be used: {exc.strerror}", LOOK) from exc

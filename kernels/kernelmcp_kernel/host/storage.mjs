@@ -1,0 +1,212 @@
+// What the guest's file systems do beyond Emscripten's NODEFS: a quota, read-only volumes, and a note of what was written.
+//
+// All of it is for honest programs, so that they get an errno: guest JavaScript can take it out. The boundary is outside:
+// storage.py counts again, and Landlock and Node's permission model know which paths may be written.
+import fs from "node:fs";
+import path from "node:path";
+
+const [EACCES, EIO, ENOSPC, EROFS] = [2, 29, 51, 69]; // Emscripten's errno numbers are WASI's
+const O_ACCMODE = 3;
+const RECOUNT_MS = 1000; // the server writes files, too
+const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
+const MAX_CHANGED = 1000; // paths told for one cell
+
+/** @typedef {{root: string, counted?: boolean, readOnly?: boolean, noted?: boolean}} Options how a directory is mounted:
+ * `counted` against the quota, `noted` when a file in it changes */
+
+export class Storage {
+  /** @param {any} pyodide @param {{max_bytes: number, max_files: number}} quota */
+  constructor(pyodide, quota) {
+    this.FS = pyodide.FS;
+    this.nodefs = pyodide.FS.filesystems.NODEFS;
+    this.quota = quota;
+    /** @type {string[]} */
+    this.counted = [];
+    /** @type {Set<string>} */
+    this.changed = new Set();
+    this.bytes = 0;
+    this.files = 0;
+    this.countedAt = -Infinity;
+    this.countMs = 0;
+    this.#patchErrors();
+    this.#patchLookup();
+    this.#patchWrites();
+    this.#patchNames();
+  }
+
+  /** Show a host directory to the guest. @param {string} point @param {Options} options */
+  mount(point, options) {
+    if (options.counted) this.counted.push(options.root);
+    this.FS.mkdirTree(point);
+    this.FS.mount(this.nodefs, options, point);
+  }
+
+  /** The files that were made or changed since the last call, as paths in their mount. */
+  takeChanged() {
+    const changed = [...this.changed];
+    this.changed.clear();
+    return changed;
+  }
+
+  #patchErrors() {
+    const { nodefs } = this;
+    const { convertNodeCode } = nodefs;
+    nodefs.convertNodeCode = (/** @type {any} */ error) =>
+      error.code === "ERR_ACCESS_DENIED" ? EACCES : (convertNodeCode(error) ?? EIO);
+  }
+
+  /** Emscripten keeps what it has once found, but the server deletes and replaces files, too. */
+  #patchLookup() {
+    const { FS } = this;
+    const { lookupNode } = FS;
+    FS.lookupNode = (/** @type {any} */ parent, /** @type {string} */ name) => {
+      const node = lookupNode(parent, name);
+      if (node.mount !== parent.mount || !this.#isCounted(node)) return node;
+      const found = fs.lstatSync(this.nodefs.realPath(node), { throwIfNoEntry: false });
+      if (found?.isDirectory() === FS.isDir(node.mode) && found?.isFile() === FS.isFile(node.mode)) return node;
+      FS.destroyNode(node);
+      return lookupNode(parent, name);
+    };
+  }
+
+  #patchWrites() {
+    const { stream_ops: stream, node_ops: node } = this.nodefs;
+    const { open, write, setattr } = stream;
+    stream.open = (/** @type {any} */ opened) => {
+      if (opened.flags & O_ACCMODE) this.#mayWrite(opened.node);
+      open(opened);
+    };
+    stream.write = (/** @type {any} */ to, /** @type {any} */ buffer, /** @type {any[]} */ ...[offset, length, at]) => {
+      const growth = length && this.#isCounted(to.node) ? at + length - fs.fstatSync(to.nfd).size : 0;
+      return this.#changing(to.node, growth, () => write(to, buffer, offset, length, at));
+    };
+    stream.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) =>
+      this.#resizing(to.node, attributes, () => fs.fstatSync(to.nfd).size, () => setattr(to, attributes));
+    const setNode = node.setattr;
+    node.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) =>
+      this.#resizing(to, attributes, () => this.#size(this.nodefs.realPath(to)), () => setNode(to, attributes));
+  }
+
+  #patchNames() {
+    const ops = this.nodefs.node_ops;
+    const { mknod, unlink, rmdir, rename, symlink } = ops;
+    ops.mknod = (/** @type {any} */ parent, /** @type {any[]} */ ...[name, mode, dev]) => {
+      this.#mayWrite(parent);
+      this.#reserve(parent, 0, 1);
+      const made = mknod(parent, name, mode, dev);
+      if (this.#isCounted(parent)) this.files += 1;
+      if (this.FS.isFile(mode)) this.#note(made);
+      return made;
+    };
+    const removing = (/** @type {any} */ parent, /** @type {string} */ name, /** @type {() => void} */ remove) => {
+      this.#mayWrite(parent);
+      const size = this.#isCounted(parent) ? this.#size(path.join(this.nodefs.realPath(parent), name)) : 0;
+      remove();
+      if (this.#isCounted(parent)) this.#release(size, 1);
+    };
+    ops.unlink = (/** @type {any} */ parent, /** @type {string} */ name) =>
+      removing(parent, name, () => unlink(parent, name));
+    ops.rmdir = (/** @type {any} */ parent, /** @type {string} */ name) =>
+      removing(parent, name, () => rmdir(parent, name));
+    ops.symlink = (/** @type {any} */ parent, /** @type {string} */ name, /** @type {string} */ target) => {
+      this.#mayWrite(parent);
+      symlink(parent, name, target);
+    };
+    ops.rename = (/** @type {any} */ node, /** @type {any} */ folder, /** @type {string} */ name) => {
+      this.#mayWrite(node);
+      this.#mayWrite(folder);
+      const replaced = path.join(this.nodefs.realPath(folder), name);
+      const size = this.#isCounted(folder) && fs.existsSync(replaced) ? this.#size(replaced) : -1;
+      rename(node, folder, name);
+      if (size >= 0) this.#release(size, 1);
+      if (folder.mount.opts.noted) this.#notePath(path.relative(folder.mount.opts.root, replaced));
+    };
+  }
+
+  /** @param {any} node @param {any} attributes @param {() => number} size @param {() => void} change */
+  #resizing(node, attributes, size, change) {
+    this.#mayWrite(node);
+    if (attributes.size === undefined) return change();
+    const growth = this.#isCounted(node) ? attributes.size - size() : 0;
+    this.#changing(node, growth, change);
+    if (growth < 0) this.#release(-growth, 0);
+  }
+
+  /** @template T @param {any} node @param {number} growth @param {() => T} change */
+  #changing(node, growth, change) {
+    if (growth > 0) this.#reserve(node, growth, 0);
+    const result = change();
+    if (growth > 0) this.bytes += growth;
+    this.#note(node);
+    return result;
+  }
+
+  /** @param {any} node */
+  #mayWrite(node) {
+    if (node.mount.opts.readOnly) throw new this.FS.ErrnoError(EROFS);
+  }
+
+  /** @param {any} node @returns {boolean} */
+  #isCounted(node) {
+    return !!node.mount.opts.counted;
+  }
+
+  /** @param {any} node @param {number} bytes @param {number} files */
+  #reserve(node, bytes, files) {
+    if (!this.#isCounted(node)) return;
+    this.#count(RECOUNT_MS);
+    if (this.#fits(bytes, files)) return;
+    this.#count(0); // what was deleted behind our back
+    if (!this.#fits(bytes, files)) throw new this.FS.ErrnoError(ENOSPC);
+  }
+
+  /** @param {number} bytes @param {number} files */
+  #fits(bytes, files) {
+    return this.bytes + bytes <= this.quota.max_bytes && this.files + files <= this.quota.max_files;
+  }
+
+  /** @param {number} bytes @param {number} files */
+  #release(bytes, files) {
+    this.bytes = Math.max(0, this.bytes - bytes);
+    this.files = Math.max(0, this.files - files);
+  }
+
+  /** @param {string} file */
+  #size(file) {
+    const found = fs.lstatSync(file, { throwIfNoEntry: false });
+    return found?.isFile() ? found.size : 0;
+  }
+
+  /** Look what there is, when the last look is old enough. @param {number} age */
+  #count(age) {
+    const now = performance.now();
+    if (now - this.countedAt < Math.max(age, RECOUNT_SHARE * this.countMs)) return;
+    this.bytes = this.files = 0;
+    const pending = [...this.counted];
+    for (let folder = pending.pop(); folder !== undefined; folder = pending.pop()) {
+      try {
+        for (const entry of fs.readdirSync(folder, { withFileTypes: true })) {
+          const file = path.join(folder, entry.name);
+          this.files += 1;
+          if (entry.isDirectory()) pending.push(file);
+          else this.bytes += this.#size(file);
+        }
+      } catch {
+        // it went away while we looked
+      }
+    }
+    this.countedAt = performance.now();
+    this.countMs = this.countedAt - now;
+  }
+
+  /** @param {any} node */
+  #note(node) {
+    const { noted, root } = node.mount.opts;
+    if (noted) this.#notePath(path.relative(root, this.nodefs.realPath(node)));
+  }
+
+  /** @param {string} file */
+  #notePath(file) {
+    if (this.changed.size < MAX_CHANGED) this.changed.add(file);
+  }
+}

@@ -1,0 +1,137 @@
+"""What a guest's files take, counted in trusted code: the host side in the guest (storage.mjs) answers ENOSPC, but
+guest JavaScript can take that out.
+
+Counting goes by path and is bounded: at worst a hostile guest makes it count wrong against itself. Above: kernel.
+Below: the berth's directories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from kernelmcp_kernel.settings import Quota
+
+# The guest's own count lags behind a server that writes files at the same time: so much is forgiven.
+_SLACK = 1.1
+_SLACK_BYTES = 16 * 1024 * 1024
+_SLACK_FILES = 100
+
+# How often is counted: soon while a cell runs, less often while none does, and never more than a share of the time.
+_BUSY_SECONDS = 1.0
+_IDLE_SECONDS = 5.0
+_SHARE = 20
+
+
+def excess(folder: Path, quota: Quota) -> str | None:
+    """Why this is more than the quota and its slack; None when it is not. Blocking; stops counting when it is."""
+    max_bytes = int(quota.max_bytes * _SLACK) + _SLACK_BYTES
+    max_files = int(quota.max_files * _SLACK) + _SLACK_FILES
+    size = count = 0
+    pending = [str(folder)]
+    while pending:
+        current = pending.pop()
+        try:
+            with _entries(current) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    else:
+                        with contextlib.suppress(OSError):
+                            size += entry.stat(follow_symlinks=False).st_size
+                    if size > max_bytes:
+                        return f"its files take more than the {quota.max_bytes:,} bytes that are allowed"
+                    if count > max_files:
+                        return f"it has more than the {quota.max_files:,} files that are allowed"
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:  # only renaming makes such a tree, and nobody can count it
+                return "its directories are nested deeper than a path can say"
+    return None
+
+
+@contextlib.contextmanager
+def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """What is in a directory. One that a guest made so that nobody may read it is made readable."""
+    try:
+        found = os.scandir(folder)
+    except PermissionError:
+        _reveal(folder)
+        found = os.scandir(folder)
+    with found:
+        yield found
+
+
+def _reveal(folder: str) -> None:
+    if sys.platform != "linux":
+        os.chmod(folder, 0o700, follow_symlinks=False)
+        return
+    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)
+    finally:
+        os.close(fd)
+
+
+class StorageWatch:
+    """Counts now and then, from the first cell on, and tells when there is too much."""
+
+    def __init__(self, folder: Path, quota: Quota, busy: Callable[[], bool], on_excess: Callable[[str], None]):
+        self._folder = folder
+        self._quota = quota
+        self._busy = busy
+        self._on_excess = on_excess
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._seconds = _BUSY_SECONDS
+        self._over = False
+
+    def poke(self) -> None:
+        """A cell begins."""
+        if self._task is not None:
+            return  # it is counting
+        if self._timer is not None and self._seconds <= _BUSY_SECONDS:
+            return
+        self._schedule(_BUSY_SECONDS)
+
+    async def refusal(self) -> str | None:
+        """Why no cell may run: the last count was over, and it is still so."""
+        if self._over:
+            await self._count()
+        return self._reason if self._over else None
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _schedule(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._seconds = seconds
+        self._timer = self._loop.call_later(seconds, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        self._task = self._loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        began = time.monotonic()
+        await self._count()
+        if self._over:
+            self._on_excess(self._reason)
+        self._task = None
+        pause = _BUSY_SECONDS if self._busy() else _IDLE_SECONDS
+        self._schedule(max(pause, _SHARE * (time.monotonic() - began)))
+
+    async def _count(self) -> None:
+        found = await asyncio.to_thread(excess, self._folder, self._quota)
+        self._over, self._reason = found is not None, found or ""

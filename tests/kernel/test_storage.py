@@ -1,0 +1,184 @@
+"""What a guest may store and where: a quota with a clear error, volumes, and the count that guest JavaScript cannot
+touch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel.berth import _delete
+from kernelmcp_kernel.settings import Quota
+from kernelmcp_kernel.storage import excess
+
+from .conftest import running_kernel
+from .driver import Kernel
+
+QUOTA_MB = 4
+MAX_FILES = 60
+NO_SPACE = "No space left on device"
+
+
+@dataclass
+class Stored:
+    """A kernel with a small quota, and where its files lie on the host."""
+
+    kernel: Kernel
+    workspace: Path
+    read_only: Path
+    writable: Path
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    home = tmp_path_factory.mktemp("storage")
+    read_only, writable = home / "ro", home / "rw"
+    for folder in (read_only, writable):
+        folder.mkdir()
+        (folder / "data.txt").write_text("from the host")
+    volumes = [
+        {"name": "data", "path": str(read_only), "mode": "ro"},
+        {"name": "out", "path": str(writable), "mode": "rw"},
+    ]
+    with running_kernel(
+        KERNELMCP_BERTH=str(home / "berth"),
+        KERNELMCP_WORKSPACE_MB=str(QUOTA_MB),
+        KERNELMCP_MAX_FILES=str(MAX_FILES),
+        KERNELMCP_VOLUMES=json.dumps(volumes),
+    ) as kernel:
+        yield Stored(kernel, home / "berth" / "workspace", read_only, writable)
+
+
+@pytest.fixture(autouse=True)
+def clean(stored: Stored) -> Iterator[None]:
+    yield
+    for file in stored.workspace.glob("*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('big', 'wb', buffering=0).write(bytes(5 << 20))",
+        "f = open('big', 'wb', buffering=0)\nfor _ in range(5): f.write(bytes(1 << 20))",
+        "open('/tmp/big', 'wb', buffering=0).write(bytes(5 << 20))",
+        "open('sparse', 'wb').truncate(100 << 30)",
+        "f = open('sparse', 'wb', buffering=0); f.seek(100 << 30); f.write(b'x')",
+        "for i in range(100): open(f'n{i}', 'w').close()",
+        "import os\nfor i in range(100): os.mkdir(f'/tmp/d{i}')",
+        "open('log', 'ab', buffering=0).write(bytes(3 << 20)); open('log', 'ab', buffering=0).write(bytes(3 << 20))",
+    ],
+    ids=["one write", "many writes", "tmp", "truncate", "seek", "files", "directories", "append"],
+)
+def test_a_guest_over_its_quota_gets_enospc_and_goes_on(stored: Stored, code: str) -> None:
+    ran = stored.kernel.run(code)
+    assert (ran.status, ran.reply["content"]["ename"]) == ("error", "OSError")
+    assert NO_SPACE in ran.reply["content"]["evalue"]
+    sizes = [file.stat().st_size for file in stored.workspace.iterdir()]
+    assert sum(sizes) <= QUOTA_MB << 20
+    assert len(sizes) <= MAX_FILES
+    tidy = "import os, shutil; f = None\nfor e in [*os.scandir('.'), *os.scandir('/tmp')]:\n"
+    tidy += "    shutil.rmtree(e.path) if e.is_dir() else os.remove(e.path)\n"
+    after = stored.kernel.run(tidy + "open('again', 'wb').write(bytes(3 << 20)); os.path.getsize('again')")
+    assert after.result == str(3 << 20), "what is deleted is free again"
+
+
+def test_the_reply_names_the_files_that_a_cell_wrote(stored: Stored) -> None:
+    def told(code: str) -> list[str] | None:
+        return (stored.kernel.run(code).reply["metadata"].get("kernelmcp") or {}).get("files")
+
+    assert told("open('a', 'w').write('1'); open('/tmp/b', 'w').write('1')") == ["a"]
+    assert told("open('a').read(); x = 1") is None
+    assert told("import os; os.replace('a', 'c'); os.truncate('c', 0)") == ["c"]
+    assert told("open('/volumes/out/own', 'w').write('1')") is None
+    assert len(told("for i in range(40): open(f'n{i}', 'w').close()\n1 / 0") or []) == 40
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('/volumes/data/data.txt', 'w')",
+        "open('/volumes/data/data.txt', 'r+')",
+        "open('/volumes/data/new', 'w')",
+        "import os; os.remove('/volumes/data/data.txt')",
+        "import os; os.rename('/volumes/data/data.txt', '/volumes/data/x')",
+        "import os; os.mkdir('/volumes/data/x')",
+        "import os; os.truncate('/volumes/data/data.txt', 0)",
+        "import js; js.process.getBuiltinModule('fs').writeFileSync(RO + '/evil', 'x')",
+        "import js; js.process.getBuiltinModule('fs').linkSync(RO + '/data.txt', WORKSPACE + '/link')",
+        "import js; js.process.getBuiltinModule('fs').truncateSync(RO + '/data.txt', 0)",
+    ],
+)
+def test_a_read_only_volume_is_read_and_not_written(stored: Stored, code: str) -> None:
+    names = f"RO, WORKSPACE = {str(stored.read_only)!r}, {str(stored.workspace)!r}\n"
+    assert stored.kernel.run("open('/volumes/data/data.txt').read()").result == "'from the host'"
+    ran = stored.kernel.run(names + code)
+    assert ran.status == "error"
+    assert ran.reply["content"]["ename"] in ("OSError", "JsException", "PermissionError")
+    assert [file.name for file in stored.read_only.iterdir()] == ["data.txt"]
+    assert (stored.read_only / "data.txt").read_text() == "from the host"
+    assert list(stored.workspace.iterdir()) == []
+
+
+def test_a_writable_volume_is_written(stored: Stored) -> None:
+    ran = stored.kernel.run(
+        "import os; open('/volumes/out/new', 'w').write('from the guest'); os.remove('/volumes/out/data.txt')"
+    )
+    assert ran.status == "ok"
+    assert (stored.writable / "new").read_text() == "from the guest"
+    assert not (stored.writable / "data.txt").exists()
+
+
+def test_a_guest_that_goes_round_its_quota_is_ended_and_runs_again_when_the_files_are_gone(stored: Stored) -> None:
+    def last_words() -> str:
+        # The count comes a second later: in this cell, or before one of the next.
+        ran = stored.kernel.run("while True: pass")
+        return ran.reply["content"]["evalue"]
+
+    ran = stored.kernel.run(
+        "import js; write = js.process.getBuiltinModule('fs').writeFileSync\n"
+        f"for i in range({3 * MAX_FILES + 100}): write({str(stored.workspace)!r} + f'/evil{{i}}', 'x')"
+    )
+    assert ran.status == "ok", "guest JavaScript is not held by the guest's own count"
+    assert f"more than the {MAX_FILES} files" in last_words()
+    refused = stored.kernel.run("1")
+    assert refused.reply["content"]["ename"] == "StorageFull"
+    assert "reset_workspace" in refused.reply["content"]["evalue"]
+    for file in stored.workspace.iterdir():
+        file.unlink()
+    assert stored.kernel.run("2").result == "2"
+
+
+def test_no_file_of_a_guest_is_larger_than_the_quota(stored: Stored) -> None:
+    ran = stored.kernel.run(
+        f"import js; fs = js.process.getBuiltinModule('fs'); f = fs.openSync({str(stored.workspace / 'big')!r}, 'w')\n"
+        f"fs.ftruncateSync(f, {(QUOTA_MB << 20) + 1})"
+    )
+    assert (ran.status, "EFBIG" in ran.reply["content"]["evalue"]) == ("error", True)
+
+
+def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -> None:
+    quota = Quota(max_bytes=0, max_files=1_000)
+    berth = tmp_path / "berth"
+    (berth / "workspace").mkdir(parents=True)
+    assert excess(berth, quota) is None
+    hidden = berth / "workspace" / "hidden"
+    hidden.mkdir()
+    with (hidden / "sparse").open("wb") as file:
+        file.truncate(100 << 30)
+    hidden.chmod(0o300)
+    assert "bytes" in (excess(berth, quota) or "")
+    os.truncate(hidden / "sparse", 0)
+    for _ in range(4):
+        chain = berth / "workspace" / "chain"
+        (chain / "/".join(["n" * 200] * 12)).mkdir(parents=True)
+        if (berth / "workspace" / "tree").exists():
+            os.rename(berth / "workspace" / "tree", chain / "/".join(["n" * 200] * 12) / "tree")
+        os.rename(chain, berth / "workspace" / "tree")
+    assert "deeper than a path" in (excess(berth, quota) or "")
+    _delete(berth)
+    assert not berth.exists()

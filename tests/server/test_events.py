@@ -1,0 +1,123 @@
+"""`event` and `return_value`, prompts, notifications: through a real client."""
+
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotification
+
+from .support import DEADLINE, Connect
+
+pytestmark = pytest.mark.anyio
+
+
+async def call(client: Client, tool: str, **arguments: object) -> dict:
+    return (await client.call_tool(tool, arguments)).structured_content
+
+
+async def test_a_handler_gets_the_event_and_its_value_comes_back(connect: Connect) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        event = {"n": 20, "text": 'it\'s "quoted" \\ \n ü €', "nested": [1, None, True, {"a": 1.5}]}
+        code = "def handler(event, context):\n    print('called')\n    return {'event': event, 'context': context}"
+        result = await client.call_tool("execute_code", {"code": code, "event": event, "timeout": 30})
+        content = result.structured_content
+        assert (content["status"], content["stdout"], content["return_value"]["event"]) == ("ok", "called\n", event)
+        assert content["return_value"]["context"] == {
+            "session_id": content["session_id"],
+            "execution_id": content["execution_id"],
+            "timeout_seconds": 30,
+        }
+        assert "return_value: {" in result.content[0].text
+        again = await call(client, "execute_code", code="", event={"n": 1})
+        assert again["return_value"]["event"] == {"n": 1}, "the handler of an earlier cell serves, too"
+        assert "return_value" not in await call(client, "execute_code", code="1")
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "words"),
+    [
+        ("1", "NameError", "must define a function handler"),
+        ("def handler(event, context): return 1 / 0", "ZeroDivisionError", "division"),
+        ("def handler(event, context): return object()", "TypeError", "JSON"),
+        ("def handler(event, context): return float('nan')", "ValueError", "JSON"),
+        ("def handler(event, context): return 'x' * 10**6", "ReturnValueTooLarge", "file"),
+        (
+            "def handler(event, context):\n    v = 0\n    for i in range(300): v = [v]\n    return v",
+            "ReturnValueError",
+            "nested",
+        ),
+        ("1/0\ndef handler(event, context): return 1", "ZeroDivisionError", "division"),
+        ("def handler(event, context):\n    while True: pass", "Interrupted", "time limit"),
+        (
+            "import base64\nbase64.b64encode = lambda b: b'!!'\ndef handler(event, context): pass",
+            "ReturnValueError",
+            "",
+        ),
+    ],
+)
+async def test_a_handler_that_fails_is_an_error_result(connect: Connect, code: str, name: str, words: str) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        result = await client.call_tool("execute_code", {"code": code, "event": {}, "timeout": 5})
+        content = result.structured_content
+        assert result.is_error
+        assert not content["success"]
+        assert content["status"] == ("timeout" if name == "Interrupted" else "error")
+        assert content["return_value"] is None
+        assert content["error"]["name"] in (name, "KeyboardInterrupt"), content["error"]
+        assert words in content["error"]["value"] or name == "Interrupted"
+        assert (await call(client, "execute_code", code="1 + 1"))["result"] == "2"
+
+
+async def test_the_prompts_are_listed_and_filled_in(connect: Connect) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
+        assert set(prompts) == {"analyze_file", "continue_session"}
+        assert all(prompt.title and prompt.description for prompt in prompts.values())
+        filled = await client.get_prompt("analyze_file", {"path": "data.csv"})
+        assert "'data.csv'" in filled.messages[0].content.text
+
+
+async def test_a_modern_client_listens_to_changes(connect: Connect) -> None:
+    async with connect("2026-07-28", SESSIONS__WARM_POOL_SIZE="0") as client:
+        uri = "kernelmcp://sessions/s/notebook"
+        async with client.listen(resources_list_changed=True, resource_subscriptions=[uri]) as events:
+            await call(client, "execute_code", code="1", session_id="s")
+            seen: set[str] = set()
+            with anyio.fail_after(DEADLINE):
+                async for event in events:
+                    seen.add(type(event).__name__ + getattr(event, "uri", ""))
+                    if seen == {"ResourcesListChanged", f"ResourceUpdated{uri}"}:
+                        break
+        listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
+        assert {"kernelmcp://sessions", "kernelmcp://sessions/s", uri} <= listed
+
+
+async def test_an_older_client_is_notified_of_what_it_subscribed_to(
+    server_env: dict[str, str],
+) -> None:
+    import sys
+
+    got: list[Any] = []
+
+    async def on_message(message: Any) -> None:
+        got.append(message)
+
+    env = server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}
+    server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode="legacy", message_handler=on_message) as client:
+            assert client.server_capabilities.resources.subscribe
+            assert client.server_capabilities.resources.list_changed
+            await client.list_resources()
+            await client.subscribe_resource("kernelmcp://sessions/s")
+            await call(client, "execute_code", code="1", session_id="s")
+            await call(client, "execute_code", code="1", session_id="other")
+
+            def uris() -> set[str]:
+                return {str(one.params.uri) for one in got if isinstance(one, ResourceUpdatedNotification)}
+
+            while not (any(isinstance(one, ResourceListChangedNotification) for one in got) and uris()):
+                await anyio.lowlevel.checkpoint()
+            assert uris() == {"kernelmcp://sessions/s"}
