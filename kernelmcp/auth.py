@@ -12,12 +12,12 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from kernelmcp.config import AuthSection, Settings
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.oauth import Issuer, Rejected
 
 # How often the tokens' file is looked at: a revoked token works so long at most.
 FILE_CHECK_SECONDS = 1.0
@@ -25,7 +25,14 @@ MAX_TOKEN_CHARS = 16 * 1024
 # Of the holder of `transport_http.auth_token`.
 DEFAULT_NAME = "default"
 
+if TYPE_CHECKING:
+    from kernelmcp.oauth import Issuer
+
 log = structlog.get_logger(__name__)
+
+
+class Rejected(Exception):
+    """A token that is not accepted. The text is for the log, and never has the token in it."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-def _issuer(section: AuthSection) -> Issuer | None:
+def _issuer(section: AuthSection) -> "Issuer | None":
     if section.issuer is None:
         return None
     audience = section.audience or section.resource_url
@@ -136,4 +143,6 @@ def _issuer(section: AuthSection) -> Issuer | None:
             "auth.issuer is set, and neither auth.audience nor auth.resource_url",
             "Set auth.resource_url to the URL of this server: a token for another server must not open this one.",
         )
+    from kernelmcp.oauth import Issuer
+
     return Issuer(section.issuer, audience, section.jwks_url, tuple(section.algorithms))

@@ -18,11 +18,10 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelmcp.auth import Authenticator, Identity
+from kernelmcp.auth import Authenticator, Identity, Rejected
 from kernelmcp.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
 from kernelmcp.config import Settings
 from kernelmcp.errors import RateLimited
-from kernelmcp.oauth import Rejected
 from kernelmcp.throttle import ServerBusy, Throttle
 
 # A client that takes nothing for so long is not reading any more, seconds.

@@ -12,6 +12,8 @@ import httpx2
 import jwt
 import structlog
 
+from kernelmcp.auth import Rejected
+
 # A key that is not known makes us ask the issuer again, but not oftener: anybody can make up a key's id.
 REFETCH_SECONDS = 30.0
 # Keys are taken as valid so long without asking; a withdrawn key works so long at most.
@@ -24,10 +26,6 @@ LEEWAY_SECONDS = 30
 OPENID, OAUTH = "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"
 
 log = structlog.get_logger(__name__)
-
-
-class Rejected(Exception):
-    """A token that is not accepted. The text is for the log, and for whoever sent the token."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from kernelmcp.auth import Authenticator
 from kernelmcp.config import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.home import open_home
@@ -122,14 +123,16 @@ class Server:
         section = self.settings.config.transport_http
         if not section.enabled:
             raise ConfigurationError("transport_http.enabled is false", "Set it to true to serve over HTTP.")
-        web = self._the_web()
         async with AsyncExitStack() as stack:
-            sockets = stack.enter_context(listener.bound(section, protected=web.protected))
+            # What is wrong with the settings is said before anything starts.
+            protected = Authenticator(self.settings).required
+            sockets = stack.enter_context(listener.bound(section, protected=protected))
             running = await stack.enter_async_context(self._open())
+            web = self._the_web()
             await stack.enter_async_context(web.serving(running))
             await stack.enter_async_context(listener.listening(web.asgi, section, sockets))
             self.url = listener.url_of(section, sockets)
-            log.info("listening", url=self.url + section.path, authentication=web.protected)
+            log.info("listening", url=self.url + section.path, authentication=protected)
             started()
             await end.wait()
             await self._drain(running)
@@ -159,7 +162,7 @@ class Server:
             home = stack.enter_context(open_home(self.settings.home, self.settings.config.server.runtime))
             pool = await stack.enter_async_context(open_pool(self.settings, home))
             # The first kernel boots while mcp is imported (docs/design.md: stdio does the same).
-            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.app")
+            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.web")
             from kernelmcp.app import open_server
 
             yield await stack.enter_async_context(open_server(self.settings, home, pool))
