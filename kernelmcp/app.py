@@ -12,6 +12,7 @@ from mcp.server.mcpserver import Context
 import kernelmcp
 from kernelmcp import prompts
 from kernelmcp.callers import Callers
+from kernelmcp.completions import Completions
 from kernelmcp.config import Settings
 from kernelmcp.file_resources import FileResources
 from kernelmcp.file_tools import FileTools
@@ -65,6 +66,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
         registry.on_change = notifications.session_changed
         Resources(registry, callers, notifications).register(server)
         FileResources(registry, callers).register(server)
+        Completions(registry, callers).register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
         prompts.register(server)
         if telemetry.otlp_endpoint is not None:
             from kernelmcp.telemetry import exporting, trace_execution
