@@ -30,6 +30,7 @@ FIXED_AT_START = (
     "transport_http.sse",
     "transport_http.cors_origins",
     "transport_http.trusted_proxies",
+    "transport_http.head_timeout_seconds",
     "transport_http.max_request_size_mb",
     "auth.issuer",
     "auth.audience",
@@ -100,6 +101,8 @@ class HttpSection(Section):
     request_timeout_seconds: float = Field(default=120, gt=0)
     """Until a request must have been answered, its body included, seconds; at least `inline_wait_seconds` + 15. Calls
     answer `running` before that, so only a client that sends slowly, or a fault, meets it."""
+    head_timeout_seconds: float = Field(default=20, gt=0)
+    """Until the head of a request must be there, from its first byte or the connection's start, seconds."""
     max_request_size_mb: float = Field(default=16, gt=0)
     """Largest body of a request, MiB; larger ones get 413. A notebook's worth of code is far below."""
     drain_seconds: float = Field(default=10, ge=0)

@@ -7,7 +7,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import cast
+from typing import ClassVar, cast
 
 import anyio
 import h11
@@ -20,8 +20,6 @@ from kernelmcp.config import HttpSection
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.hosts import is_loopback
 
-# Until the head of a request must be there, from its first byte or from the connection's start, seconds.
-HEAD_SECONDS = 5.0
 # Until what a refused request still sends must be over, seconds: it is read and thrown away so that its client gets to
 # see the answer.
 LINGER_SECONDS = 20.0
@@ -41,16 +39,17 @@ log = structlog.get_logger(__name__)
 class PatientProtocol(H11Protocol):
     """uvicorn's protocol waits for ever for a head or an unwanted body. This one does not."""
 
+    head_seconds: ClassVar[float]
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._arm(HEAD_SECONDS)
+        self._arm(self.head_seconds)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
-            self._arm(HEAD_SECONDS)  # part of a head
+            self._arm(self.head_seconds)  # part of a head
         elif self.conn.their_state is not h11.SEND_BODY or self.conn.our_state is not h11.DONE:
             self._disarm()
 
@@ -150,9 +149,13 @@ def url_of(section: HttpSection, sockets: list[socket.socket]) -> str:
 @asynccontextmanager
 async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.socket]) -> AsyncIterator[None]:
     """Answer requests that come in by these sockets. Leaving it closes them and, within seconds, every connection."""
+
+    class Protocol(PatientProtocol):
+        head_seconds = section.head_timeout_seconds
+
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=Protocol,
         ws="none",
         loop="none",
         lifespan="off",

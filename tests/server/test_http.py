@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import anyio
 import jwt
@@ -250,6 +251,25 @@ def test_origins(server: HttpServer) -> None:
             assert server.post(INITIALIZE, ALICE, Origin=origin).status_code == 403, origin
     for origin in (f"http://127.0.0.1:{server.port}", f"http://localhost:{server.port}"):
         assert server.post(INITIALIZE, ALICE, Origin=origin).status_code == 200, origin
+
+
+@pytest.mark.anyio
+async def test_every_part_of_the_tools_schemas_says_something(server: HttpServer) -> None:
+    """What the Inspector's strict check complains of: a schema with no keyword that constrains."""
+
+    def empty(schema: dict[str, Any], path: str) -> list[str]:
+        found = [] if schema.keys() - {"title", "description", "default"} else [path]
+        for key in ("properties", "$defs"):
+            for name, part in schema.get(key, {}).items():
+                found += empty(part, f"{path}.{name}")
+        for part in [*schema.get("anyOf", []), *([schema["items"]] if "items" in schema else [])]:
+            found += empty(part, f"{path}[]")
+        return found
+
+    async with server.client(ALICE) as client:
+        for tool in (await client.list_tools()).tools:
+            assert empty(tool.input_schema, tool.name) == []
+            assert empty(tool.output_schema, f"{tool.name}->") == []
 
 
 # -- what operators see ---------------------------------------------------------------------------------------------

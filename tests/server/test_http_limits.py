@@ -27,6 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         TRANSPORT_HTTP__RATE_LIMIT_REQUESTS="200",
         TRANSPORT_HTTP__RATE_LIMIT_WINDOW_SECONDS="600",
         TRANSPORT_HTTP__MAX_REQUEST_SIZE_MB="1",
+        TRANSPORT_HTTP__HEAD_TIMEOUT_SECONDS="3",
         TRANSPORT_HTTP__MAX_CONCURRENT_REQUESTS="2",
     ) as found:
         yield found
