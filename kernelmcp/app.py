@@ -10,7 +10,7 @@ from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
 
 import kernelmcp
-from kernelmcp import prompts
+from kernelmcp import prompts, reload
 from kernelmcp.callers import Callers
 from kernelmcp.completions import Completions
 from kernelmcp.config import Settings
@@ -18,6 +18,7 @@ from kernelmcp.file_resources import FileResources
 from kernelmcp.file_tools import FileTools
 from kernelmcp.home import Home
 from kernelmcp.notifications import Notifications
+from kernelmcp.package_tools import PackageTools
 from kernelmcp.pool import Pool
 from kernelmcp.registry import Registry
 from kernelmcp.resources import Resources, ResourceServer
@@ -58,7 +59,11 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             title="kernelmcp",
             version=kernelmcp.__version__,
             instructions=INSTRUCTIONS,
-            tools=[*tools.all(), *FileTools(settings, registry, callers).all()],
+            tools=[
+                *tools.all(),
+                *PackageTools(settings, registry, callers).all(),
+                *FileTools(settings, registry, callers).all(),
+            ],
             log_level="WARNING",
         )
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
@@ -74,6 +79,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             await stack.enter_async_context(exporting(telemetry, settings.config.server.name))
             registry.on_submit.append(trace_execution)
         tasks.start_soon(registry.stop_idle)
+        tasks.start_soon(reload.keep_current, settings)
         try:
             yield App(server, registry, pool)
         finally:

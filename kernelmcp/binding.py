@@ -6,7 +6,7 @@ Above: sessions. Below: pool, home, records. Must not know executions or MCP.
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.abc
@@ -17,6 +17,7 @@ from kernelmcp.config import Settings
 from kernelmcp.errors import KernelStartFailed, SessionDamaged
 from kernelmcp.home import Berth, Home
 from kernelmcp.kernel import Kernel
+from kernelmcp.packages import newly_installed, restore
 from kernelmcp.pool import OWN_KERNELSPEC, BerthedKernel, Pool
 from kernelmcp.records import Record
 
@@ -52,6 +53,7 @@ class Binding:
         # A session from before has files but no variables.
         self.lost = record.execution_count > 0
         """Variables are gone, and no execution has said so yet."""
+        self._note: str | None = None
 
     @property
     def kernel(self) -> Kernel | None:
@@ -104,7 +106,18 @@ class Binding:
         except OSError as exc:
             fresh.kernel.kill()
             raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
+        if self._record.packages:
+            self._note = await restore(fresh.kernel, self._record.packages)
         return fresh.kernel
+
+    def take_note(self) -> str | None:
+        """What the next execution has to say besides."""
+        note, self._note = self._note, None
+        return note
+
+    def note_packages(self, content: dict[str, Any]) -> None:
+        """Remember what an output of a cell says was installed."""
+        self._record.packages += newly_installed(content, self._record.packages)
 
     async def _move_in(self, fresh: BerthedKernel) -> None:
         old = self.berth
@@ -129,7 +142,7 @@ class Binding:
                 old.fail("the workspace was reset")
             if files:
                 abandoned, self.berth = self.berth, None
-                self._record.berths = []
+                self._record.berths, self._record.packages = [], []
                 if abandoned is not None:
                     self._tasks.start_soon(anyio.to_thread.run_sync, abandoned.delete)
             await self._take()

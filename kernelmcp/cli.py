@@ -13,7 +13,7 @@ from kernelmcp.sources import load
 from kernelmcp.volumes import check_volumes
 
 EXIT_CONFIGURATION = 2
-COMMANDS = ("serve", "demo", "doctor", "install")
+COMMANDS = ("serve", "demo", "doctor", "install", "build-wheel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,6 +62,11 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("client", choices=["claude-desktop"])
     install.add_argument("--dry-run", action="store_true", help="print what would be written")
     install.set_defaults(run=_install)
+
+    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
+    build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
+    build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
+    build_wheel.set_defaults(run=_build_wheel)
     return parser
 
 
@@ -74,9 +79,9 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     overrides: dict[str, dict[str, Any]] = {}
     if parsed.log_level:
         overrides["logging"] = {"level": parsed.log_level}
-    http = {
-        key: value for key in ("host", "port", "insecure") if (value := getattr(parsed, key, None)) not in (None, False)
-    }
+    # 0 is a port, and not the same as none.
+    named = {key: getattr(parsed, key, None) for key in ("host", "port", "insecure")}
+    http: dict[str, Any] = {key: value for key, value in named.items() if value is not None and value is not False}
     if getattr(parsed, "transport", None) == "sse":
         http["sse"] = True
     if http:
@@ -89,14 +94,14 @@ def _serve(parsed: argparse.Namespace) -> int:
     if parsed.transport != "stdio":
         from kernelmcp import log, server
 
-        log.configure(settings.config.logging)
+        log.configure(settings)
         return server.serve_http(settings)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
     check_volumes(settings)
     from kernelmcp import log, stdio
 
-    log.configure(settings.config.logging)
+    log.configure(settings)
     return stdio.serve(settings)
 
 
@@ -116,3 +121,9 @@ def _install(parsed: argparse.Namespace) -> int:
     from kernelmcp import install
 
     return install.main(parsed.client, dry_run=parsed.dry_run)
+
+
+def _build_wheel(parsed: argparse.Namespace) -> int:
+    from kernelmcp import build_wheel
+
+    return build_wheel.main(parsed.path, load(parsed.config).home)

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from kernelmcp.config_http import AuthSection as AuthSection
+from kernelmcp.config_http import HttpSection as HttpSection
+from kernelmcp.config_http import Section as Section
+from kernelmcp.config_http import TelemetrySection as TelemetrySection
+from kernelmcp.hosts import check_headers, check_host
 
 Flavor = Literal["small", "medium", "large"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,10 +49,6 @@ FIXED_AT_START = (
 )
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
 class ServerSection(Section):
     name: str = "kernelmcp"
     """The name that clients show."""
@@ -60,96 +62,6 @@ class ServerSection(Section):
 class StdioSection(Section):
     enabled: bool = True
     """Whether `serve --transport stdio` is allowed."""
-
-
-def _as_text(value: Any) -> Any:
-    """A token of digits only is read as a number, from a file or the environment."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-class HttpSection(Section):
-    enabled: bool = True
-    """Whether `serve --transport http` is allowed."""
-    host: str = "127.0.0.1"
-    """The address to bind. Without authentication only loopback is bound, unless `insecure`."""
-    port: int = Field(default=8000, ge=0, le=65535)
-    """0: any free port; the log says which."""
-    path: str = Field(default="/mcp", pattern=r"^(/[A-Za-z0-9._~-]+)+$")
-    """Where streamable HTTP is served."""
-    sse: bool = True
-    """Whether the older transport, `/sse` and `/messages/`, is served as well."""
-    insecure: bool = False
-    """Bind other addresses than loopback without authentication: whoever reaches the port runs code."""
-    allowed_hosts: list[str] = []
-    """Names under which clients reach the server, as in `kernels.example.com` (any port) or `kernels.example.com:443`.
-    Loopback, `host` and, when all addresses are bound, addresses in digits are allowed anyway. Others are refused:
-    a page in a browser must not reach the server through a name of its own."""
-    cors_origins: list[str] = []
-    """Origins whose pages in a browser may use the server, as in `https://chat.example.com`. Others are refused."""
-    trusted_proxies: list[str] = []
-    """Addresses or networks of reverse proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
-    auth_token: SecretStr | None = Field(default=None, min_length=1)
-    """One bearer token; its holder is the principal `default`. For several, see `[auth]`."""
-    rate_limit_requests: int = Field(default=6000, ge=0)
-    """Requests per principal and window; more get 429 with Retry-After. 0: no limit. The default stops loops only."""
-    rate_limit_window_seconds: float = Field(default=60, gt=0)
-    """Length of the window, seconds."""
-    max_concurrent_requests: int = Field(default=256, ge=1)
-    """Requests being answered at one time; more get 503 with Retry-After. Streams of events are counted apart."""
-    max_streams: int = Field(default=1024, ge=1)
-    """Open streams of events: GET, SSE and `subscriptions/listen`. Each costs a connection and about 50 kB."""
-    request_timeout_seconds: float = Field(default=120, gt=0)
-    """Until a request must have been answered, its body included, seconds; at least `inline_wait_seconds` + 15. Calls
-    answer `running` before that, so only a client that sends slowly, or a fault, meets it."""
-    head_timeout_seconds: float = Field(default=20, gt=0)
-    """Until the head of a request must be there, from its first byte or the connection's start, seconds."""
-    max_request_size_mb: float = Field(default=16, gt=0)
-    """Largest body of a request, MiB; larger ones get 413. A notebook's worth of code is far below."""
-    drain_seconds: float = Field(default=10, ge=0)
-    """After SIGTERM, until running cells are interrupted, seconds. Kubernetes kills after 30 s."""
-
-    _token = field_validator("auth_token", mode="before")(_as_text)
-
-
-class AuthSection(Section):
-    tokens: dict[str, SecretStr] = {}
-    """Bearer tokens by the name of their holder, who is a principal of that name."""
-    tokens_file: Path | None = None
-    """A TOML file of `name = "token"` lines. Read again when it changes: a new line is valid at once, a deleted one no
-    longer."""
-    issuer: str | None = None
-    """The OAuth 2.1 authorization server, exactly as in the `iss` of its tokens. With it, its JWTs are accepted."""
-    audience: str | None = None
-    """What `aud` of a JWT must name. Default: `resource_url`. One of the two is needed."""
-    jwks_url: str | None = None
-    """Where the issuer's public keys are. Default: what the issuer's metadata says."""
-    resource_url: str | None = None
-    """The URL of this server as clients know it, as in `https://kernels.example.com/mcp`: published in the protected
-    resource metadata."""
-    required_scopes: list[str] = []
-    """Scopes that every JWT must have."""
-    algorithms: list[str] = ["RS256", "PS256", "ES256", "ES384", "EdDSA"]
-    """Signatures that are accepted. Those with a shared secret (HS256) are always refused."""
-
-    @field_validator("tokens", mode="before")
-    @classmethod
-    def _texts(cls, tokens: Any) -> Any:
-        if not isinstance(tokens, dict):
-            return tokens
-        return {name: _as_text(value) for name, value in cast("dict[Any, Any]", tokens).items()}
-
-    @field_validator("tokens")
-    @classmethod
-    def _not_empty(cls, tokens: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        for name, token in tokens.items():
-            if not token.get_secret_value():
-                raise ValueError(f"the token of {name!r} is empty")
-        return tokens
-
-
-class TelemetrySection(Section):
-    otlp_endpoint: str | None = None
-    """Base URL of an OpenTelemetry collector (OTLP over HTTP), as in `http://localhost:4318`. Default: no traces."""
 
 
 class SessionsSection(Section):
@@ -210,6 +122,65 @@ class KernelsSection(Section):
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
 
 
+class NetworkSection(Section):
+    allow_hosts: list[str] = []
+    """What the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with `:port`
+    or for ports 80 and 443. Addresses that are not of the public internet only when they stand here. Default: none."""
+    headers: dict[str, dict[str, SecretStr]] = {}
+    """Per host (or `host:port`), headers that its requests get. The guest never sees them. Without a port: over https
+    only. `${NAME}` in a value is an environment variable of the server."""
+    timeout_seconds: float = Field(default=30, gt=0, le=300)
+    """Of one request with its redirects, seconds."""
+    max_request_mb: int = Field(default=16, ge=1, le=20)
+    """Of one request's body, MiB. A body travels in one message to the kernel process, which takes 64 MB."""
+    max_response_mb: int = Field(default=16, ge=1, le=20)
+    """Of one answer's body, unpacked, MiB."""
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        return [check_host(host) for host in hosts]
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, hosts: dict[str, dict[str, SecretStr]]) -> dict[str, dict[str, SecretStr]]:
+        for host, headers in hosts.items():
+            if check_host(host).startswith("*"):
+                raise ValueError(f"{host!r} is no single host: a secret goes to a host that is named")
+            check_headers(host, {name: value.get_secret_value() for name, value in headers.items()}, os.environ)
+        return hosts
+
+
+class PackagesSection(Section):
+    """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
+
+    enabled: bool = True
+    """Whether packages may be installed."""
+    index_url: str | None = None
+    """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
+    pyodide_url: str | None = None
+    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) lie: the address of a mirror, or a
+    local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
+    wheel_folders: list[str] = []
+    """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
+    always counts."""
+    preinstalled: list[str] = []
+    """Requirements that every session has from the start, imported in a boot image of their own so that `import`
+    takes no time."""
+    allowed: list[str] | None = None
+    """Names that may be asked for (what they need comes with them). Default: any. An allow-list keeps out packages
+    whose names are one letter off."""
+    denied: list[str] = []
+    """Names that are refused, also as a dependency."""
+    resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
+    """How long the answer to "which versions?" is taken from the cache, seconds. What names exact versions does not
+    age."""
+    install_timeout_seconds: float = Field(default=300, gt=0)
+    """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
+    max_package_mb: int = Field(default=512, ge=1)
+    """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+
+
 class LoggingSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is written. At `info`: one line per execution. Code and its output are written at no level."""
@@ -229,6 +200,8 @@ class Config(Section):
     sessions: SessionsSection = SessionsSection()
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
+    network: NetworkSection = NetworkSection()
+    packages: PackagesSection = PackagesSection()
     volumes: VolumesSection = VolumesSection()
     logging: LoggingSection = LoggingSection()
     telemetry: TelemetrySection = TelemetrySection()

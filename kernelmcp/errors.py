@@ -7,6 +7,8 @@
         |   +-- PermissionDenied
         +-- KernelError        a kernel could not do its work
         |   +-- KernelStartFailed, KernelDied
+        +-- PackageFailed      a package cannot be installed; the kernel's error text says why and what to do
+        |   +-- PackageNotFound, PackageRefused
         +-- SessionDamaged     a session's record on disk cannot be read
         +-- ConfigurationError a setting is wrong: the server refuses to start (exit code 2)
 
@@ -96,6 +98,19 @@ class KernelStartFailed(KernelError):
 
 class KernelDied(KernelError):
     error_code = "KERNEL_DIED"
+
+
+class PackageFailed(ServerError):
+    error_code = "PACKAGE_INSTALL_FAILED"
+    category = "package"
+
+
+class PackageNotFound(PackageFailed):
+    error_code = "PACKAGE_NOT_FOUND"
+
+
+class PackageRefused(PackageFailed):
+    error_code = "PERMISSION_DENIED"
 
 
 class SessionDamaged(ServerError):

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
+import structlog
+
 from kernelmcp import handlers
 from kernelmcp.errors import ServerError
 from kernelmcp.outputs import GuestError, Outputs, guest_error
@@ -32,6 +34,7 @@ EXIT_CODES: dict[Status, int | None] = {
 }
 # Progress is a courtesy: a cell that prints megabytes a second shows its newest lines.
 MAX_NEWS_CHARS = 8_000
+log = structlog.get_logger(__name__)
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
 
 
@@ -50,6 +53,10 @@ class Execution:
     error: GuestError | None = None
     state_lost: bool = False
     interruption: Interruption | None = None
+    limit: str | None = None
+    """The setting of the policy that a kernel interrupted it for, other than wall time."""
+    asked_timeout_seconds: float | None = None
+    """What the caller asked for; the policy may allow less."""
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     submitted: float = field(default_factory=time.monotonic)
     started: float | None = None
@@ -87,6 +94,16 @@ class Execution:
         self.status, self.error, self.state_lost = status, error, state_lost
         self.ended = time.monotonic()
         self.done.set()
+        # Never the code, its output or its error: they may be anybody's secret.
+        log.info(
+            "execution",
+            session=self.session_id,
+            execution=self.id,
+            status=status,
+            duration_ms=round(self.execution_time_ms),
+            queued_ms=round(self.queued_ms),
+            state_lost=state_lost,
+        )
         for tell in self.on_finish:
             tell(self)
 
@@ -94,7 +111,10 @@ class Execution:
         """From an execute_reply message (docs/design.md 5 for the metadata)."""
         content = reply["content"]
         ours: Any = reply.get("metadata", {}).get("kernelmcp")
-        state_lost = isinstance(ours, dict) and cast("dict[str, Any]", ours).get("state_lost") is True
+        remarks: dict[str, Any] = cast("dict[str, Any]", ours) if isinstance(ours, dict) else {}
+        state_lost = remarks.get("state_lost") is True
+        if remarks.get("limit") == "cpu_seconds" and self.interruption is None:
+            self.limit, self.interruption = "cpu_seconds", "timeout"
         self.outputs.execution_count = content.get("execution_count")
         error = self.outputs.error
         if content.get("status") == "ok":
@@ -152,6 +172,8 @@ class Execution:
         return GuestError("Interrupted", f"{self._why()}.", "") if self.interruption else None
 
     def _why(self) -> str:
+        if self.limit == "cpu_seconds":
+            return "The cell ran into its limit of CPU time"
         if self.interruption == "timeout":
             return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
         return "The cell was cancelled"

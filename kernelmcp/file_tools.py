@@ -24,7 +24,7 @@ from kernelmcp.registry import LOCAL, Caller, Registry
 from kernelmcp.results import RESOURCE_LINKS_SINCE, file_uri
 from kernelmcp.sessions import Session
 from kernelmcp.tools import DESTROYS, READ_ONLY, SessionId
-from kernelmcp.workspace import Listing, Piece, Quota, Workspace
+from kernelmcp.workspace import Entry, Listing, Piece, Quota, Workspace
 
 Ctx = Context[Any, Any]
 Path = Annotated[str, Field(description="The file, below /workspace: notes.txt, data/a.csv or /workspace/data/a.csv.")]
@@ -33,6 +33,9 @@ Encoding = Literal["text", "base64"]
 MAX_PIECE_BYTES = 64 * 1024
 # In the text of get_workspace_info; the structure has more.
 MAX_LINES = 100
+MAX_TEXT_CHARS = 20_000
+# Names in the structure: a name may have 4,000 bytes, and JSON may escape each with six.
+MAX_NAMES_CHARS = 100_000
 
 
 class FileTools:
@@ -135,6 +138,7 @@ class FileTools:
         caller = self._caller(ctx)
         session = self._session(caller, session_id)
         listing = await session.with_workspace(lambda found: found.listing() if found else Listing())
+        files = _fitting(listing.files)
         policy = self._settings.policy
         quota = Quota(policy.workspace_max_mb * 2**20, policy.max_files)
         result: models.WorkspaceInfo = {
@@ -147,9 +151,9 @@ class FileTools:
                     "size": entry.size,
                     "modified_at": datetime.fromtimestamp(entry.modified_ns / 1e9, UTC).isoformat(),
                 }
-                for entry in listing.files
+                for entry in files
             ],
-            "complete": listing.complete,
+            "complete": listing.complete and len(files) == len(listing.files),
             "file_count": listing.count,
             "max_files": quota.max_files,
             "total_bytes": listing.total_bytes,
@@ -225,10 +229,22 @@ def _relative(path: str) -> str:
     return path.removeprefix(INSIDE + "/")
 
 
+def _fitting(files: list[Entry]) -> list[Entry]:
+    """As many as a result has room for."""
+    room = MAX_NAMES_CHARS
+    for number, file in enumerate(files):
+        room -= len(file.path)
+        if room < 0:
+            return files[:number]
+    return files
+
+
 def _listing_text(info: models.WorkspaceInfo) -> str:
     # repr: a name with a line break in it must not look like two files.
     lines = [f"{_shown(file['path'])}  {file['size']:,} bytes" for file in info["files"][:MAX_LINES]]
-    if not info["complete"] or len(info["files"]) > MAX_LINES:
+    while sum(map(len, lines)) > MAX_TEXT_CHARS:
+        lines.pop()
+    if not info["complete"] or len(info["files"]) > len(lines):
         lines.append("[... more files ...]")
     lines.append(
         f"{info['file_count']:,} files and directories of {info['max_files']:,}, "

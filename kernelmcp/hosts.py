@@ -1,111 +1,45 @@
-"""Which Host and Origin a request may carry: against pages in a browser that reach the server through a name of their
-own (DNS rebinding), and against pages of other sites.
+"""What may stand in [network]: hosts and headers, checked when the settings are read, not at a guest's first request.
 
-Checked for every request, before anything else. Above: web. Below: nothing but Starlette's types.
+Above: config. Below: nothing. The kernel process reads the same texts again (kernelmcp_kernel/network), and decides.
 """
 
-import ipaddress
-import socket
-from urllib.parse import urlsplit
+import re
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address
 
-import structlog
-from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from kernelmcp.config import HttpSection, Settings
-
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, not bound
-
-log = structlog.get_logger(__name__)
+_LABELS = r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = re.compile(rf"(\*\.)?({_LABELS}|\[[0-9a-f:.]+\])(?::([0-9]{{1,5}}))?", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:.*\.)?(?:0x[0-9a-f]*|[0-9]+)", re.IGNORECASE)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# The framing of a request is not a secret's business.
+_FRAMING = frozenset({"connection", "content-length", "host", "transfer-encoding", "upgrade"})
 
 
-class HostMiddleware:
-    """421 for a Host that is not ours, 403 for an Origin that may not use us."""
-
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
-        self._app = app
-        self._settings = settings
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        section = self._settings.config.transport_http
-        headers = Headers(scope=scope)
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or not host_allowed(hosts[0], section, scope.get("server")):
-            log.warning("refused a Host", host=repr(hosts)[:200])
-            await JSONResponse({"error": "this server is not known under this Host"}, 421)(scope, receive, send)
-            return
-        for origin in headers.getlist("origin"):
-            if not origin_allowed(origin, hosts[0], section):
-                log.warning("refused an Origin", origin=repr(origin)[:200])
-                await JSONResponse({"error": "this Origin may not use the server"}, 403)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def host_allowed(host: str, section: HttpSection, arrived_at: tuple[str, int | None] | None = None) -> bool:
-    """`arrived_at` is the address that the connection came in on, which cannot be anybody's name for us."""
-    name = hostname(host)
-    if name is None:
-        return False
-    if host.lower() in _lowered(section.allowed_hosts) or name in _lowered(section.allowed_hosts):
-        return True
-    if name in LOOPBACK_NAMES or name == section.host.lower() or (arrived_at and name == arrived_at[0].lower()):
-        return True
-    if section.host not in EVERY_ADDRESS:
-        return False
-    # Nobody can make a name out of an address in digits, so a page cannot be rebound to it.
-    return _is_address(name) or name == socket.gethostname().lower()
-
-
-def origin_allowed(origin: str, host: str, section: HttpSection) -> bool:
-    """The server's own pages, and those that the settings name."""
-    if origin in section.cors_origins:
-        return True
+def check_host(text: str) -> str:
+    """The host as it was. Raises ValueError with what would do."""
+    found = _HOST.fullmatch(text)
+    examples = "such as example.org, *.example.org, 10.0.0.5:8080 or [fd00::5]:8080"
+    if found is None or (found[3] and not 0 < int(found[3]) < 65536):
+        raise ValueError(f"{text!r} is not a host, {examples}; no scheme, no path, letters of a name as xn--")
     try:
-        parts = urlsplit(origin)
-        theirs = (hostname(parts.netloc), parts.port or {"http": 80, "https": 443}.get(parts.scheme))
-        ours = urlsplit(f"{parts.scheme}://{host}")
-        own = (hostname(host), ours.port or {"http": 80, "https": 443}.get(parts.scheme))
+        if found[2].startswith("["):
+            IPv6Address(found[2][1:-1])
+        elif _NUMBER.fullmatch(found[2]):
+            IPv4Address(found[2])
     except ValueError:
-        return False
-    if parts.scheme not in ("http", "https") or theirs[0] is None or theirs[1] != own[1]:
-        return False
-    return theirs[0] == own[0] or {theirs[0], own[0]} <= LOOPBACK_NAMES
+        raise ValueError(f"{text!r} is not an address, {examples}") from None
+    return text
 
 
-def hostname(host: str) -> str | None:
-    """The name in a Host header, lower case, without port and brackets. None when it is no such header."""
-    if not host or any(character in host for character in "/?#@\\ ,"):
-        return None
-    try:
-        parts = urlsplit(f"//{host}")
-        _ = parts.port
-    except ValueError:
-        return None
-    return parts.hostname
-
-
-def is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _lowered(names: list[str]) -> set[str]:
-    return {name.lower() for name in names}
+def check_headers(host: str, headers: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Raises ValueError, which never holds a value."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or name.lower() in _FRAMING:
+            raise ValueError(f"{name!r} of {host} is not a header that can be set")
+        if _CONTROL.search(value):
+            raise ValueError(f"the value of {name} of {host} has characters that no header may have")
+        for variable in _VARIABLE.findall(value):
+            if variable not in environ:
+                raise ValueError(f"{name} of {host} names the environment variable {variable}: it is not set")

@@ -241,6 +241,7 @@ class Kernel:
         *,
         silent: bool = False,
         user_expressions: dict[str, str] | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> asyncio.Future[dict[str, Any]]:
         """Send an execute_request; the future gives the whole execute_reply message, or raises `KernelDied`."""
         content: dict[str, Any] = {
@@ -252,16 +253,21 @@ class Kernel:
             # The queue is ours: an error of one caller must not abort another's execution.
             "stop_on_error": False,
         }
-        return self._send(self.shell, "execute_request", content, on_output).done
+        return self._send(self.shell, "execute_request", content, on_output, metadata).done
 
     def interrupt(self) -> None:
         self._send(self.control, "interrupt_request", {}, None)
 
     def _send(
-        self, socket: zmq.asyncio.Socket, kind: str, content: dict[str, Any], on_output: OnOutput | None
+        self,
+        socket: zmq.asyncio.Socket,
+        kind: str,
+        content: dict[str, Any],
+        on_output: OnOutput | None,
+        metadata: dict[str, Any] | None = None,
     ) -> _Request:
         session = self._manager.session
-        message = session.msg(kind, content)
+        message = session.msg(kind, content, metadata=metadata)
         loop = asyncio.get_running_loop()
         request = _Request(loop.create_future(), loop.create_future(), on_output)
         if self.ended.is_set():

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from kernelmcp.config import HttpSection
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.hosts import is_loopback
+from kernelmcp.origins import is_loopback
 
 # Until what a refused request still sends must be over, seconds: it is read and thrown away so that its client gets to
 # see the answer.

@@ -1,28 +1,69 @@
-"""Logging: structlog to stderr. On stdio, stdout is the protocol's."""
+"""Logging: structlog on top of the standard library's, to stderr or a file. On stdio, stdout is the protocol's.
+
+What the libraries log goes the same way, so that with `format = "json"` every line is JSON. Code and its output are
+logged nowhere; tracebacks are written without the values of variables for that reason. Above: cli. Below: config.
+"""
 
 import logging
+import logging.handlers
 import sys
+from typing import Any
 
 import structlog
 
-from kernelmcp.config import LoggingSection
+from kernelmcp.config import LoggingSection, Settings
+from kernelmcp.errors import ConfigurationError
+
+# Of libraries, only what is wrong: what they say about requests may quote one.
+LIBRARIES_LEVEL = logging.WARNING
 
 
-def configure(settings: LoggingSection) -> None:
-    level = logging.getLevelNamesMapping()[settings.level.upper()]
-    renderer = structlog.processors.JSONRenderer() if settings.format == "json" else structlog.dev.ConsoleRenderer()
+def configure(settings: Settings) -> None:
+    """Start logging, and follow the settings. Raises `ConfigurationError` when the file cannot be written."""
+    section = settings.config.logging
+    handler = _handler(section)
+    before: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            *([structlog.processors.format_exc_info] if settings.format == "json" else []),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        processors=[structlog.stdlib.filter_by_level, *before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
     )
-    logging.basicConfig(
-        stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(handlers=[handler], force=True)
+
+    def follow() -> None:
+        now = settings.config.logging
+        level = logging.getLevelNamesMapping()[now.level.upper()]
+        logging.getLogger().setLevel(max(level, LIBRARIES_LEVEL))
+        logging.getLogger("kernelmcp").setLevel(level)
+        handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=_last(now)))
+
+    follow()
+    settings.on_change(follow)
+
+
+def _handler(section: LoggingSection) -> logging.Handler:
+    if section.file is None:
+        return logging.StreamHandler(sys.stderr)
+    try:
+        return logging.handlers.WatchedFileHandler(section.file, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigurationError(
+            f"logging.file: {section.file} cannot be written: {exc.strerror}",
+            "Name a file in a directory that exists and that you may write.",
+        ) from exc
+
+
+def _last(section: LoggingSection) -> list[Any]:
+    render: list[Any]
+    if section.format == "json":
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        colors = section.file is None and sys.stderr.isatty()
+        # The default shows local variables when `rich` is installed.
+        plain = structlog.dev.plain_traceback
+        render = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render]

@@ -95,6 +95,28 @@ class SessionList(TypedDict):
     sessions: list[SessionInfo]
 
 
+class InstalledPackage(TypedDict):
+    name: str
+    version: str
+    source: str
+
+
+class PresentPackage(TypedDict):
+    name: str
+    version: str
+
+
+class InstallResult(TypedDict):
+    """What one installation did. While it runs on, `status` is "running" and the lists are empty."""
+
+    session_id: str
+    execution_id: str
+    status: Status
+    installed: list[InstalledPackage]
+    already_present: list[PresentPackage]
+    duration_ms: float
+
+
 class StopResult(TypedDict):
     session_id: str
     stopped: bool

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 import structlog
 import zmq.asyncio
 
@@ -68,6 +69,7 @@ class Pool:
         self._wanted.set()
         self._arrived = asyncio.Condition()
         self._filling = settings.config.sessions.warm_pool_size > 0
+        settings.on_change(self._wanted.set)
 
     @property
     def warm(self) -> list[BerthedKernel]:
@@ -88,12 +90,20 @@ class Pool:
         return await self.start(flavor)
 
     def _pop_warm(self) -> BerthedKernel | None:
-        while self._warm:
-            found = self._warm.popleft()
-            if not found.kernel.ended.is_set():
-                return found
-            found.berth.delete()
-        return None
+        self._drop_unusable()
+        return self._warm.popleft() if self._warm else None
+
+    def _drop_unusable(self) -> None:
+        """Warm kernels that have died, or were started with settings that have changed since."""
+        for found in list(self._warm):
+            if found.kernel.ended.is_set() or not self._is_current(found):
+                self._warm.remove(found)
+                self._tasks.start_soon(_discard, found)
+
+    def _is_current(self, found: BerthedKernel) -> bool:
+        launch = found.kernel.launch
+        wanted = kernel_environment(self._settings, found.berth, self._settings.policy.default_flavor)
+        return (launch.kernelspec, launch.env) == (self._settings.config.kernels.kernelspec, wanted)
 
     async def start(self, flavor: Flavor) -> BerthedKernel:
         try:
@@ -118,14 +128,15 @@ class Pool:
 
     async def keep_warm(self) -> None:
         """Runs for the server's life: replaces what was taken, after a pause that the first cell gets for itself."""
-        config = self._settings.config
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            while len(self._warm) < config.sessions.warm_pool_size:
+            self._drop_unusable()
+            while len(self._warm) < self._settings.config.sessions.warm_pool_size:
                 self._filling = True
                 try:
-                    self._warm.append(await self.start(self._settings.policy.default_flavor))
+                    found = await self.start(self._settings.policy.default_flavor)
+                    self._warm.append(found)
                 except ServerError as exc:
                     log.error("a warm kernel could not be started", error=exc.message, **exc.context)
                     self._filling = False
@@ -135,8 +146,14 @@ class Pool:
                     self._filling = False
                 await self._announce()
             await self._wanted.wait()
-            await anyio.sleep(config.kernels.refill_delay_seconds)
+            await anyio.sleep(self._settings.config.kernels.refill_delay_seconds)
 
     async def _announce(self) -> None:
         async with self._arrived:
             self._arrived.notify_all()
+
+
+async def _discard(found: BerthedKernel) -> None:
+    found.kernel.kill()
+    await found.kernel.ended.wait()
+    await anyio.to_thread.run_sync(found.berth.delete)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kernelmcp.config import Flavor
 from kernelmcp.errors import SessionDamaged
 from kernelmcp.home import RECORD_FILES, write_private
+from kernelmcp.packages import Package
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +35,8 @@ class Record(BaseModel):
     execution_count: int = 0
     berths: list[str] = []
     """Names of the berths that may hold the files; two while they move."""
+    packages: list[Package] = []
+    """What was installed, in this order."""
 
     def write(self, directory: Path) -> None:
         text = self.model_dump_json()

@@ -24,6 +24,8 @@ MAX_RESULT_BYTES = 900_000
 MAX_IMAGES = 20
 MAX_LISTED_OUTPUTS = 100
 MAX_LINKS = 20
+# Paths and addresses of the files that a cell changed, in the structure and once more as links.
+MAX_CHANGED_CHARS = 50_000
 # The least that a stream gets of the budget, characters: its first and last lines.
 MIN_SHARE_CHARS = 100
 RESOURCE_LINKS_SINCE = "2025-06-18"
@@ -49,10 +51,7 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
     error = execution.error
     rich = list(outputs.rich_displays())
     infos = [_info(execution, number, display) for number, display in rich[:MAX_LISTED_OUTPUTS]]
-    changed: list[ChangedFile] = [
-        {"path": clean(file.path), "size": file.size, "uri": file_uri(execution.session_id, file.path)}
-        for file in execution.files_changed
-    ]
+    changed = _changed(execution)
     structured: ExecutionResult = {
         "session_id": execution.session_id,
         "session_created": execution.session_created,
@@ -137,7 +136,7 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
     parts = [structured["stdout"].rstrip("\n")]
     if stderr := structured["stderr"].rstrip("\n"):
         parts.append(f"[stderr]\n{stderr}")
-    parts += _displayed_text(rich, budget // 4)
+    parts += _displayed_text(execution, rich, budget // 4)
     if structured["result"] is not None:
         parts.append(structured["result"])
     if execution.event is not None and structured["success"]:
@@ -159,16 +158,17 @@ def _cut_value(value: Any, budget: int) -> str:
     return f"{text[:budget]} [... {len(text):,} characters; all of them are in the field return_value ...]"
 
 
-def _displayed_text(rich: list[tuple[int, Display]], budget: int) -> list[str]:
+def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:
     """The text form of what was displayed and is no picture, such as tables."""
     parts: list[str] = []
-    for _, display in rich:
+    for number, display in rich:
         text: Any = display.data.get("text/markdown") or display.data.get("text/plain")
         if display.kind == "execute_result" or display.data.keys() & images.IMAGE_TYPES.keys() or not text:
             continue
-        text = joined(text)
-        if len(text) > budget:
+        if budget < MIN_SHARE_CHARS:
+            parts.append("[more was displayed than fits here: see the field outputs]")
             break
+        text = _cut_text(joined(text), budget, uri(execution, f"outputs/{number}"), "", {})
         budget -= len(text)
         parts.append(text)
     return parts
@@ -183,8 +183,18 @@ def _notes(execution: Execution) -> list[str]:
             "cancel_execution to stop it.]"
         )
     elif execution.interruption and not execution.state_lost and execution.started is not None:
-        why = "ran into its time limit" if execution.interruption == "timeout" else "was cancelled"
+        why = "was cancelled"
+        if execution.interruption == "timeout":
+            why = "ran into its limit of CPU time" if execution.limit else "ran into its time limit"
         notes.append(f"[The cell {why} and was interrupted. All variables are kept.]")
+    asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
+    if asked is not None and asked > got:
+        notes.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
+    if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
+        notes.append(
+            "[The session's memory did not suffice. All variables are kept: delete large ones, or make a session of a "
+            "larger flavor with create_session.]"
+        )
     if execution.state_lost and execution.status in ("ok", "error"):
         notes.append(f"[The kernel was restarted before this cell. {GONE}]")
     elif execution.state_lost and execution.error and GONE not in execution.error.value:
@@ -227,6 +237,19 @@ def _links(infos: list[OutputInfo], truncated: dict[str, Truncation]) -> list[Co
         for info in infos[:MAX_LINKS]
     )
     return links
+
+
+def _changed(execution: Execution) -> list[ChangedFile]:
+    """As many as a result has room for: a path may have 4,000 bytes, and its URI thrice as many."""
+    found: list[ChangedFile] = []
+    room = MAX_CHANGED_CHARS
+    for file in execution.files_changed:
+        uri = file_uri(execution.session_id, file.path)
+        room -= len(file.path) + len(uri)
+        if room < 0:
+            break
+        found.append({"path": clean(file.path), "size": file.size, "uri": uri})
+    return found
 
 
 def file_uri(session_id: str, path: str) -> str:

@@ -120,8 +120,8 @@ class Session:
         self.wanted = True
         self._work.set()
 
-    def submit(self, code: str, timeout_seconds: float, event: dict[str, Any] | None = None) -> Execution:
-        """Queue an execution. It runs whether or not anybody waits for it."""
+    def submit(self, code: str, timeout_seconds: float | None = None, event: dict[str, Any] | None = None) -> Execution:
+        """Queue an execution. It runs whether or not anybody waits for it. Its time limit is at most the policy's."""
         limit = self._settings.config.sessions.max_queued
         if len(self._queue) >= limit:
             raise ResourceLimitExceeded(
@@ -130,7 +130,10 @@ class Session:
                 session_id=self.id,
             )
         outputs = Outputs(self._settings.policy, update_elsewhere=self._update_display)
-        execution = Execution(self.id, self.principal, code, timeout_seconds, outputs, event=event)
+        longest = self._settings.policy.execution_timeout_seconds
+        seconds = min(timeout_seconds or longest, longest)
+        execution = Execution(self.id, self.principal, code, seconds, outputs, event=event)
+        execution.asked_timeout_seconds = timeout_seconds
         if self.on_submit is not None:
             self.on_submit(execution)
         self._remember(execution)
@@ -186,6 +189,8 @@ class Session:
             return
         execution.started = time.monotonic()
         lost, self._binding.lost = self._binding.lost, False
+        if note := self._binding.take_note():
+            execution.outputs.feed("stream", {"name": "stderr", "text": note})
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
         try:
             reply = await self._send(kernel, execution)
@@ -216,9 +221,15 @@ class Session:
                 if execution.interruption is not None:
                     kernel.interrupt()
             else:
+                if kind == "display_data":
+                    self._binding.note_packages(content)
                 execution.outputs.feed(kind, content)
 
-        return await kernel.execute(execution.code, on_output, user_expressions=execution.expressions())
+        # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
+        limits = {"kernelmcp": {"cpu_seconds": self._settings.policy.cpu_seconds}}
+        return await kernel.execute(
+            execution.code, on_output, user_expressions=execution.expressions(), metadata=limits
+        )
 
     def interrupt(self, execution: Execution, why: Interruption = "interrupted") -> bool:
         """Interrupt a running execution, or take a waiting one from the queue. False when it is over already."""

@@ -83,13 +83,13 @@ class Tools:
 
         Variables, imports and files stay between calls of the same session. The last expression's value is the
         result; what is printed, displayed (pictures too) or raised comes back. Top-level await works. The working
-        directory is /workspace. There is no network and no access to this machine. A long cell answers with status
-        "running" and an execution_id: wait for it with get_execution.
+        directory is /workspace. There is no access to this machine, and a network only to hosts that its owner
+        has allowed (with requests, urllib.request or pyodide.http). A long cell answers with status "running" and an
+        execution_id: wait for it with get_execution.
         """
         _check_available(language)
-        limit = self._settings.policy.execution_timeout_seconds
         session, created = self._registry.find_or_create(self.caller(ctx), session_id)
-        execution = session.submit(_checked_code(code), min(timeout or limit, limit), event)
+        execution = session.submit(_checked_code(code), timeout, event)
         execution.session_created = created
         try:
             await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)

@@ -1,7 +1,7 @@
 """The ASGI application: MCP at `/mcp` and `/sse`, and what operators look at.
 
 The application exists before the server runs, so that it can be mounted; until then, and after, it answers 503.
-Above: server. Below: guard, hosts, access, mcp's session manager.
+Above: server. Below: guard, origins, access, mcp's session manager.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -26,8 +26,8 @@ from kernelmcp.app import App
 from kernelmcp.auth import Authenticator
 from kernelmcp.config import Settings
 from kernelmcp.guard import Gate, Guard
-from kernelmcp.hosts import HostMiddleware
 from kernelmcp.metrics import CONTENT_TYPE, Metrics
+from kernelmcp.origins import HostMiddleware
 from kernelmcp.throttle import Throttle
 
 BYTES_PER_MB = 1024 * 1024

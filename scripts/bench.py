@@ -274,6 +274,21 @@ async def measure_reset(client: Client, rounds: int) -> list[Row]:
     return [Row("reset of variables, from the warm pool, MCP", "ms", p50(times), bar=50)]
 
 
+async def measure_install(client: Client) -> list[Row]:
+    """The first time, and another session's: the cache must be empty."""
+    times: list[float] = []
+    for session in ("first", "second"):
+        await call(client, "x = 0", session_id=session)
+        start = time.perf_counter()
+        result = await client.call_tool("install_package", {"package_name": "pydantic", "session_id": session})
+        times.append((time.perf_counter() - start) * 1e3)
+        if result.is_error:
+            return [Row("install_package pydantic FAILED", "", 1, bar=0)]
+        await call(client, "import pydantic", session_id=session)
+    note = "beside the first session's, with an empty cache"
+    return [Row("install_package pydantic, a second session", "ms", times[1], times[0], 0.3, note)]
+
+
 async def call(client: Client, code: str, **arguments: Any) -> Any:
     result = await client.call_tool("execute_code", {"code": code, **arguments})
     content = result.structured_content
@@ -313,6 +328,7 @@ async def measure(rounds: int) -> list[Row]:
             rows.append(Row("execute `x += 1`, MCP over HTTP beside stdio, p50", "ms", over_http, over_stdio, 1.5))
             rows += await measure_pool(client, native_start, 5)
             rows += await measure_reset(client, 5)
+            rows += await measure_install(client)
             rows += await measure_output(native, ours)
             rows += await measure_interrupts(ours)
     context.destroy(linger=0)

@@ -6,13 +6,15 @@ The guest is spawned first: while Node restores the boot image, this process imp
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from importlib import import_module
 from types import ModuleType
 
 from kernelmcp_kernel.berth import open_berth
-from kernelmcp_kernel.image import find_image
-from kernelmcp_kernel.runtime import spawn_guest
+from kernelmcp_kernel.image import find_baked, find_image
+from kernelmcp_kernel.runtime import open_package_cache, spawn_guest
+from kernelmcp_kernel.settings import settings
 
 
 def main() -> None:
@@ -20,6 +22,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel", description="A sandboxed Python kernel.")
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()
+    open_package_cache()
+    if settings().packages.preinstalled and find_baked() is None:
+        subprocess.run([sys.executable, "-P", "-m", "kernelmcp_kernel.packages.preinstalled"], stdin=subprocess.DEVNULL)
     berth, image = open_berth(), find_image()
     guest = spawn_guest(berth, image.path, image.build_id)
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kernelmcp_kernel.cpu import CpuLimit
 from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
 from kernelmcp_kernel.runtime import Spawned
 
@@ -24,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 # A guest that has not noticed an interrupt after this time is in code that never will (a long C loop, JavaScript).
 INTERRUPT_GRACE_SECONDS = 3.0
+
+# The guest's exit status when no memory is left for another cell (inside/kernelmcp_guest/operations.py).
+_EXIT_OUT_OF_MEMORY = 71
 
 # How much is read from the pipe at a time: bounds what one guest can make the loop do before others get their turn.
 _READ_BYTES = 1 << 18
@@ -81,7 +85,13 @@ class Guest:
         """Wait until the guest has restored its image. Raises GuestDied."""
         await asyncio.shield(self._ready)
 
-    async def request(self, op: str, content: dict[str, Any], request_id: str) -> dict[str, Any]:
+    def set_environment(self, variables: dict[str, str]) -> None:
+        """Before the first request. By the pipe, because a command line can be read by everybody on the machine."""
+        self._send(encode_frame({"op": "set_environment", "content": variables}))
+
+    async def request(
+        self, op: str, content: dict[str, Any], request_id: str, limit: CpuLimit | None = None
+    ) -> dict[str, Any]:
         """Ask for an operation and return the content of its reply. One at a time, each with an id of its own.
 
         Raises GuestDied when the guest ends first, ValueError when the request is too large for a frame.
@@ -94,16 +104,25 @@ class Guest:
         frame = encode_frame({"op": op, "id": request_id, "number": self._number, "content": content})
         reply = self._reply = self._loop.create_future()
         self._send(frame)
+        if limit is not None:
+            limit.start(self)
         try:
             return await reply
         finally:
             self._reply = None
             self._cancel_kill()
+            if limit is not None:
+                limit.stop()
 
     def answer(self, number: int, value: Any = None, error: str | None = None) -> None:
         """Answer a host call of the guest."""
         if self.death is None:
             self._send(encode_frame({"op": "result", "content": {"number": number, "value": value, "error": error}}))
+
+    def mount(self, packages: list[dict[str, str]]) -> None:
+        """Show folders to the guest, before the next request or answer is read: each is {folder, point}."""
+        if packages and self.death is None:
+            self._send(encode_frame({"op": "mount", "content": {"packages": packages}}))
 
     @property
     def current_id(self) -> str:
@@ -122,7 +141,7 @@ class Guest:
 
     # -- interrupt and end
 
-    def interrupt(self) -> None:
+    def interrupt(self, why: str = "") -> None:
         """Interrupt the current request. A guest that ignores it is killed after a grace period."""
         if not self.busy or self.death is not None:
             return
@@ -130,7 +149,7 @@ class Guest:
             os.write(self._spawned.interrupts, struct.pack("<I", self._number))
         self._send(encode_frame({"op": "interrupt"}))
         if self._kill_timer is None:
-            reason = f"it could not be interrupted within {INTERRUPT_GRACE_SECONDS:.0f} s"
+            reason = f"{why or 'it '}could not be interrupted within {INTERRUPT_GRACE_SECONDS:.0f} s"
             self._kill_timer = self._loop.call_later(INTERRUPT_GRACE_SECONDS, self.kill, reason)
 
     def _cancel_kill(self) -> None:
@@ -240,7 +259,9 @@ class Guest:
         words = self._last_words.decode("utf-8", "replace").strip()
         if status is None:
             return "it closed its pipe"
-        if status.si_code == os.CLD_EXITED:
+        if status.si_code == os.CLD_EXITED and status.si_status == _EXIT_OUT_OF_MEMORY:
+            how = "it ran out of memory"
+        elif status.si_code == os.CLD_EXITED:
             how = f"it exited with status {status.si_status}"
         elif status.si_status == signal.SIGABRT and "memory" in words.lower():
             how = "it ran out of memory"

@@ -19,10 +19,13 @@ from ipykernel.kernelbase import Kernel
 from jupyter_client.session import Session
 
 from kernelmcp_kernel.berth import Berth, open_berth
+from kernelmcp_kernel.cpu import CpuLimit
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.history import History, Search
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
+from kernelmcp_kernel.install import Installs
+from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.relay import Cell, Relay, error_content
 from kernelmcp_kernel.runtime import Spawned
 from kernelmcp_kernel.settings import settings
@@ -74,8 +77,15 @@ class SandboxKernel(Kernel):
         self._berth = self.early_berth or open_berth()
         self._cell: Cell | None = None
         self._allow_stdin = False
-        self._calls = HostCalls({"input": self._input})
-        self._told: Content = {}  # for the metadata of the execute_reply
+        self._installs = Installs(self._relay, self._mount)
+        self._calls = HostCalls(
+            {
+                "input": self._input,
+                "install": self._installs.answer,
+                "fetch": Network(settings().network).fetch,
+            }
+        )
+        self._remarks: Content = {}  # for the metadata of the execute_reply
         self._closed = False
 
     @property
@@ -166,7 +176,7 @@ class SandboxKernel(Kernel):
         """execute_request: run a cell in the guest. A guest that ends meanwhile makes an error reply that says so."""
         count = self.execution_count
         store_history = store_history and not silent
-        self._told = {}
+        self._remarks = {}
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
         cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
@@ -181,11 +191,12 @@ class SandboxKernel(Kernel):
         }
         request_id = new_request_id()
         self._relay.open(request_id, cell)
+        limit = CpuLimit(_cpu_seconds(cell_meta))
         try:
             _check_request(request)
             if store_history:
                 self._history.add(count, code)
-            reply = _checked_reply(await self._on_loop(self._run(request, request_id)))
+            reply = _checked_reply(await self._on_loop(self._run(request, request_id, limit)))
             self._report_earlier_loss(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
@@ -193,23 +204,24 @@ class SandboxKernel(Kernel):
             self.log.exception("an execution failed in the kernel process")
             reply = self._failure(cell, ValueError("the kernel could not run this cell; its log says why"))
         finally:
+            self._report_limit(cell, limit)
             self._cell = None
             self._calls.cancel()
             self._relay.finish(cell)
         if cell.files:
-            self._told["files"] = list(cell.files)
+            self._remarks["files"] = list(cell.files)
         if not store_history and not silent:
             self.execution_count -= 1  # ipykernel has counted it already
         return {**reply, "execution_count": count}
 
-    async def _run(self, request: Content, request_id: str) -> Content:
+    async def _run(self, request: Content, request_id: str, limit: CpuLimit) -> Content:
         if (reason := await self._storage.refusal()) is not None:
             raise StorageFull(
                 f"{reason}. Nothing runs until some are deleted from outside "
                 "(reset_workspace with scope 'files' deletes them all)."
             )
         self._storage.poke()
-        return await self._slot.request("execute", request, request_id)
+        return await self._slot.request("execute", request, request_id, limit)
 
     def _end_guest(self, reason: str) -> None:
         if self._slot.guest.used:
@@ -244,11 +256,19 @@ class SandboxKernel(Kernel):
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _note_loss(self, reason: str) -> None:
-        self._told.update(state_lost=True, reason=reason)
+        self._remarks |= {"state_lost": True, "reason": reason}
+
+    def _report_limit(self, cell: Cell, limit: CpuLimit) -> None:
+        if not limit.exceeded:
+            return
+        self._remarks["limit"] = "cpu_seconds"
+        if not cell.silent:
+            text = f"[kernelmcp] the cell {limit.text}\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
         """The metadata of the execute_reply."""
-        return {**metadata, "kernelmcp": self._told} if self._told else metadata
+        return {**metadata, "kernelmcp": self._remarks} if self._remarks else metadata
 
     async def do_complete(self, code: str, cursor_pos: int | None) -> Content:
         """complete_request."""
@@ -336,6 +356,9 @@ class SandboxKernel(Kernel):
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
 
+    def _mount(self, packages: list[dict[str, str]]) -> None:
+        self._slot.mount(packages)
+
     def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
         self.session.send(
             self.iopub_socket, message, content, parent, ident=self._topic(message), metadata=metadata or None
@@ -348,6 +371,16 @@ def _check_request(request: Content) -> None:
         raise ValueError("the code of an execute_request must be text")
     if not isinstance(request["user_expressions"], dict):
         raise ValueError("the user_expressions of an execute_request must be an object")
+
+
+def _cpu_seconds(metadata: Content | None) -> float | None:
+    """The limit of one execution: the request's own (`{"kernelmcp": {"cpu_seconds": 10}}` in its metadata), else this
+    kernel's."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    if not isinstance(ours, dict) or "cpu_seconds" not in ours:
+        return settings().cpu_seconds
+    seconds: Any = cast("Content", ours)["cpu_seconds"]
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
 def _checked_reply(reply: Content) -> Content:

@@ -34,6 +34,10 @@ MAX_PATH_CHARS = 4096
 # How many finished cells may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
 
+# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}]}.
+# Only the kernel process itself sends it.
+PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
+
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
 COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
 
@@ -82,6 +86,15 @@ class Relay:
             )
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
             cell.dropped = 0
+
+    def say(self, cell: Cell, text: str) -> None:
+        """Text of the kernel process itself, under the same caps as the guest's."""
+        self._stream(cell, {"name": "stdout", "text": text})
+
+    def show(self, cell: Cell, data: dict[str, Any]) -> None:
+        """A mime bundle of the kernel process itself."""
+        self._flush()
+        self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
 
     def output(self, frame: Frame) -> None:
         """Publish an output frame. One of an unknown type, shape or request is ignored."""
@@ -135,6 +148,8 @@ class Relay:
             content = {"wait": bool(content.get("wait"))}
         elif not _is_bundle(content):
             return
+        elif PACKAGES_TYPE in content["data"]:
+            return  # the server believes it, so a guest must not say it
         if frame.type == "execute_result" and cell.silent:
             return
         if not self._may_send(cell, frame.size):

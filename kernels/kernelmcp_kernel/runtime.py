@@ -6,6 +6,7 @@ the kernel process, so that the two start side by side.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -16,11 +17,13 @@ from pathlib import Path
 from kernelmcp_kernel.berth import Berth
 from kernelmcp_kernel.confine import Policy, spawn
 from kernelmcp_kernel.identity import node_binary
-from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.settings import Volume, data_home, settings
 
 PACKAGE = Path(__file__).resolve().parent
 RUNTIME = PACKAGE / "_runtime"
 HOST = PACKAGE / "host"
+
+_READABLE = (RUNTIME, HOST)
 
 _WASM_PAGE_BYTES = 64 * 1024
 
@@ -30,6 +33,9 @@ _JAVASCRIPT_HEAP_MB = 256
 # What Node takes beside the wasm memory, in MB: its code, its heaps, its threads' stacks and the reservations of
 # malloc. It starts with 750; the rest is for JavaScript's array buffers, which no flag of V8 caps.
 _NODE_MEMORY_MB = 1200
+
+# A boot image has 30 MB; with packages some more.
+_MAX_IMAGE_MB = 1024
 
 # What Node's binary is linked against, and what loads it.
 _LIBRARIES = (
@@ -73,6 +79,17 @@ class Spawned:
     errors: int
 
 
+def packages_root() -> Path:
+    """The package cache. Guests may read what is unpacked in it, and nothing else of it."""
+    return data_home() / "packages"
+
+
+def open_package_cache() -> None:
+    """Make the folder of unpacked packages: a guest may read only what was there when it started."""
+    with contextlib.suppress(OSError):  # read-only: an install will say so
+        (packages_root() / "unpacked").mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
 def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
     """The command line of a guest."""
     volumes = settings().volumes
@@ -85,31 +102,40 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
         "volumes": [asdict(volume) for volume in volumes],
         "quota": asdict(settings().quota),
     }
-    readable = (RUNTIME, HOST, image, berth.path, *(volume.path for volume in volumes))
-    writable = (berth.path, *(volume.path for volume in volumes if volume.mode == "rw"))
+    node = _node((image, *_paths(volumes)), (berth.path, *_paths(volumes, "rw")))
+    return [*node, str(HOST / "main.mjs"), json.dumps(mounts)]
+
+
+def _paths(volumes: Iterable[Volume], mode: str | None = None) -> list[Path]:
+    return [Path(volume.path) for volume in volumes if mode in (None, volume.mode)]
+
+
+def _node(readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
+    """Node with its flags. What may be written may be read."""
+    writable = list(writable)
+    paths = (*_READABLE, packages_root() / "unpacked", *readable, *writable)
     return [
         str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
-        *(f"--allow-fs-read={path}" for path in readable),
+        *(f"--allow-fs-read={path}" for path in dict.fromkeys(paths)),
         *(f"--allow-fs-write={path}" for path in writable),
-        str(HOST / "main.mjs"),
-        json.dumps(mounts),
     ]
 
 
-def _policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
-    volumes = {mode: [volume.path for volume in settings().volumes if volume.mode == mode] for mode in ("ro", "rw")}
-    readable = [str(path) for path in (RUNTIME, HOST, image, os.devnull, "/etc/ld.so.cache", *_libraries())]
+def _policy(
+    program: list[str], descriptors: list[int], readable: Iterable[Path], writable: Iterable[Path], max_file_mb: int
+) -> Policy:
+    folders = (*_READABLE, packages_root() / "unpacked", *readable)
     return Policy(
-        program=guest_program(berth, image, build_id),
+        program=program,
         descriptors=descriptors,
         environment={},
-        readable=readable + volumes["ro"],
-        writable=[str(berth.path), *volumes["rw"]],
+        readable=[str(path) for path in (*folders, os.devnull, "/etc/ld.so.cache", *_libraries())],
+        writable=[str(path) for path in writable],
         executable=[str(node_binary()), *_find(_LOADERS)],
         max_data_mb=settings().memory_mb + _NODE_MEMORY_MB,
-        max_file_mb=settings().workspace_mb,
+        max_file_mb=max_file_mb,
     )
 
 
@@ -138,8 +164,27 @@ def spawn_guest(berth: Berth, image: Path, build_id: str) -> Spawned:
     os.set_blocking(interrupts_theirs, False)
     theirs = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
     try:
-        pid = spawn(_policy(berth, image, build_id, theirs))
+        volumes = settings().volumes
+        readable, writable = (image, *_paths(volumes, "ro")), (berth.path, *_paths(volumes, "rw"))
+        program = guest_program(berth, image, build_id)
+        pid = spawn(_policy(program, theirs, readable, writable, settings().workspace_mb))
     finally:
         for fd in set(theirs):
             os.close(fd)
     return Spawned(pid, requests, frames, interrupts, errors)
+
+
+def spawn_builder(berth: Berth, mounts: list[dict[str, str]], file: Path, build_id: str, errors: int) -> int:
+    """Start a confined process that makes a boot image with packages as `file`, in the berth; its process id.
+
+    It imports the packages, so it is as hostile as a guest. What goes wrong it writes to the descriptor `errors`.
+    """
+    inside = PACKAGE / "inside"
+    node = _node([inside], [berth.path])
+    program = [*node, str(HOST / "build.mjs"), str(RUNTIME), str(inside), str(file), build_id]
+    program.append(json.dumps(mounts))
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return spawn(_policy(program, [null, null, errors], [inside], [berth.path], _MAX_IMAGE_MB))
+    finally:
+        os.close(null)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -39,6 +40,39 @@ class Volume:
 
 
 @dataclass(frozen=True)
+class PackageSettings:
+    """KERNELMCP_PACKAGES, a JSON object: which packages may be installed and where they come from.
+
+    What each means, with its unit, says the server's configuration ([packages] of docs/configuration.md).
+    """
+
+    enabled: bool = True
+    index_url: str | None = None
+    pyodide_url: str | None = None
+    wheel_folders: list[str] = field(default_factory=list[str])
+    preinstalled: list[str] = field(default_factory=list[str])
+    allowed: list[str] | None = None
+    denied: list[str] = field(default_factory=list[str])
+    resolution_ttl_seconds: float = 24 * 3600
+    install_timeout_seconds: float = 300
+    max_package_mb: int = 512
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """KERNELMCP_NETWORK, a JSON object: which hosts the guest's requests may reach, and under which limits.
+
+    What each means, with its unit, says the server's configuration ([network] of docs/configuration.md).
+    """
+
+    allow_hosts: list[str] = field(default_factory=list[str])
+    headers: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]], repr=False)
+    timeout_seconds: float = 30
+    max_request_mb: int = 16
+    max_response_mb: int = 16
+
+
+@dataclass(frozen=True)
 class KernelSettings:
     """The settings of one kernel process."""
 
@@ -46,12 +80,20 @@ class KernelSettings:
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
     berth: Path | None = None
     """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
+    network: NetworkSettings = NetworkSettings()
+    """KERNELMCP_NETWORK. Not set: no network."""
     workspace_mb: int = DEFAULT_WORKSPACE_MB
     """KERNELMCP_WORKSPACE_MB: what the guest's files may take, workspace and /tmp together, MiB."""
     max_files: int = DEFAULT_MAX_FILES
     """KERNELMCP_MAX_FILES: how many files and directories they may be."""
     volumes: tuple[Volume, ...] = ()
     """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
+    packages: PackageSettings = PackageSettings()
+    """KERNELMCP_PACKAGES."""
+    cpu_seconds: float | None = None
+    """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Not set: no limit. A request may name another."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """KERNELMCP_ENV, a JSON object: the guest's environment variables."""
 
     @property
     def quota(self) -> Quota:
@@ -64,9 +106,13 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
         berth=Path(berth) if berth else None,
+        network=NetworkSettings(**json.loads(environ.get("KERNELMCP_NETWORK") or "{}")),
         workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
         max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),
         volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
+        packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
+        cpu_seconds=float(cpu) if (cpu := environ.get("KERNELMCP_CPU_SECONDS")) else None,
+        env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
     )
 
 
@@ -79,3 +125,12 @@ def _volume(name: str, path: str, mode: str) -> Volume:
 def settings() -> KernelSettings:
     """This process's."""
     return read_settings(os.environ)
+
+
+def data_home() -> Path:
+    """Where packages and images are kept: KERNELMCP_HOME, else where the platform keeps a user's data."""
+    if named := os.environ.get("KERNELMCP_HOME"):
+        return Path(named).absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "kernelmcp"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "kernelmcp"

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelmcp_kernel.berth import Berth
+from kernelmcp_kernel.cpu import CpuLimit
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import Guest, GuestDied
 from kernelmcp_kernel.identity import BuildError
 from kernelmcp_kernel.image import BootImage, find_image, rebuild_image
 from kernelmcp_kernel.runtime import Spawned, spawn_guest
+from kernelmcp_kernel.settings import settings
 
 # The guest host's exit status for an image that it refuses (EX_DATAERR).
 _EXIT_BAD_IMAGE = 65
@@ -36,6 +38,7 @@ class GuestSlot:
         self._requests = asyncio.Lock()
         self._interrupted_early = False
         self._image: BootImage = find_image()
+        self._mounts = {package.point: package.mount() for package in self._image.packages}
         self.guest = self._start(early)
         self.lost: str | None = None
         """Why the state of an earlier guest is gone; whoever reports it sets it back to None."""
@@ -46,8 +49,16 @@ class GuestSlot:
 
     def _start(self, spawned: Spawned | None = None) -> Guest:
         guest = Guest(spawned or spawn_guest(self._berth, self._image.path, self._image.build_id), self._on_frame)
+        if variables := settings().env:
+            guest.set_environment(variables)
+        guest.mount(list(self._mounts.values()))
         self._watcher = asyncio.ensure_future(self._watch(guest))
         return guest
+
+    def mount(self, packages: list[dict[str, str]]) -> None:
+        """Show folders ({folder, point}) to the guest, and to every later one."""
+        self._mounts |= {package["point"]: package for package in packages}
+        self.guest.mount(packages)
 
     async def _watch(self, guest: Guest) -> None:
         """When the guest ends: note the loss, and have the next one ready before it is asked for."""
@@ -59,7 +70,9 @@ class GuestSlot:
         self.lost_unseen, self.told = not self.told, False
         self.guest = self._start()
 
-    async def request(self, op: str, content: dict[str, Any], request_id: str) -> dict[str, Any]:
+    async def request(
+        self, op: str, content: dict[str, Any], request_id: str, limit: CpuLimit | None = None
+    ) -> dict[str, Any]:
         """Ask the guest, starting one when there is none. Requests run in the order they come.
 
         Raises GuestDied when the guest ends before it has replied, or cannot be started.
@@ -77,7 +90,7 @@ class GuestSlot:
                     "evalue": "",
                     "traceback": ["KeyboardInterrupt"],
                 }
-            return await guest.request(op, content, request_id)
+            return await guest.request(op, content, request_id, limit)
 
     async def _live(self) -> Guest:
         await self.guest.ready()

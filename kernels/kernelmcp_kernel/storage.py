@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernelmcp_kernel.settings import Quota
+
+_log = logging.getLogger(__name__)
 
 # The guest's own count lags behind a server that writes files at the same time: so much is forgiven.
 _SLACK = 1.1
@@ -90,22 +92,19 @@ class StorageWatch:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._seconds = _BUSY_SECONDS
-        self._over = False
+        self._earliest = 0.0
+        self._reason: str | None = None
 
     def poke(self) -> None:
         """A cell begins."""
-        if self._task is not None:
-            return  # it is counting
-        if self._timer is not None and self._seconds <= _BUSY_SECONDS:
-            return
-        self._schedule(_BUSY_SECONDS)
+        if self._task is None:
+            self._schedule(_BUSY_SECONDS)
 
     async def refusal(self) -> str | None:
         """Why no cell may run: the last count was over, and it is still so."""
-        if self._over:
+        if self._reason is not None:
             await self._count()
-        return self._reason if self._over else None
+        return self._reason
 
     def close(self) -> None:
         if self._timer is not None:
@@ -114,24 +113,29 @@ class StorageWatch:
             self._task.cancel()
 
     def _schedule(self, seconds: float) -> None:
+        when = max(self._loop.time() + seconds, self._earliest)
         if self._timer is not None:
+            if self._timer.when() <= when:
+                return
             self._timer.cancel()
-        self._seconds = seconds
-        self._timer = self._loop.call_later(seconds, self._start)
+        self._timer = self._loop.call_at(when, self._start)
 
     def _start(self) -> None:
         self._timer = None
         self._task = self._loop.create_task(self._watch())
 
     async def _watch(self) -> None:
-        began = time.monotonic()
-        await self._count()
-        if self._over:
-            self._on_excess(self._reason)
+        began = self._loop.time()
+        try:
+            await self._count()
+            if self._reason is not None:
+                self._on_excess(self._reason)
+        except Exception:  # noqa: BLE001  # whatever it is, the next count must come
+            _log.exception("a guest's files could not be counted")
+        now = self._loop.time()
+        self._earliest = now + _SHARE * (now - began)
         self._task = None
-        pause = _BUSY_SECONDS if self._busy() else _IDLE_SECONDS
-        self._schedule(max(pause, _SHARE * (time.monotonic() - began)))
+        self._schedule(_BUSY_SECONDS if self._busy() else _IDLE_SECONDS)
 
     async def _count(self) -> None:
-        found = await asyncio.to_thread(excess, self._folder, self._quota)
-        self._over, self._reason = found is not None, found or ""
+        self._reason = await asyncio.to_thread(excess, self._folder, self._quota)

@@ -156,3 +156,22 @@ def test_a_comm_opened_by_a_cell_reaches_the_client_and_back(kernel: Kernel) -> 
 )
 def test_any_text_arrives_as_text(kernel: Kernel, code: str, shown: str) -> None:
     assert kernel.run(code).text() == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("list(range(100_000))", ["[0, 1, 2,", "9, ... 99,980 of 100,000 items left out ..., 99990,", "99999]"]),
+        (
+            "{n: str(n) for n in range(1000)}",
+            ["{0: '0', 1: '1',", "... 980 of 1,000 items left out ...", "999: '999'}"],
+        ),
+        ("{'deep': tuple(range(600))}", ["{'deep': (0,", "... 580 of 600 items left out ...", "599)}"]),
+        ("set(range(600))", ["... 590 of 600 items left out ...}"]),
+        ("len(repr(list(range(600)))), [1, 2]", ["(2890, [1, 2])"]),
+    ],
+)
+def test_a_large_collection_is_shown_by_its_size_and_its_ends(kernel: Kernel, code: str, shown: list[str]) -> None:
+    text = " ".join((kernel.run(code).result or "").split())
+    assert [part for part in shown if part not in text] == []
+    assert len(text) < 500

@@ -1,5 +1,7 @@
 """execute_code and its relatives, through a real client."""
 
+import json
+
 import anyio
 import pytest
 from mcp import Client
@@ -37,8 +39,8 @@ async def test_a_result_has_exactly_the_fields_of_the_contract(connect: Connect)
     async with connect() as client:
         assert set(await run(client, "1")) == {
             "session_id", "session_created", "execution_id", "execution_count", "status", "success", "exit_code",
-            "stdout", "stderr", "result", "error", "outputs", "outputs_dropped", "truncated", "state_lost",
-            "execution_time_ms", "queued_ms",
+            "stdout", "stderr", "result", "error", "outputs", "outputs_dropped", "files_changed", "truncated",
+            "state_lost", "execution_time_ms", "queued_ms",
         }  # fmt: skip
 
 
@@ -189,6 +191,24 @@ async def test_a_large_output_is_cut_and_all_of_it_is_a_resource(connect: Connec
         read = await client.read_resource(cut["uri"])
         assert read.contents[0].text == whole
         assert cut["uri"] in [str(block.uri) for block in result.content if block.type == "resource_link"]
+
+
+async def test_what_a_result_leaves_out_is_said_and_lies_in_a_resource(connect: Connect) -> None:
+    async with connect(POLICY__OUTPUT_BUDGET_CHARS="2000", POLICY__FLAVORS__MEDIUM__MEMORY_MB="128") as client:
+        code = "from IPython.display import display, Markdown\ndisplay(Markdown('- row\\n' * 1000))\n'x' * 5000"
+        result = await client.call_tool("execute_code", {"code": code})
+        text, content = result.content[0].text, result.structured_content
+        display, value = content["outputs"][0]["uri"], content["truncated"]["result"]
+        assert len(text) < 3000
+        assert f"of 6,000 characters left out; all of it: {display}" in text
+        assert (value["shown_chars"], value["total_chars"]) == (2000, 5002)
+        assert (await client.read_resource(value["uri"])).contents[0].text == repr("x" * 5000)
+        bundle = json.loads((await client.read_resource(display)).contents[0].text)
+        assert bundle["text/markdown"] == "- row\n" * 1000
+
+        result = await client.call_tool("execute_code", {"code": "kept = 1; bytearray(10**10)"})
+        assert "delete large ones, or make a session of a larger flavor" in result.content[0].text
+        assert (await run(client, "kept"))["result"] == "1"
 
 
 async def test_twenty_megabytes_in_one_cell_arrive_whole(connect: Connect) -> None:

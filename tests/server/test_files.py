@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from mcp import Client, MCPError
 
-from kernelmcp.config import load
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.sources import load
 from kernelmcp.volumes import check_volumes
 
 from .support import Connect, kernel_pids
@@ -108,6 +108,14 @@ os.makedirs('/'.join(['d' * 100] * 20))
 """
 
 
+LYING_CELL = """
+from kernelmcp_guest.bridge import send
+lies = ["../../session.json", "/etc/passwd", "link", "out", "out/x", "fifo", "", ".", "a\\0b", "\\ud800", 5, None]
+send("files", changed=lies + [["x"]] + ["x" * 100_000] + [f"nothing{i}" for i in range(5000)])
+send("files", changed="x"); send("files", changed={}); send("files")
+"""
+
+
 async def test_a_hostile_workspace_opens_nothing_else(connect: Connect, kernelspec: str) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("a native kernel is not confined")
@@ -137,6 +145,15 @@ async def test_a_hostile_workspace_opens_nothing_else(connect: Connect, kernelsp
         listed = await client.call_tool("get_workspace_info", {})
         assert {file["path"] for file in listed.structured_content["files"]} == {"line\nbreak", "\ufffd"}
         assert "'line\\nbreak'  1 bytes" in listed.content[0].text, "a name does not look like two lines"
+
+        # A guest may say what it likes about its files.
+        done = await run(client, LYING_CELL)
+        assert (done["success"], done["files_changed"]) == (True, [])
+
+        # Long names make no result that a client refuses.
+        long = "import os\nd = '/'.join(['é' * 100] * 12); os.makedirs(d)\nfor i in range(20): open(f'{d}/{i}', 'w')"
+        for tool, arguments in (("execute_code", {"code": long}), ("get_workspace_info", {})):
+            assert len((await client.call_tool(tool, arguments)).model_dump_json()) < 200_000
 
         # The quota, from both sides.
         done = await run(client, "f = open('big', 'wb', buffering=0)\nfor _ in range(5): f.write(bytes(1 << 20))")

@@ -60,7 +60,7 @@ async def test_the_listed_tools_have_titles_annotations_and_output_schemas(conne
         assert set(tools) == {
             "execute_code", "get_execution", "cancel_execution", "create_session", "get_sessions", "stop_session",
             "destroy_session", "reset_workspace", "list_runtimes", "read_file", "write_file", "get_workspace_info",
-            "get_volume_path",
+            "get_volume_path", "install_package",
         }  # fmt: skip
         for tool in tools.values():
             assert tool.title

@@ -2,6 +2,7 @@
 //   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import { StringDecoder } from "node:string_decoder";
+import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
@@ -13,6 +14,7 @@ const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
 const IDLE_MS = 200;
 const EXIT_BAD_IMAGE = 65; // EX_DATAERR; the kernel process rebuilds the image
 const EXIT_GUEST_FAULT = 70; // EX_SOFTWARE
+const EXIT_OUT_OF_MEMORY = 71;
 
 const settings = JSON.parse(process.argv[2]);
 
@@ -46,6 +48,11 @@ function ask(id, text) {
     hostCalls.set(call, { resolve, reject });
     emit(`{"type":"call","id":${JSON.stringify(id)},"content":{"number":${call},"arguments":${text}}}`);
   });
+}
+
+/** A host call of JavaScript's. @param {string} text @returns {Promise<string>} */
+function askNow(text) {
+  return currentId ? ask(currentId, text) : Promise.reject(new Error("a request is made only while a cell runs"));
 }
 
 /** @param {number} call @returns {Waiter | undefined} */
@@ -90,7 +97,9 @@ async function boot() {
     streams.write(name, text, id);
   guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
-  return { pyodide, handle: guest.handle, interrupt: guest.interrupt };
+  const { handle, interrupt, usable } = guest;
+  const [setEnvironment, addPackages] = [guest.set_environment, guest.add_packages];
+  return { pyodide, handle, interrupt, usable, setEnvironment, addPackages };
 }
 
 /** @param {unknown} error @returns {never} */
@@ -99,12 +108,27 @@ function refuseImage(error) {
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
-const { pyodide, handle, interrupt } = await boot().catch(refuseImage);
+const { pyodide, handle, interrupt, usable, setEnvironment, addPackages } = await boot().catch(refuseImage);
+
+/** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
+ * @param {{folder: string, point: string}[]} packages */
+function mountPackages(packages) {
+  for (const { folder, point } of packages) {
+    try {
+      storage?.mount(point, { root: folder, readOnly: true });
+    } catch (error) {
+      // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
+      process.stderr.write(`${point} was not mounted: ${error}\n`);
+    }
+  }
+  addPackages(JSON.stringify(packages.map((entry) => entry.point)));
+}
 
 /** Run one request; requests come one at a time. @param {any} request @param {string} text */
 async function run(request, text) {
   currentId = request.id;
   interrupts.current = request.number;
+  storage?.begin();
   try {
     const pending = await handle.callPromising(text);
     if (pending) {
@@ -114,9 +138,12 @@ async function run(request, text) {
   } catch (error) {
     fault(request.id, error);
   } finally {
-    interrupts.current = 0;
-    currentId = "";
     streams.flush();
+    if (interrupts.current === request.number) {
+      // else the next request is here already: a coroutine's reply goes up some turns before we hear of its end
+      interrupts.current = 0;
+      currentId = "";
+    }
   }
 }
 
@@ -126,12 +153,24 @@ function fault(id, error) {
   try {
     pyodide.runPython("None");
   } catch {
-    process.stderr.write(`${String(error?.message ?? error).slice(-1000)}\n`);
+    const words = String(error?.message ?? error).trim();
+    // Without memory Python can't even make the text of its error.
+    if (words === "" || words.endsWith("MemoryError")) leave(EXIT_OUT_OF_MEMORY);
+    process.stderr.write(`${words.slice(-1000)}\n`);
     leave(EXIT_GUEST_FAULT);
   }
+  if (!hasMemory()) leave(EXIT_OUT_OF_MEMORY);
   const lines = String(error?.message ?? error).trim().split("\n");
   const content = { status: "error", ename: error?.type ?? "GuestFault", evalue: lines.at(-1), traceback: lines.slice(-20) };
   emit(JSON.stringify({ type: "reply", id, content }));
+}
+
+function hasMemory() {
+  try {
+    return usable();
+  } catch {
+    return false;
+  }
 }
 
 /** Loading leaves 20 MB of garbage, which V8 would keep for long. Collecting it takes 50 ms: not while somebody waits. */
@@ -139,6 +178,7 @@ function collectGarbage() {
   setTimeout(() => (interrupts.current ? collectGarbage() : globalThis.gc?.()), IDLE_MS).unref();
 }
 
+globalThis.fetch = makeFetch(askNow);
 readFrames(
   REQUESTS,
   (text) => {
@@ -147,10 +187,14 @@ readFrames(
       if (!interrupts.take()) return;
       interrupt();
       for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+    } else if (request.op === "mount") {
+      mountPackages(request.content.packages);
     } else if (request.op === "result") {
       const { number, value, error } = request.content;
       if (error) takeHostCall(number)?.reject(new Error(error));
       else takeHostCall(number)?.resolve(JSON.stringify(value));
+    } else if (request.op === "set_environment") {
+      setEnvironment(JSON.stringify(request.content));
     } else {
       void run(request, text);
     }

@@ -4,6 +4,7 @@ import path from "node:path";
 import { pathToFileURL } from "node:url";
 import { installShims } from "./shims.mjs";
 
+const EACCES = 2; // Emscripten's errno numbers are WASI's
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
 
 /** @param {string} runtime folder that holds pyodide/ and site/ @param {import("./image.mjs").Image} [image] */
@@ -23,8 +24,16 @@ export async function loadRuntime(runtime, image) {
     stderr: () => {},
     ...image?.loadOptions(factory),
   });
+  nameRefusals(pyodide.FS.filesystems.NODEFS);
   mount(pyodide, path.join(runtime, "site"), SITE_PACKAGES);
   return pyodide;
+}
+
+/** Node's permission model has an error code that Emscripten does not know: it would make of it no error at all, and of a
+ * refused open() descriptor 0. @param {any} nodefs */
+function nameRefusals(nodefs) {
+  const convert = nodefs.convertNodeCode;
+  nodefs.convertNodeCode = (/** @type {any} */ error) => convert.call(nodefs, error) ?? EACCES;
 }
 
 /** Show a host directory to the guest. @param {any} pyodide @param {string} root @param {string} point */

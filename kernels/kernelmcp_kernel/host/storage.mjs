@@ -9,6 +9,7 @@ const [EACCES, EIO, ENOSPC, EROFS] = [2, 29, 51, 69]; // Emscripten's errno numb
 const O_ACCMODE = 3;
 const RECOUNT_MS = 1000; // the server writes files, too
 const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
+const RECHECK_MS = 1000;
 const MAX_CHANGED = 1000; // paths told for one cell
 
 /** @typedef {{root: string, counted?: boolean, readOnly?: boolean, noted?: boolean}} Options how a directory is mounted:
@@ -22,8 +23,9 @@ export class Storage {
     this.quota = quota;
     /** @type {string[]} */
     this.counted = [];
-    /** @type {Set<string>} */
+    /** @type {Set<any>} nodes: what they are called is asked when it is told */
     this.changed = new Set();
+    this.requests = 0;
     this.bytes = 0;
     this.files = 0;
     this.countedAt = -Infinity;
@@ -43,7 +45,8 @@ export class Storage {
 
   /** The files that were made or changed since the last call, as paths in their mount. */
   takeChanged() {
-    const changed = [...this.changed];
+    if (!this.changed.size) return [];
+    const changed = [...this.changed].map((node) => path.relative(node.mount.opts.root, this.nodefs.realPath(node)));
     this.changed.clear();
     return changed;
   }
@@ -55,13 +58,22 @@ export class Storage {
       error.code === "ERR_ACCESS_DENIED" ? EACCES : (convertNodeCode(error) ?? EIO);
   }
 
-  /** Emscripten keeps what it has once found, but the server deletes and replaces files, too. */
+  /** A request begins: what was found before may have been deleted. */
+  begin() {
+    this.requests += 1;
+  }
+
+  /** Emscripten keeps what it has once found, but the server deletes files, too: each name is looked at again, once in a
+   * request and once a second. */
   #patchLookup() {
     const { FS } = this;
     const { lookupNode } = FS;
     FS.lookupNode = (/** @type {any} */ parent, /** @type {string} */ name) => {
       const node = lookupNode(parent, name);
       if (node.mount !== parent.mount || !this.#isCounted(node)) return node;
+      const now = this.requests + Math.floor(performance.now() / RECHECK_MS); // it only grows
+      if (node.seenAt === now) return node;
+      node.seenAt = now;
       const found = fs.lstatSync(this.nodefs.realPath(node), { throwIfNoEntry: false });
       if (found?.isDirectory() === FS.isDir(node.mode) && found?.isFile() === FS.isFile(node.mode)) return node;
       FS.destroyNode(node);
@@ -77,11 +89,19 @@ export class Storage {
       open(opened);
     };
     stream.write = (/** @type {any} */ to, /** @type {any} */ buffer, /** @type {any[]} */ ...[offset, length, at]) => {
-      const growth = length && this.#isCounted(to.node) ? at + length - fs.fstatSync(to.nfd).size : 0;
-      return this.#changing(to.node, growth, () => write(to, buffer, offset, length, at));
+      if (!length || !this.#isCounted(to.node)) return write(to, buffer, offset, length, at);
+      // Asking the system for each small write would cost more than the write.
+      to.sizeSeen ??= fs.fstatSync(to.nfd).size;
+      return this.#changing(to.node, at + length - to.sizeSeen, () => {
+        const count = write(to, buffer, offset, length, at);
+        to.sizeSeen = Math.max(to.sizeSeen, at + count);
+        return count;
+      });
     };
-    stream.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) =>
+    stream.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) => {
+      to.sizeSeen = undefined;
       this.#resizing(to.node, attributes, () => fs.fstatSync(to.nfd).size, () => setattr(to, attributes));
+    };
     const setNode = node.setattr;
     node.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) =>
       this.#resizing(to, attributes, () => this.#size(this.nodefs.realPath(to)), () => setNode(to, attributes));
@@ -119,7 +139,7 @@ export class Storage {
       const size = this.#isCounted(folder) && fs.existsSync(replaced) ? this.#size(replaced) : -1;
       rename(node, folder, name);
       if (size >= 0) this.#release(size, 1);
-      if (folder.mount.opts.noted) this.#notePath(path.relative(folder.mount.opts.root, replaced));
+      this.#note(node);
     };
   }
 
@@ -201,12 +221,6 @@ export class Storage {
 
   /** @param {any} node */
   #note(node) {
-    const { noted, root } = node.mount.opts;
-    if (noted) this.#notePath(path.relative(root, this.nodefs.realPath(node)));
-  }
-
-  /** @param {string} file */
-  #notePath(file) {
-    if (this.changed.size < MAX_CHANGED) this.changed.add(file);
+    if (node.mount.opts.noted && this.changed.size < MAX_CHANGED) this.changed.add(node);
   }
 }

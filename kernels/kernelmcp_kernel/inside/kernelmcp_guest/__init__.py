@@ -8,7 +8,9 @@ saved.
 Everything here may be rewritten by the code that the user runs. It is convenience, never a boundary.
 """
 
-from kernelmcp_guest.lifecycle import attach, build
+from kernelmcp_guest.lifecycle import attach, build, set_environment
+from kernelmcp_guest.memory import usable
 from kernelmcp_guest.operations import handle, interrupt
+from kernelmcp_guest.packages import add_packages
 
-__all__ = ["attach", "build", "handle", "interrupt"]
+__all__ = ["add_packages", "attach", "build", "handle", "interrupt", "set_environment", "usable"]

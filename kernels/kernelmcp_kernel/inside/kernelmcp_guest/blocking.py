@@ -1,4 +1,4 @@
-"""The calls that block: `time.sleep`, `input`, `getpass`, `loop.run_until_complete`. All can be interrupted.
+"""The calls that block: `time.sleep`, `input`, `getpass`, `run_until_complete`, `run_sync`. All can be interrupted.
 
 With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and `run_until_complete` do, and
 the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does everywhere, in naps that notice an
@@ -11,10 +11,13 @@ interrupt.
 import asyncio
 import builtins
 import getpass
+import inspect
 import json
 import time
+from collections.abc import Awaitable
 from typing import Any
 
+import pyodide.ffi
 from IPython.core.error import StdinNotImplementedError
 from pyodide.ffi import JsException, can_run_sync, run_sync
 from pyodide.webloop import WebLoop
@@ -65,7 +68,23 @@ def host_call(kind: str, **arguments: Any) -> Any:
     except JsException as error:
         if wait.interrupted:
             raise KeyboardInterrupt from None
-        raise OSError(str(error)) from None
+        raise OSError(error.message) from None
+    finally:
+        waits.remove(wait)
+
+
+def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
+    """pyodide.ffi.run_sync that an interrupt ends; urllib3 (so requests) waits for its answers with it."""
+    waits_for_task = isinstance(awaitable, asyncio.Future) or inspect.iscoroutine(awaitable)
+    task = asyncio.ensure_future(awaitable) if waits_for_task else None
+    wait = Wait(task)
+    waits.append(wait)
+    try:
+        return run_sync(task or awaitable)
+    except (asyncio.CancelledError, JsException):
+        if wait.interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         waits.remove(wait)
 
@@ -112,3 +131,4 @@ def install() -> None:
     builtins.input = read_input
     getpass.getpass = read_password
     WebLoop.run_until_complete = run_until_complete
+    pyodide.ffi.run_sync = run_sync_interruptible

@@ -7,6 +7,7 @@
 import asyncio
 import gc
 import json
+import os
 import random
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, operations
+from kernelmcp_guest import absent, blocking, comms, memory, network, operations, packages, summaries, xhr
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -30,6 +31,7 @@ WARM_MODULES = (
 WARM_CELLS = (
     "1 + 1",
     "print('warm'); {'a': [1, 2]}",
+    "list(range(1000))",
     "1 / 0",
     "def f(:",
     "def outer():\n    def inner():\n        raise ValueError('warm')\n    inner()\nouter()",
@@ -44,6 +46,8 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
+    shell.magics_manager.register_function(packages.pip, "line", "pip")  # IPython's own starts a process
+    summaries.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 
@@ -52,14 +56,20 @@ def _request(op: str, **content: Any) -> Awaitable[None] | None:
     return operations.handle(json.dumps({"id": "warm", "op": op, "content": content}))
 
 
-async def build() -> None:
-    """Make the shell and warm it. Leaves no JavaScript object and no trace of the warming in the heap."""
+async def build(points: str) -> None:
+    """Make the shell and warm it, with the packages in these folders (a JSON list) imported.
+
+    Leaves no JavaScript object and no trace of the warming in the heap."""
     bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
     absent.install()
     blocking.install()
     comms.install()
-    for name in WARM_MODULES.split():
+    network.install()
+    xhr.install()
+    for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
         __import__(name)
+    packages.add_packages(points)
+    packages.import_all(points)
     shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     for cell in WARM_CELLS:
@@ -85,7 +95,9 @@ async def build() -> None:
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)
+    memory.release()
     gc.collect()
+    memory.hold()
 
 
 def attach(
@@ -108,3 +120,8 @@ def attach(
     # The stock handlers end the Node process.
     loop._keyboard_interrupt_handler = lambda: None
     loop._system_exit_handler = lambda code: None
+
+
+def set_environment(text: str) -> None:
+    """Add environment variables, a JSON object of them."""
+    os.environ.update(json.loads(text))

@@ -19,9 +19,12 @@ from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.utils.tokenutil import token_at_cursor
 
-from kernelmcp_guest import blocking, comms
+from kernelmcp_guest import blocking, comms, memory
 from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.shell import GuestShell, encode_bundle
+
+# The kernel process starts another guest, and says what happened.
+EXIT_OUT_OF_MEMORY = 71
 
 
 class _Running:
@@ -83,6 +86,7 @@ def execute(
     execution_count: int,
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
     """Run a cell. Returns the content of the execute_reply, or a coroutine of it when the cell awaits."""
+    memory.hold()
     shell = GuestShell.instance()
     shell.execution_count = execution_count
     shell.last_error = None
@@ -146,7 +150,13 @@ def _finish(
     if escaped is None and result is not None:
         escaped = result.error_before_exec or result.error_in_exec
     if escaped is not None and shell.last_error is None:
+        memory.release()
         shell.showtraceback((type(escaped), escaped, escaped.__traceback__))
+    if escaped is not None and shell.last_error is None:
+        # IPython could not format it: the error must not pass for success.
+        shell.show_name(escaped)
+    if escaped is not None:
+        memory.forget(escaped)
     shell.events.trigger("post_execute")
     if not silent and result is not None:
         shell.events.trigger("post_run_cell", result)
@@ -226,10 +236,16 @@ def handle(text: str) -> Awaitable[None] | None:
         running.active = False
     if python_inspect.isawaitable(content):
         return _reply_later(request["id"], content)
-    send("reply", **content)
+    _reply(content)
     return None
+
+
+def _reply(content: dict[str, Any]) -> None:
+    if not memory.usable():
+        bridge.exit(EXIT_OUT_OF_MEMORY)
+    send("reply", **content)
 
 
 async def _reply_later(request: str, content: Awaitable[dict[str, Any]]) -> None:
     request_id.set(request)  # the host runs this as a task of its own, with a context of its own
-    send("reply", **(await content))
+    _reply(await content)

@@ -14,6 +14,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 
+from kernelmcp_guest import memory, packages
 from kernelmcp_guest.bridge import send
 
 
@@ -83,6 +84,11 @@ class GuestShell(InteractiveShell):
         kind, value, traceback = self._get_exc_info(exc_tuple)
         if self.interrupted and issubclass(kind, asyncio.CancelledError):
             kind, value = KeyboardInterrupt, KeyboardInterrupt()
+        if issubclass(kind, MemoryError):
+            memory.release()
+        elif (too_large := memory.as_memory_error(value)) is not None:
+            kind, value = MemoryError, too_large
+            exc_tuple = (kind, value, traceback)
         if issubclass(kind, KeyboardInterrupt):
             _end_before_our_frames(traceback)
             exc_tuple = (kind, value or kind(), traceback)
@@ -96,6 +102,10 @@ class GuestShell(InteractiveShell):
         self.last_error = {"ename": etype.__name__, "evalue": text, "traceback": [str(line) for line in stb]}
         send("error", **self.last_error)
 
+    def show_name(self, error: BaseException) -> None:
+        """When not even the traceback can be made."""
+        self._showtraceback(type(error), error, [type(error).__name__])
+
     def ask_exit(self) -> None:
         self.payload_manager.write_payload({"source": "ask_exit", "keepkernel": True})
 
@@ -103,6 +113,8 @@ class GuestShell(InteractiveShell):
         self.payload_manager.write_payload({"source": "set_next_input", "text": text, "replace": replace})
 
     def system(self, cmd: str) -> None:
+        if packages.run_command(cmd):
+            return
         raise OSError("shell commands (!cmd, %system) are not available: the sandbox cannot start processes")
 
     system_raw = system_piped = system

@@ -1,0 +1,61 @@
+"""`kernelmcp build-wheel PATH`: a source package becomes a wheel for WebAssembly, in the local wheel folder that every
+session may install from.
+
+Above: cli. Below: pyodide-build (the extra `wheel-build`) and Emscripten as programs. It runs the package's build, as
+`pip install PATH` would: for packages that you trust.
+"""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+MIN_PYTHON = (3, 12)
+_EXTRA = "pip install 'kernelmcp[wheel-build]'"
+
+
+def main(source: Path, home: Path) -> int:
+    """Returns the exit code: 0 when a wheel was made; 1 when something is missing, which is said."""
+    missing = _missing(source)
+    if missing is not None:
+        sys.stderr.write(f"kernelmcp: {missing}\n")
+        return 1
+    folder = home / "wheels"
+    folder.mkdir(parents=True, exist_ok=True)
+    before = _wheels(folder)
+    done = subprocess.run([_pyodide() or "pyodide", "build", str(source), "--outdir", str(folder)], check=False)
+    if done.returncode != 0:
+        sys.stderr.write(f"kernelmcp: pyodide build ended with {done.returncode}; its output above says why\n")
+        return 1
+    for wheel in sorted(_wheels(folder) - before):
+        sys.stdout.write(f"{folder / wheel[0]}\n")
+    return 0
+
+
+def _missing(source: Path) -> str | None:
+    """What stands in the way, and what to do about it."""
+    if not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        return f"{source} is no source package: it has neither pyproject.toml nor setup.py"
+    if sys.version_info < MIN_PYTHON:
+        running = ".".join(map(str, sys.version_info[:2]))
+        return f"building wheels needs Python 3.12 or newer, and this is {running}; install kernelmcp there: {_EXTRA}"
+    if importlib.util.find_spec("pyodide_build") is None or _pyodide() is None:
+        return f"building wheels needs pyodide-build; run: {_EXTRA}"
+    if shutil.which("emcc") is None:
+        return (
+            "the compiler Emscripten (emcc) is not on the PATH. Install the version that `pyodide config get "
+            "emscripten_version` names: git clone https://github.com/emscripten-core/emsdk; ./emsdk install VERSION; "
+            "./emsdk activate VERSION; source ./emsdk_env.sh"
+        )
+    return None
+
+
+def _pyodide() -> str | None:
+    """The program that pyodide-build brings, beside this Python or on the PATH."""
+    beside = Path(sys.executable).with_name("pyodide")
+    return str(beside) if beside.is_file() else shutil.which("pyodide")
+
+
+def _wheels(folder: Path) -> set[tuple[str, int]]:
+    return {(file.name, file.stat().st_mtime_ns) for file in folder.glob("*.whl")}

@@ -1,0 +1,106 @@
+"""HTTP of the guest, made by the kernel process: `fetch`, and with it `http.client`, so `urllib.request` and what
+builds on that.
+
+What speaks JavaScript's `fetch` (pyodide.http.pyfetch, urllib3 and so requests) needs nothing here: host/fetch.mjs
+makes that a host call, too. Above: `xhr`, `lifecycle`. Below: `blocking`.
+"""
+
+# http.client is patched in places that its type stubs do not know.
+# pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
+
+import base64
+import http.client
+import io
+from typing import Any
+
+from kernelmcp_guest import blocking
+
+_send_output: Any = vars(http.client.HTTPConnection)["_send_output"]
+
+
+def fetch(
+    method: str,
+    url: str,
+    headers: list[tuple[str, str]],
+    body: bytes = b"",
+    *,
+    follow: bool = True,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """Make a request and wait for the answer: status, reason, headers, body (bytes), url, redirected.
+
+    Raises OSError when the kernel process refuses or the request fails, KeyboardInterrupt when interrupted.
+    """
+    encoded = base64.b64encode(body).decode("ascii") if body else None
+    answer = blocking.host_call(
+        "fetch", method=method, url=url, headers=headers, body=encoded, follow=follow, timeout=timeout
+    )
+    return {**answer, "body": base64.b64decode(answer["body"])}
+
+
+class _HostSocket:
+    """What http.client takes for a socket: it collects a request and gives the answer to read."""
+
+    def __init__(self, scheme: str, connection: http.client.HTTPConnection) -> None:
+        host = f"[{connection.host}]" if ":" in connection.host else connection.host
+        self._origin = f"{scheme}://{host}:{connection.port}"
+        self._timeout = connection.timeout
+        self._sent = bytearray()
+
+    def sendall(self, data: Any) -> None:
+        self._sent += data
+
+    def ask(self) -> None:
+        """The request is whole: make it."""
+        head, _, body = bytes(self._sent).partition(b"\r\n\r\n")
+        self._sent.clear()
+        line, *rest = head.decode("latin-1").split("\r\n")
+        method, target, _ = line.split(" ", 2)
+        headers = [(name, value.strip()) for name, _, value in (text.partition(":") for text in rest)]
+        url = target if target.startswith(("http://", "https://")) else self._origin + target
+        timeout = self._timeout if isinstance(self._timeout, int | float) else None
+        answer = fetch(method, url, headers, body, follow=False, timeout=timeout)
+        self._answer = io.BytesIO(_as_bytes(answer, method))
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        if self._sent:  # a body that came after the headers, in pieces
+            self.ask()
+        return self._answer
+
+    def setsockopt(self, *args: object) -> None:
+        """There is no socket to set an option of."""
+
+    def settimeout(self, timeout: float | None) -> None:
+        self._timeout = timeout
+
+    def close(self) -> None:
+        """There is nothing to close: an answer is whole when it arrives."""
+
+
+def _as_bytes(answer: dict[str, Any], method: str) -> bytes:
+    lines = [f"HTTP/1.1 {answer['status']} {answer['reason']}"]
+    lines += [f"{name}: {value}" for name, value in answer["headers"]]
+    if method != "HEAD":
+        lines.append(f"content-length: {len(answer['body'])}")
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1") + answer["body"]
+
+
+def _connect(connection: http.client.HTTPConnection) -> None:
+    connection.sock = _HostSocket("http", connection)
+
+
+def _connect_tls(connection: http.client.HTTPSConnection) -> None:
+    connection.sock = _HostSocket("https", connection)
+
+
+def _send_whole(connection: http.client.HTTPConnection, message_body: Any = None, encode_chunked: bool = False) -> None:
+    _send_output(connection, message_body, encode_chunked=False)  # the kernel process frames the body
+    if message_body is not None or connection._method in ("GET", "HEAD", "DELETE", "OPTIONS"):
+        connection.sock.ask()
+
+
+def install() -> None:
+    """Patch http.client (for the boot image)."""
+    http.client.HTTPConnection.connect = _connect
+    http.client.HTTPSConnection.connect = _connect_tls
+    http.client.HTTPConnection._send_output = _send_whole

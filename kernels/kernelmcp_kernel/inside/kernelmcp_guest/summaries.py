@@ -1,0 +1,62 @@
+"""How a large list, tuple, dict or set is shown as a result: how many items it has, the first and the last of them.
+
+IPython alone shows the first thousand, one per line. Tables (pandas, polars) and arrays (numpy) do this by themselves.
+`print(x)` shows all of it.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from IPython.lib.pretty import RepresentationPrinter
+
+# More items than this are summarised.
+MANY = 500
+# Shown of each end.
+SHOWN = 10
+
+Printer = Callable[[Any, RepresentationPrinter, bool], None]
+
+
+def install(shell: Any) -> None:
+    """Teach the formatter of plain text."""
+    formatter = shell.display_formatter.formatters["text/plain"]
+    for kind, brackets in ((list, "[]"), (tuple, "()"), (dict, "{}"), (set, "{}"), (frozenset, "{}")):
+        usual: Any = formatter.lookup_by_type(kind)
+        formatter.for_type(kind, _printer(usual, kind, brackets))
+
+
+def _printer(usual: Printer, kind: type, brackets: str) -> Printer:
+    def show(value: Any, printer: RepresentationPrinter, cycle: bool) -> None:
+        if cycle or len(value) <= MANY:
+            usual(value, printer, cycle)
+        else:
+            _summarise(value, printer, kind, brackets)
+
+    return show
+
+
+def _summarise(value: Any, printer: RepresentationPrinter, kind: type, brackets: str) -> None:
+    is_dict = kind is dict
+    items: Any = value.items() if is_dict else value
+    # A set has no order, so no last ones.
+    last: list[Any] = [] if kind in (set, frozenset) else list(islice(reversed(items), SHOWN))[::-1]
+    printer.begin_group(1, brackets[0])
+    for item in islice(items, SHOWN):
+        _show(item, printer, is_dict)
+        printer.text(",")
+        printer.breakable()
+    printer.text(f"... {len(value) - SHOWN - len(last):,} of {len(value):,} items left out ...")
+    for item in last:
+        printer.text(",")
+        printer.breakable()
+        _show(item, printer, is_dict)
+    printer.end_group(1, brackets[1])
+
+
+def _show(item: Any, printer: RepresentationPrinter, is_dict: bool) -> None:
+    if is_dict:
+        printer.pretty(item[0])
+        printer.text(": ")
+        item = item[1]
+    printer.pretty(item)

@@ -1,0 +1,41 @@
+"""The guest's network: HTTP requests that this trusted process makes for it, to the hosts that are allowed.
+
+Above: `kernel` (the host call `fetch`). Below, in this order: `calls` (one host call), `request` (what a guest may ask
+for), `addresses` (where to), `credentials` (the secrets that it uses and never sees), `transport` (the only user of an
+HTTP library). This module imports none of them: a kernel whose guest asks for nothing pays nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from kernelmcp_kernel.hostcalls import HostCallError
+from kernelmcp_kernel.relay import Cell
+from kernelmcp_kernel.settings import NetworkSettings
+
+if TYPE_CHECKING:
+    from kernelmcp_kernel.network.calls import Calls
+
+NO_NETWORK = (
+    "the sandbox has no network: the owner of this server can allow hosts with [network] allow_hosts in mcp.toml"
+)
+
+
+class Network:
+    """The host call `fetch`."""
+
+    def __init__(self, settings: NetworkSettings) -> None:
+        self._settings = settings
+        self._calls: Calls | None = None
+
+    async def fetch(self, arguments: dict[str, Any], cell: Cell) -> dict[str, Any]:
+        """Make one request for the guest. Raises HostCallError with what to do about it."""
+        if not self._settings.allow_hosts:
+            raise HostCallError(NO_NETWORK)
+        calls = self._calls
+        if calls is None:
+            module = await asyncio.to_thread(import_module, "kernelmcp_kernel.network.calls")  # takes 150 ms
+            calls = self._calls = self._calls or cast("Calls", module.Calls(self._settings))
+        return await calls.fetch(arguments)

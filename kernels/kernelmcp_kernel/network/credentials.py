@@ -1,0 +1,90 @@
+"""Headers from configuration, which the guest's requests to named hosts get: it uses a secret that it never sees.
+
+Above: `calls`. Below: nothing. A secret may come from an environment variable of the server (`${NAME}`). No error of
+this package holds a value.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote
+
+from kernelmcp_kernel.network.addresses import Address, parse_host
+from kernelmcp_kernel.network.request import Headers, Url
+
+REDACTED = b"[redacted]"
+
+# A shorter value is no secret (a version, a language), and blotting it out would damage answers.
+_MIN_SECRET_CHARS = 8
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VALUE = re.compile(r"[\t -~\x80-\xff]*")
+
+
+class Credentials:
+    """[network.headers]. Raises ValueError, without any value in it, for what cannot be a header."""
+
+    def __init__(self, configured: Mapping[str, Mapping[str, str]], environ: Mapping[str, str]) -> None:
+        self._headers: dict[tuple[str | Address, int | None], Headers] = {}
+        secrets: set[bytes] = set()
+        for key, headers in configured.items():
+            pairs = [(name, _expand(name, value, environ)) for name, value in headers.items()]
+            self._headers[_parse_key(key)] = pairs
+            secrets.update(form for _, value in pairs for form in _forms(value))
+        longest_first = sorted(secrets, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if secrets else None
+
+    def headers(self, url: Url) -> Headers:
+        """What a request to this URL gets.
+
+        A host named without a port gets them over https only, so that a guest cannot have them sent in the clear.
+        """
+        headers = list(self._headers.get((url.host, url.port), []))
+        if url.scheme == "https":
+            headers += self._headers.get((url.host, None), [])
+        return headers
+
+    def redact(self, data: bytes) -> bytes:
+        """Blot out every secret that a server sent back, as it is or in a usual encoding."""
+        return self._pattern.sub(REDACTED, data) if self._pattern else data
+
+    def redact_text(self, text: str) -> str:
+        """The same for text."""
+        return self.redact(text.encode("utf-8", "replace")).decode("utf-8", "replace")
+
+
+def _parse_key(key: str) -> tuple[str | Address, int | None]:
+    host, port = key, None
+    if found := re.fullmatch(r"(.+):([0-9]{1,5})", key):
+        host, port = found[1], int(found[2])
+    return parse_host(host), port
+
+
+def _expand(name: str, value: str, environ: Mapping[str, str]) -> str:
+    def variable(found: re.Match[str]) -> str:
+        if found[1] not in environ:
+            raise ValueError(f"the environment variable {found[1]}, which [network.headers] names, is not set")
+        return environ[found[1]].strip()  # a file's last line break is often in it
+
+    expanded = _VARIABLE.sub(variable, value).strip()
+    if not _VALUE.fullmatch(expanded):
+        raise ValueError(f"the value of {name} in [network.headers] has characters that no header may have")
+    return expanded
+
+
+def _forms(value: str) -> Iterator[bytes]:
+    """A secret, and the part behind a scheme like `Bearer`, as servers may echo them."""
+    parts = {value, value.partition(" ")[2]}
+    if value.lower().startswith("basic "):
+        pair = base64.b64decode(value[6:] + "==").decode("latin-1")
+        parts |= {pair, pair.partition(":")[2]}
+    for part in parts:
+        if len(part) >= _MIN_SECRET_CHARS:
+            raw = part.encode("latin-1")
+            encoded = base64.b64encode(raw)
+            yield from (raw, part.encode(), encoded, encoded.rstrip(b"="), quote(part, safe="").encode())
+            yield from (json.dumps(part)[1:-1].encode(), html.escape(part).encode())

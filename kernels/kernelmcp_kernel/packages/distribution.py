@@ -1,0 +1,106 @@
+"""Where wheels come from: PyPI (as pip is configured on this machine), Pyodide's own distribution, local folders.
+
+Pyodide's distribution is the list `pyodide-lock.json` that comes with the runtime: names of files and their sha256. pip
+gets it as a page of links, so that it resolves all sources together. The files lie on a CDN, a mirror or in a folder.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from kernelmcp_kernel.runtime import RUNTIME
+from kernelmcp_kernel.settings import PackageSettings, data_home
+
+# Where Pyodide publishes the packages of a release.
+_CDN = "https://cdn.jsdelivr.net/pyodide/v{version}/full/"
+
+
+@cache
+def lock() -> dict[str, Any]:
+    """Pyodide's lock file, parsed (2 ms)."""
+    return json.loads((RUNTIME / "pyodide" / "pyodide-lock.json").read_text("utf-8"))
+
+
+def guest_tags() -> list[str]:
+    """The options that make pip choose wheels for the guest instead of this machine."""
+    info = lock()["info"]
+    version = ".".join(info["python"].split(".")[:2])
+    return [
+        "--only-binary=:all:",  # never a source package: building one runs its code
+        f"--platform=pyemscripten_{info['abi_version']}_{info['arch']}",
+        f"--python-version={version}",
+        "--implementation=cp",
+        f"--abi=cp{version.replace('.', '')}",
+        "--abi=abi3",
+    ]
+
+
+def guest_markers() -> dict[str, str]:
+    """The guest's environment markers (PEP 508); pip would take this machine's."""
+    info = lock()["info"]
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": info["python"],
+        "os_name": "posix",
+        "platform_machine": info["arch"],
+        "platform_python_implementation": "CPython",
+        "platform_release": ".".join(info["platform"].split("_")[1:]),
+        "platform_system": "Emscripten",
+        "platform_version": "#1",
+        "python_full_version": info["python"],
+        "python_version": ".".join(info["python"].split(".")[:2]),
+        "sys_platform": "emscripten",
+    }
+
+
+def distribution_url(settings: PackageSettings) -> str:
+    """The address beneath which the files of Pyodide's distribution lie, with a slash at its end."""
+    named = settings.pyodide_url
+    if named is None:
+        version = json.loads((RUNTIME / "pyodide" / "package.json").read_text("utf-8"))["version"]
+        return _CDN.format(version=version)
+    url = named if "://" in named else Path(named).absolute().as_uri()
+    return url.rstrip("/") + "/"
+
+
+def distribution_page(settings: PackageSettings) -> str:
+    """The wheels of Pyodide's distribution as a page of links with their sha256, as pip reads it."""
+    base = distribution_url(settings)
+    wheels = [package for package in _packages(settings) if package["file_name"].endswith(".whl")]
+    return link_page((package["sha256"], base + quote(package["file_name"])) for package in wheels)
+
+
+def link_page(links: Any) -> str:
+    """A page from pairs of sha256 and address."""
+    lines = [f'<a href="{escape(url)}#sha256={digest}">{escape(url.rpartition("/")[2])}</a>' for digest, url in links]
+    return "<!DOCTYPE html><html><body>\n" + "<br>\n".join(lines) + "\n</body></html>\n"
+
+
+def _packages(settings: PackageSettings) -> list[dict[str, str]]:
+    """The packages of the lock file: a local folder may have its own, for a distribution that somebody built."""
+    own = Path(settings.pyodide_url or "") / "pyodide-lock.json"
+    if settings.pyodide_url and "://" not in settings.pyodide_url and own.is_file():
+        return list(json.loads(own.read_text("utf-8"))["packages"].values())
+    return list(lock()["packages"].values())
+
+
+def distribution_hashes(settings: PackageSettings) -> frozenset[str]:
+    """The sha256 of every file of Pyodide's distribution."""
+    return frozenset(package["sha256"] for package in _packages(settings))
+
+
+def wheel_folders(settings: PackageSettings) -> list[Path]:
+    """The local wheel folders that exist: the one that `kernelmcp build-wheel` fills, then the configured ones."""
+    folders = [data_home() / "wheels", *map(Path, settings.wheel_folders)]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def local_wheels(settings: PackageSettings) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of what lies in the local wheel folders."""
+    files = [file for folder in wheel_folders(settings) for file in folder.glob("*.whl")]
+    return sorted((file.name, status.st_size, status.st_mtime_ns) for file in files for status in [file.stat()])

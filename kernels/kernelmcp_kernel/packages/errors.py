@@ -1,0 +1,68 @@
+"""Why a package could not be installed. The class's name is what the guest's exception is called.
+
+    PackageError
+    +-- InvalidRequirement    it is not the name of a package (docs/packages.md says what is allowed)
+    +-- PackagesDisabled      packages.enabled is false
+    +-- PackageDenied         packages.allowed or packages.denied says no
+    +-- PackageNotFound       no source has it, or not in this version
+    +-- PackageNotSupported   there are releases, but none as a wheel for WebAssembly
+    +-- PackageConflict       its requirements contradict each other, or what is installed
+    +-- PackageUnreachable    the source does not answer, and the cache does not have it
+    +-- PackageHashMismatch   what came is not what was announced
+    +-- PackageInvalid        the wheel is damaged or malicious
+    +-- PackageTooLarge       it is larger than packages.max_package_mb
+    +-- PackageTimeout        it took longer than packages.install_timeout_seconds
+    +-- PackageCacheError     the cache cannot be written
+
+Every text names the package and says what to do: it is read by a model or a person who knows nothing of this file.
+"""
+
+from __future__ import annotations
+
+
+class PackageError(Exception):
+    """Base of the above; itself it is raised for what pip said and we do not know."""
+
+
+class InvalidRequirement(PackageError): ...
+
+
+class PackagesDisabled(PackageError): ...
+
+
+class PackageDenied(PackageError): ...
+
+
+class PackageNotFound(PackageError): ...
+
+
+class PackageNotSupported(PackageError): ...
+
+
+class PackageConflict(PackageError): ...
+
+
+class PackageUnreachable(PackageError): ...
+
+
+class PackageHashMismatch(PackageError): ...
+
+
+class PackageInvalid(PackageError): ...
+
+
+class PackageTooLarge(PackageError): ...
+
+
+class PackageTimeout(PackageError): ...
+
+
+class PackageCacheError(PackageError): ...
+
+
+def unwritable(what: str) -> PackageCacheError:
+    """The cache `what`: is full, or cannot be written."""
+    return PackageCacheError(
+        f"the package cache {what}, so nothing new can be installed; what is in it still can. Whoever runs the server "
+        "must free space or make KERNELMCP_HOME/packages writable"
+    )

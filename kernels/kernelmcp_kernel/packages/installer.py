@@ -1,0 +1,234 @@
+"""Installs packages for one guest: parse, resolve, fetch, verify, unpack, and remember what is there.
+
+Above: `kernel`, which mounts what comes out. Below: everything else of `packages`. It must not know messages or guests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from kernelmcp_kernel.image import Preinstalled
+from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
+from kernelmcp_kernel.packages.requirements import check_allowed, check_not_denied, parse_all
+from kernelmcp_kernel.packages.resolver import Present, Request, Say, download
+from kernelmcp_kernel.packages.store import Store, Wheel, metadata_file
+from kernelmcp_kernel.runtime import RUNTIME, packages_root
+from kernelmcp_kernel.settings import PackageSettings
+
+# Where packages appear in the guest, each in a folder of its own.
+_MOUNT_POINT = "/lib/packages"
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that is unpacked: where it lies on the host and where a guest sees it."""
+
+    wheel: Wheel
+    folder: Path
+
+    @property
+    def point(self) -> str:
+        return f"{_MOUNT_POINT}/{self.wheel.name}-{self.wheel.version}"
+
+    def mount(self) -> dict[str, str]:
+        """What the guest's host needs to show it."""
+        return {"folder": str(self.folder), "point": self.point}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an install did: the packages that are new, and what had been asked for and was there."""
+
+    installed: list[Package]
+    already_present: list[Present]
+
+    def as_json(self) -> dict[str, Any]:
+        """The value of application/vnd.kernelmcp.packages+json."""
+        new = [{"name": p.wheel.name, "version": p.wheel.version, "source": p.wheel.source} for p in self.installed]
+        return {
+            "installed": new,
+            "already_present": [{"name": package.name, "version": package.version} for package in self.already_present],
+        }
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        if self.already_present:
+            names = ", ".join(f"{package.name}-{package.version}" for package in self.already_present)
+            lines.append(f"Already installed: {names}")
+        if self.installed:
+            lines.append(
+                "Successfully installed " + " ".join(f"{p.wheel.name}-{p.wheel.version}" for p in self.installed)
+            )
+        return "\n".join(lines)
+
+
+class Installer:
+    """The packages of one session's guest. What it has survives the guest."""
+
+    def __init__(self, settings: PackageSettings, store: Store | None = None) -> None:
+        self._settings = settings
+        self._store = store or Store(packages_root())
+        self._packages: dict[str, Package] = {}
+        self._present: dict[str, Present] = {}
+        self._preinstalled: dict[str, Present] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def packages(self) -> list[Package]:
+        """What was installed so far."""
+        return list(self._packages.values())
+
+    def take_as_present(self, packages: Iterable[Preinstalled]) -> None:
+        """Packages that the guest has from its start."""
+        self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
+
+    async def install(self, asked: Any, say: Say) -> Outcome:
+        """Have these requirements (a list of text, hostile) and what they need. Raises PackageError."""
+        requirements = parse_all(asked)
+        check_allowed(self._settings, requirements)
+        async with self._one_at_a_time:
+            if not self._present:
+                self._present = await asyncio.to_thread(_guests_own) | self._preinstalled
+            wanted, there = self._sort_out(requirements)
+            if not wanted:
+                return Outcome([], there)
+            packages = await self._fetch(wanted, say)
+            for package in packages:
+                name = canonicalize_name(package.wheel.name)
+                self._packages[name] = package
+                self._present[name] = await asyncio.to_thread(_read_present, package)
+            self._remember_whole()
+            return Outcome(packages, there)
+
+    def _sort_out(self, requirements: list[Requirement]) -> tuple[list[Requirement], list[Present]]:
+        """What is to be installed, and what is there already."""
+        wanted: list[Requirement] = []
+        there: list[Present] = []
+        for requirement in requirements:
+            if requirement.marker and not requirement.marker.evaluate(dict(distribution.guest_markers())):
+                continue
+            present = self._present.get(canonicalize_name(requirement.name))
+            if present is None or requirement.extras:
+                wanted.append(requirement)
+            elif requirement.specifier.contains(present.version, prereleases=True):
+                there.append(present)
+            else:
+                raise PackageConflict(
+                    f"{requirement}: this session has {present.name} {present.version}, and an installed package stays "
+                    "as it is. For another version use a new session, or reset_workspace with scope all"
+                )
+        return wanted, there
+
+    async def _fetch(self, wanted: list[Requirement], say: Say) -> list[Package]:
+        """Resolved and unpacked, from the cache if it can be."""
+        store = self._store
+        wheels = await asyncio.to_thread(self._recall, wanted)
+        if wheels is not None and (packages := await self._from_cache(wheels)):
+            return packages
+        cached = await asyncio.to_thread(store.wheel_files)
+        with store.staging() as staging:
+            request = Request(self._settings, wanted, self._present, cached)
+            files = await download(request, staging, say)
+            wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in files]
+        wheels = await asyncio.to_thread(self._with_sources, wheels)
+        packages = await self._from_cache(wheels)
+        if packages is None:
+            raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
+        await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
+        return packages
+
+    def _recall(self, wanted: list[Requirement]) -> list[Wheel] | None:
+        """What was resolved before: for just this, or for each requirement in a fresh session if that fits together."""
+        found = self._remembered(wanted, self._present)
+        if found is not None:
+            return found
+        own = {name: present for name, present in self._present.items() if name not in self._packages}
+        chosen: dict[str, Wheel] = {}
+        for requirement in wanted:
+            part = self._remembered([requirement], own)
+            if part is None or any(chosen.setdefault(wheel.name, wheel) != wheel for wheel in part):
+                return None
+        there = {name: package.wheel for name, package in self._packages.items()}
+        if any(there.get(name, wheel) != wheel for name, wheel in chosen.items()):
+            return None
+        return [wheel for name, wheel in chosen.items() if name not in there]
+
+    def _remembered(self, wanted: list[Requirement], present: Mapping[str, Present]) -> list[Wheel] | None:
+        # What names every version exactly stays as it is: files of a release do not change.
+        exact = all(_is_exact(requirement) for requirement in wanted)
+        ttl = None if exact else self._settings.resolution_ttl_seconds
+        return self._store.resolution(self._key(wanted, present.values()), ttl)
+
+    async def _from_cache(self, wheels: list[Wheel]) -> list[Package] | None:
+        """Unpacked; None when the cache has not all of it. Raises PackageDenied, PackageInvalid, PackageTooLarge."""
+        check_not_denied(self._settings, [wheel.name for wheel in wheels])
+        max_bytes = self._settings.max_package_mb * 2**20
+        packages: list[Package] = []
+        for wheel in wheels:
+            folder = await asyncio.to_thread(self._store.unpack, wheel, max_bytes)
+            if folder is None:
+                return None
+            packages.append(Package(wheel, folder))
+        return packages
+
+    def _with_sources(self, wheels: list[Wheel]) -> list[Wheel]:
+        local = {name for name, _, _ in distribution.local_wheels(self._settings)}
+        pyodide = distribution.distribution_hashes(self._settings)
+
+        def source(wheel: Wheel) -> str:
+            return "pyodide" if wheel.sha256 in pyodide else "local" if wheel.file in local else "pypi"
+
+        return [Wheel(w.name, w.version, w.sha256, w.file, source(w)) for w in wheels]
+
+    def _remember_whole(self) -> None:
+        """A session that is started again asks for exactly what it had: have the answer ready."""
+        wheels = [package.wheel for package in self._packages.values()]
+        exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
+        own = {name: present for name, present in self._present.items() if name not in self._packages}
+        self._store.remember(self._key(exact, own.values()), wheels)
+
+    def _key(self, wanted: list[Requirement], there: Iterable[Present]) -> str:
+        """What a resolution depends on. The index itself is not in it: that is what the time to live is for."""
+        settings = self._settings
+        facts = [
+            sorted(str(requirement) for requirement in wanted),
+            sorted((package.name, package.version) for package in there),
+            [settings.index_url, settings.pyodide_url, distribution.guest_tags()],
+            distribution.local_wheels(settings),
+            sorted(distribution.distribution_hashes(settings))[:1],
+        ]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _is_exact(requirement: Requirement) -> bool:
+    return any(part.operator == "==" and "*" not in part.version for part in requirement.specifier)
+
+
+def _guests_own() -> dict[str, Present]:
+    """What the guest brings: IPython and what it needs."""
+    found = [_present(each) for each in distributions(path=[str(RUNTIME / "site")])]
+    return {canonicalize_name(package.name): package for package in found}
+
+
+def _read_present(package: Package) -> Present:
+    """Name and version are the file name's: what its metadata says has not been checked."""
+    file = metadata_file(package.folder)
+    extras = _present(Distribution.at(file.parent)).extras if file else ()
+    return Present(package.wheel.name, package.wheel.version, extras)
+
+
+def _present(found: Any) -> Present:
+    requires: list[str] = found.requires or []
+    extras = [" ".join(text.split()) for text in requires if "extra" in text.partition(";")[2]]
+    return Present(found.metadata["Name"], found.version, tuple(extras))

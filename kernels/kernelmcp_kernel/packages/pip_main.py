@@ -1,0 +1,54 @@
+"""Runs pip for another Python than this one: `python pip_main.py MARKERS_JSON pip-arguments...`
+
+pip has options for the tags of a foreign platform but none for its environment markers: it would judge `sys_platform ==
+"emscripten"` by this machine. And it follows addresses in the metadata of packages (`Requires-Dist: x @ file:///...`),
+where it builds what it finds, which runs code: here they are refused. A program of its own, because pip's modules are
+not to be used within another process.
+"""
+
+import json
+import os
+import resource
+import sys
+import threading
+
+# It takes 60 MB; the largest index pages make 200 of them.
+MAX_MEMORY_BYTES = 2 << 30
+
+
+def _end_with_parent() -> None:
+    """Standard input is a pipe that the kernel process holds open: when that is killed, nobody wants the wheels."""
+    os.read(0, 1)
+    os._exit(1)
+
+
+def _limit_memory() -> None:
+    """pip reads metadata into memory, which in a hostile wheel may be of any size."""
+    if sys.platform == "linux":  # elsewhere the limit does not hold, or counts what is only reserved
+        resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+
+
+def main() -> int:
+    """Run pip, for as long as the parent lives."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    markers = json.loads(sys.argv[1])
+    from pip._vendor.packaging import markers as vendored
+    from pip._vendor.packaging import requirements
+
+    vendored.default_environment = lambda: dict(markers)  # type: ignore[assignment]
+    parse = requirements.Requirement.__init__
+
+    def parse_name(self: requirements.Requirement, requirement_string: str) -> None:
+        parse(self, requirement_string)
+        if self.url:
+            raise requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
+
+    requirements.Requirement.__init__ = parse_name
+    _limit_memory()
+    from pip._internal.cli.main import main as pip
+
+    return pip(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

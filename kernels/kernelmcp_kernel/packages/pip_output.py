@@ -1,0 +1,125 @@
+"""What pip's output means: lines worth showing while it works, and a typed error when it failed.
+
+pip has no interface for programs; these are the sentences of its user interface, which have been the same for years.
+What is not understood becomes a plain PackageError with pip's own words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kernelmcp_kernel.packages.errors import (
+    PackageConflict,
+    PackageError,
+    PackageHashMismatch,
+    PackageInvalid,
+    PackageNotFound,
+    PackageNotSupported,
+    PackageUnreachable,
+    unwritable,
+)
+
+_NO_MATCH = re.compile(r"No matching distribution found for (?P<what>.+?)\s*$", re.MULTILINE)
+_VERSIONS = re.compile(r"\(from versions: (?P<versions>.*?)\)", re.DOTALL)
+_UNREACHABLE = re.compile(
+    r"Failed to establish a new connection|Failed to resolve|NameResolutionError|Connection refused|Max retries"
+    r"|ConnectTimeout|Read timed out|connection broken by|connection timed out|Network is unreachable"
+)
+_SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
+_UNWRITABLE = re.compile(r"\[Errno (?P<number>13|27|28|30|122)\] (?P<what>[A-Za-z ]+)")
+# Names a file of ours.
+_FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
+_FULL = ("27", "28", "122")
+_ADDRESS = re.compile(r"(\S+) is asked for by an address")
+_CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
+
+# Shown of pip's own words.
+_MAX_CHARS = 1500
+_MAX_VERSIONS = 12
+
+
+def progress(line: str) -> str | None:
+    """What a person wants to see of a line, without paths of this machine; None: nothing."""
+    line = line.strip()
+    if match := re.match(r"(Collecting .+?)(?: \(from .*)?$", line):
+        return match[1]
+    if match := re.match(
+        r"(?:Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.whl)(?: \((\d[^)]*)\))?(?:\s|$)", line
+    ):
+        return f"  {match[1]}" + (f" ({match[2]})" if match[2] else "")
+    return None
+
+
+def is_unreachable(output: str) -> bool:
+    """Did some source not answer?"""
+    return _UNREACHABLE.search(output) is not None
+
+
+def explain(output: str, log: Iterable[str]) -> PackageError:
+    """The error for pip's output; `log` are the lines of its log file, which say what it left out."""
+    output = _FROM_FILE.sub("", output)
+    if "DO NOT MATCH THE HASHES" in output:
+        found = re.search(r"^\s+(\S.*?) from (\S+):?$", output, re.MULTILINE)
+        return PackageHashMismatch(
+            f"{found[1] if found else 'a package'}: what came is not the file that was announced (its sha256 differs), "
+            "so it was thrown away. Try again later; if it stays so, the source is damaged or tampered with"
+        )
+    if match := _UNWRITABLE.search(output):
+        return unwritable("is full" if match["number"] in _FULL else f"cannot be written ({match['what']})")
+    if match := _ADDRESS.search(output):
+        return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
+    if _CONFLICT.search(output):
+        return PackageConflict(
+            f"{_conflict(output)}\nAsk for other versions. Packages that are installed in a session stay as they are: "
+            "for another version use a new session, or reset_workspace with scope all"
+        )
+    if match := _NO_MATCH.search(output):
+        return _no_match(match["what"], output, log)
+    if is_unreachable(output):
+        return PackageUnreachable(f"a package source does not answer: {_last_error(output)}")
+    if "is invalid" in output or ("Wheel" in output and "invalid" in output.lower()):
+        return PackageInvalid(f"{_last_error(output)}; install another version")
+    return PackageError(f"pip failed: {_last_error(output)}")
+
+
+def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
+    name = re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0]
+    if is_unreachable(output):
+        return PackageUnreachable(
+            f"{what}: the package index does not answer, and the cache does not have it. Try again when there is a "
+            "network, or put its wheel into a wheel folder of the server"
+        )
+    versions = _VERSIONS.search(output)
+    known = [version.strip() for version in versions["versions"].split(",")] if versions else ["none"]
+    if known != ["none"]:
+        newest = ", ".join(known[-_MAX_VERSIONS:])
+        return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {newest}")
+    wanted = re.compile(rf"Skipping link: .*\b{re.escape(name)}\b", re.IGNORECASE)
+    if any(_SKIPPED.search(line) and wanted.search(line.replace("_", "-")) for line in log):
+        return PackageNotSupported(
+            f"{name}: it exists, but not as a wheel that runs in WebAssembly (pure Python, or built for "
+            "pyemscripten). Use a package in pure Python instead; whoever runs the server can build a wheel "
+            "from its source with `kernelmcp build-wheel`"
+        )
+    return PackageNotFound(
+        f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ from what is "
+        "imported (`pip install scikit-learn`, `import sklearn`)"
+    )
+
+
+def _conflict(output: str) -> str:
+    lines = [line.removeprefix("ERROR: ").rstrip() for line in output.splitlines()]
+    for number, line in enumerate(lines):
+        if line.startswith("Cannot install"):
+            kept = [
+                text for text in lines[number:] if not text.startswith(("To fix this", "1.", "2.", "ResolutionImp"))
+            ]
+            return "\n".join(text for text in kept if text and "help visit" not in text)[:_MAX_CHARS]
+    return _last_error(output)
+
+
+def _last_error(output: str) -> str:
+    lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
+    text = lines[-1] if lines else (output.strip().splitlines() or ["it said nothing"])[-1]
+    return text[:_MAX_CHARS]

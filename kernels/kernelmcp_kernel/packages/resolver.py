@@ -1,0 +1,211 @@
+"""Asks pip which wheels a request needs, and for the wheels themselves.
+
+pip knows the index, proxies, certificates and credentials that the user of this machine has configured; it resolves and
+verifies hashes. `pip download` does all of it and runs no code of a package. It is a process of its own
+(`pip_main`), under a time limit, in an empty folder, which is where the wheels arrive.
+
+What the guest has already joins as wheels with nothing in them that go before all others of their version: pip takes
+them as they are, and so neither fetches nor replaces them. Above: `installer`. Below: `distribution`, `pip_output`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from kernelmcp_kernel.packages import distribution, pip_output
+from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable
+from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
+from kernelmcp_kernel.settings import PackageSettings
+
+Say = Callable[[str], None]
+"""Told about progress, a line at a time."""
+
+_MAIN = Path(__file__).with_name("pip_main.py")
+_MAX_LINE_BYTES = 4 << 20
+_MAX_OUTPUT_CHARS = 4 << 20
+# pip's default of five, with its growing pauses, takes half a minute where there is no network.
+_RETRIES = 1
+# Goes before every real wheel of its version, whose build tags are dates at most.
+_STUB_BUILD = "99999999"
+
+
+@dataclass(frozen=True)
+class Present:
+    """A package that the guest has. `extras` are those of its requirements that hold only for an extra."""
+
+    name: str
+    version: str
+    extras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to resolve, for a guest that has `present`. The `cached` wheels (by sha256) are for want of a network."""
+
+    settings: PackageSettings
+    requirements: list[Requirement]
+    present: Mapping[str, Present]
+    cached: list[tuple[str, Path]]
+
+
+async def download(request: Request, folder: Path, say: Say) -> list[Path]:
+    """The wheels of a request, in folders beneath `folder`. Raises PackageError.
+
+    A source that does not answer is left out in a further try: first Pyodide's distribution (PyPI has most of it), then
+    all that is not cached.
+    """
+    seconds = request.settings.install_timeout_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            return await _download(request, folder, say)
+    except TimeoutError:
+        names = ", ".join(map(str, request.requirements))
+        raise PackageTimeout(
+            f"{names}: not there after {seconds:g} s (packages.install_timeout_seconds); try again, part by part"
+        ) from None
+
+
+async def _download(request: Request, folder: Path, say: Say) -> list[Path]:
+    page = distribution.distribution_page(request.settings)
+    try:
+        return await _run_pip(request, folder / "all", say, page)
+    except PackageUnreachable as error:
+        unreachable: PackageError = error
+    say("A package source does not answer; trying the others.")
+    try:
+        return await _run_pip(request, folder / "index", say, None)
+    except PackageUnreachable:
+        pass
+    except PackageError:
+        unreachable = _distribution_needed(request)
+    cached = await asyncio.to_thread(_cached_page, request)
+    with contextlib.suppress(PackageError):
+        return await _run_pip(request, folder / "cached", say, cached, "--no-index")
+    raise unreachable
+
+
+def _cached_page(request: Request) -> str:
+    """The cached wheels as a page of links, without those that are damaged."""
+    whole = [(sha256, file.as_uri()) for sha256, file in request.cached if sha256_of(file) == sha256]
+    return distribution.link_page(whole)
+
+
+def _distribution_needed(request: Request) -> PackageUnreachable:
+    """The index answers and does not have it, so it must be what Pyodide's distribution has."""
+    names = ", ".join(str(requirement) for requirement in request.requirements)
+    host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0] or "its folder"
+    return PackageUnreachable(
+        f"{names}: this (or what it needs) comes from Pyodide's distribution, and {host} does not answer. Try again "
+        "when it does, or use a package in pure Python; whoever runs the server can name a mirror or a folder "
+        "(packages.pyodide_url)"
+    )
+
+
+async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *options: str) -> list[Path]:
+    """One run of pip, with a page of links as a further source."""
+    await asyncio.to_thread(_lay_out, request, folder, page)
+    arguments = _arguments(request, folder, has_page=page is not None)
+    program = [sys.executable, "-P", str(_MAIN), json.dumps(distribution.guest_markers()), *arguments, *options]
+    process = await asyncio.create_subprocess_exec(
+        *program,
+        cwd=folder / "empty",
+        env=_environment(request.settings, folder),
+        stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process is gone
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        limit=_MAX_LINE_BYTES,
+    )
+    try:
+        output = await _read(process, say)
+        status = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status != 0:
+        raise pip_output.explain(output, _log_lines(folder / "log"))
+    wheels = (folder / "wheels").glob("*.whl")
+    return [file for file in wheels if canonicalize_name(wheel_identity(file.name)[0]) not in request.present]
+
+
+async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
+    lines: list[str] = []
+    chars = 0
+    async for raw in cast("asyncio.StreamReader", process.stdout):
+        line = raw.decode("utf-8", "replace")
+        chars += len(line)
+        if chars < _MAX_OUTPUT_CHARS:
+            lines.append(line)
+        shown = pip_output.progress(line)
+        if shown and _STUB_BUILD not in shown:
+            say(shown)
+    return "".join(lines)
+
+
+def _lay_out(request: Request, folder: Path, page: str | None) -> None:
+    for name in ("empty", "wheels", "present"):
+        (folder / name).mkdir(parents=True)
+    constraints: list[str] = []
+    for package in request.present.values():
+        _write_stub(package, folder / "present")
+        constraints.append(f"{package.name}=={package.version}\n")
+    (folder / "constraints.txt").write_text("".join(constraints), "utf-8")
+    (folder / "requirements.txt").write_text("".join(f"{wanted}\n" for wanted in request.requirements), "utf-8")
+    if page is not None:
+        (folder / "page.html").write_text(page, "utf-8")
+
+
+def _write_stub(package: Present, folder: Path) -> None:
+    stem = f"{canonicalize_name(package.name).replace('-', '_')}-{package.version}"
+    lines = ["Metadata-Version: 2.4", f"Name: {package.name}", f"Version: {package.version}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in package.extras]
+    with zipfile.ZipFile(folder / f"{stem}-{_STUB_BUILD}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
+        archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+def _arguments(request: Request, folder: Path, *, has_page: bool) -> list[str]:
+    settings = request.settings
+    links = [folder / "present", *distribution.wheel_folders(settings), *([folder / "page.html"] if has_page else [])]
+    return [
+        "download",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--progress-bar=off",
+        "--no-color",
+        f"--retries={_RETRIES}",
+        f"--dest={folder / 'wheels'}",
+        f"--log={folder / 'log'}",
+        *distribution.guest_tags(),
+        *([f"--index-url={settings.index_url}"] if settings.index_url else []),
+        *(f"--find-links={link}" for link in links),
+        f"--constraint={folder / 'constraints.txt'}",
+        f"--requirement={folder / 'requirements.txt'}",
+    ]
+
+
+def _environment(settings: PackageSettings, folder: Path) -> dict[str, str]:
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder / "empty")}
+    if settings.index_url:
+        # Whoever names an index means it: further ones of the user's configuration must not take part.
+        environment["PIP_EXTRA_INDEX_URL"] = settings.index_url
+    return environment
+
+
+def _log_lines(file: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return file.read_text("utf-8", "replace").splitlines()
+    return []

@@ -1,0 +1,229 @@
+"""The package cache: content-addressed, shared by all kernels of a user, never locked.
+
+    KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as it came
+    KERNELMCP_HOME/packages/unpacked/<sha256>/            what guests mount, with a stamp of what must be in it
+    KERNELMCP_HOME/packages/resolutions/<key>.json        what pip chose for a request, and when
+    KERNELMCP_HOME/packages/tmp/                          what is being made
+
+Everything is made in tmp/ and renamed into place as a whole; of two kernels that make the same, one wins, both go on.
+An entry that does not fit its stamp is made again from its wheel, a wheel that does not fit its name is fetched again.
+A cache that cannot be written still serves what is in it. Blocking: call from a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from kernelmcp_kernel.packages.errors import PackageCacheError, PackageInvalid, unwritable
+from kernelmcp_kernel.packages.unpack import unpack
+
+_STAMP = ".kernelmcp-package.json"
+_READ_BYTES = 1 << 20
+# The largest that people use, with a manual for a description, have 300 kB.
+_MAX_METADATA_BYTES = 4 << 20
+# Left by a kernel that was killed; none works that long.
+_ABANDONED_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A wheel that was resolved. `source` says where from: pypi, pyodide or local."""
+
+    name: str
+    version: str
+    sha256: str
+    file: str
+    source: str
+
+
+class Store:
+    """One cache folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.unpacked = root / "unpacked"
+        self._wheels = root / "wheels"
+        self._resolutions = root / "resolutions"
+        self._tmp = root / "tmp"
+        self._checked: set[str] = set()
+
+    @contextlib.contextmanager
+    def staging(self) -> Iterator[Path]:
+        """A folder to work in, gone afterwards. Raises PackageCacheError."""
+        try:
+            self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder = Path(tempfile.mkdtemp(dir=self._tmp))
+            self._sweep()
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            yield folder
+        except OSError as error:
+            raise self._unwritable(error) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _unwritable(self, error: OSError) -> PackageCacheError:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return unwritable("is full" if full else f"cannot be written ({error.strerror})")
+
+    def _sweep(self) -> None:
+        for folder in self._tmp.iterdir():
+            with contextlib.suppress(OSError):
+                if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    # -- wheels
+
+    def add_wheel(self, file: Path, source: str) -> Wheel:
+        """Take a wheel file over (it is moved). Raises PackageInvalid, PackageCacheError."""
+        name, version = wheel_identity(file.name)
+        wheel = Wheel(name, version, sha256_of(file), file.name, source)
+        place = self._wheel_file(wheel)
+        if self._has_wheel(wheel):
+            return wheel
+        with self.staging() as staging:
+            folder = staging / "wheel"
+            folder.mkdir()
+            os.replace(file, folder / place.name)
+            self._put(folder, place.parent, lambda: self._has_wheel(wheel))
+        return wheel
+
+    def _wheel_file(self, wheel: Wheel) -> Path:
+        return self._wheels / wheel.sha256 / wheel.file
+
+    def _has_wheel(self, wheel: Wheel) -> bool:
+        try:
+            return sha256_of(self._wheel_file(wheel)) == wheel.sha256
+        except OSError:
+            return False
+
+    def wheel_files(self) -> list[tuple[str, Path]]:
+        """Every cached wheel with the sha256 that it should have."""
+        return [(file.parent.name, file) for file in self._wheels.glob("*/*.whl")]
+
+    # -- unpacked packages
+
+    def find(self, wheel: Wheel) -> Path | None:
+        """The unpacked package, if it is there and whole. Each is looked through once in a process."""
+        folder = self.unpacked / wheel.sha256
+        if wheel.sha256 not in self._checked:
+            if not _is_whole(folder):
+                return None
+            self._checked.add(wheel.sha256)
+        return folder
+
+    def unpack(self, wheel: Wheel, max_bytes: int) -> Path | None:
+        """The unpacked package, made from its cached wheel; None when that is missing or damaged.
+
+        Raises PackageInvalid, PackageTooLarge, PackageCacheError.
+        """
+        if found := self.find(wheel):
+            return found
+        if not self._has_wheel(wheel):
+            return None
+        with self.staging() as staging:
+            folder = staging / "package"
+            folder.mkdir()
+            unpack(self._wheel_file(wheel), folder, max_bytes)
+            _check_identity(folder, wheel)
+            (folder / _STAMP).write_text(json.dumps({"listing": _listing(folder)}), "utf-8")
+            self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
+        return self.find(wheel)
+
+    def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
+        """Rename into place. What is there already stays if it is good: another kernel was quicker."""
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            os.rename(made, place)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            if not is_good():
+                os.rename(place, made.with_name(f"{made.name}.replaced"))
+                os.rename(made, place)
+
+    # -- resolutions
+
+    def resolution(self, key: str, ttl_seconds: float | None) -> list[Wheel] | None:
+        """What was resolved for this request at most so long ago; None: nothing, or it cannot be read."""
+        try:
+            found = json.loads((self._resolutions / f"{key}.json").read_text("utf-8"))
+            if ttl_seconds is not None and not 0 <= time.time() - found["time"] < ttl_seconds:
+                return None
+            return [Wheel(**wheel) for wheel in found["wheels"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def remember(self, key: str, wheels: list[Wheel]) -> None:
+        """Keep what was resolved. A cache that cannot be written forgets it."""
+        text = json.dumps({"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
+        with contextlib.suppress(OSError):
+            self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd, draft = tempfile.mkstemp(dir=self._tmp)
+            with os.fdopen(fd, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            os.replace(draft, self._resolutions / f"{key}.json")
+
+
+def wheel_identity(file: str) -> tuple[str, str]:
+    """Name and version that a wheel's file name tells. Raises PackageInvalid."""
+    try:
+        name, version, _, _ = parse_wheel_filename(file)
+    except InvalidWheelFilename as error:
+        raise PackageInvalid(f"{file[:100]!r} is not the name of a wheel") from error
+    return str(name), str(version)
+
+
+def sha256_of(file: Path) -> str:
+    """In hex. Raises OSError."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def metadata_file(folder: Path) -> Path | None:
+    """The METADATA of an unpacked package; None when it has none, or several."""
+    found = [info / "METADATA" for info in folder.glob("*.dist-info") if (info / "METADATA").is_file()]
+    return found[0] if len(found) == 1 else None
+
+
+def _check_identity(folder: Path, wheel: Wheel) -> None:
+    """What is in a wheel must be what its file name says: names are what is allowed, denied and remembered."""
+    file = metadata_file(folder)
+    name = file.parent.name.removesuffix(".dist-info").rpartition("-")[0] if file else ""
+    if file is None or canonicalize_name(name) != canonicalize_name(wheel.name):
+        raise PackageInvalid(f"{wheel.file} does not hold the package that its name says; install another version")
+    if file.stat().st_size > _MAX_METADATA_BYTES:
+        raise PackageInvalid(f"{wheel.file} has metadata of {file.stat().st_size:,} bytes; install another version")
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        stamp: Any = json.loads((folder / _STAMP).read_text("utf-8"))
+        return stamp["listing"] == _listing(folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _listing(folder: Path) -> str:
+    """A digest of names and sizes: enough to see that a file is missing or was cut short, in milliseconds."""
+    lines: list[str] = []
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            if name != _STAMP:
+                path = os.path.join(parent, name)
+                lines.append(f"{os.path.relpath(path, folder)} {os.lstat(path).st_size}")
+    return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()

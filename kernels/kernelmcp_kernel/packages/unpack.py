@@ -1,0 +1,80 @@
+"""Unpacks a wheel, which is hostile: whoever may upload a package chose every name, size and byte in it.
+
+Nothing is run. Only regular files are written, beneath the target, under caps on their number and on the bytes that
+come out, whatever the archive's own directory says of them.
+"""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from kernelmcp_kernel.packages.errors import PackageInvalid, PackageTooLarge
+
+# The largest wheels that people use have 15,000 files.
+MAX_FILES = 50_000
+
+_MAX_PATH_CHARS = 1000
+_MAX_PART_BYTES = 255
+_CHUNK_BYTES = 1 << 18
+
+# Parts of NAME.data that are Python code; the rest (scripts, headers, data) belongs to an environment, which is not.
+_CODE = ("purelib", "platlib")
+
+
+def unpack(wheel: Path, target: Path, max_bytes: int) -> None:
+    """Unpack into an existing, empty folder. Raises PackageInvalid, PackageTooLarge; what was written then stays."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            _unpack(archive, wheel.name, target, max_bytes)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeError) as error:
+        raise PackageInvalid(f"{wheel.name} is damaged: {error}; install another version") from error
+
+
+def _unpack(archive: zipfile.ZipFile, name: str, target: Path, max_bytes: int) -> None:
+    entries = archive.infolist()
+    if len(entries) > MAX_FILES:
+        raise PackageTooLarge(f"{name} has {len(entries):,} files, more than {MAX_FILES:,}; install another version")
+    left = max_bytes
+    for entry in entries:
+        if entry.is_dir():
+            continue
+        place = _place(entry, name)
+        if place is None:
+            continue
+        file = target.joinpath(*place.parts)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            left = _write(archive, entry, file, left)
+        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+            raise PackageInvalid(f"{name} holds {str(place)!r} twice; install another version") from error
+        if left < 0:
+            raise PackageTooLarge(
+                f"{name} is larger than {max_bytes / 2**20:.0f} MB when unpacked (packages.max_package_mb); "
+                "use a smaller package, or ask for a higher limit"
+            )
+
+
+def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: Path, left: int) -> int:
+    with archive.open(entry) as source, file.open("xb") as sink:
+        while left >= 0 and (chunk := source.read(_CHUNK_BYTES)):
+            left -= len(chunk)
+            sink.write(chunk)
+    return left
+
+
+def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
+    """Where a file goes, beneath the target; None: nowhere. Raises PackageInvalid for a bad name or kind."""
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in (0, stat.S_IFREG):
+        raise PackageInvalid(
+            f"{wheel} holds {entry.filename[:100]!r}, which is no regular file; install another version"
+        )
+    parts = entry.filename.split("/")
+    harmless = all(part not in ("", ".", "..") and len(part.encode()) <= _MAX_PART_BYTES for part in parts)
+    if not harmless or len(entry.filename) > _MAX_PATH_CHARS or any(c in entry.filename for c in "\\\0:"):
+        raise PackageInvalid(f"{wheel} holds a file named {entry.filename[:100]!r}; install another version")
+    if parts[0].endswith(".data") and len(parts) > 2:
+        return PurePosixPath(*parts[2:]) if parts[1] in _CODE else None
+    return PurePosixPath(*parts)

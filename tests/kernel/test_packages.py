@@ -1,0 +1,290 @@
+"""The installer of the kernel process, with a real pip and an index of the tests' own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import shutil
+import stat
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel.packages import distribution, unpack
+from kernelmcp_kernel.packages import errors as e
+from kernelmcp_kernel.packages.installer import Installer, Outcome
+from kernelmcp_kernel.packages.store import Store, sha256_of
+from kernelmcp_kernel.settings import PackageSettings
+
+from .wheels import DEAD_INDEX, Index, make_wheel, serve_index
+
+GUEST_TAG = "cp314-cp314-pyemscripten_2026_0_wasm32"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    with serve_index(tmp_path_factory.mktemp("index")) as index:
+        yield index
+
+
+@pytest.fixture
+def settings(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageSettings:
+    """The tests' index, and a folder without files for Pyodide's distribution."""
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    (tmp_path / "pyodide").mkdir()
+    return PackageSettings(index_url=index.url, pyodide_url=str(tmp_path / "pyodide"), max_package_mb=4)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home" / "packages")
+
+
+def install(settings: PackageSettings, store: Store, *names: object, said: list[str] | None = None) -> Outcome:
+    """What a fresh session gets."""
+    lines = [] if said is None else said
+    return asyncio.run(Installer(settings, store).install(list(names), lines.append))
+
+
+def names(outcome: Outcome) -> dict[str, str]:
+    return {package.wheel.name: package.wheel.source for package in outcome.installed}
+
+
+def test_a_package_comes_with_what_the_guest_needs_and_then_from_the_cache(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("alpha", requires=("beta>=1; sys_platform == 'emscripten'", "gamma; sys_platform == 'linux'", "ipython"))
+    index.add("beta", tag=GUEST_TAG)
+    index.add("beta", "2.0", tag="cp314-cp314-manylinux_2_28_x86_64")
+    said: list[str] = []
+    outcome = install(settings, store, "alpha", said=said)
+    assert names(outcome) == {"alpha": "pypi", "beta": "pypi"}
+    assert {package.wheel.version for package in outcome.installed} == {"1.0"}
+    assert any("alpha-1.0" in line for line in said)
+    assert not any("/" in line for line in said), "no path of this machine is shown"
+    for package in outcome.installed:
+        assert (package.folder / f"{package.wheel.name}.py").read_text() == "version = '1.0'\n"
+
+    asked = len(index.requests)
+    assert install(settings, Store(store.root), "alpha") == outcome
+    assert index.requests[asked:] == [], "a second session asks nobody"
+
+
+def test_offline_what_is_in_the_cache_can_be_installed(index: Index, settings: PackageSettings, store: Store) -> None:
+    index.add("outer", requires=("inner",))
+    index.add("inner")
+    install(settings, store, "outer")
+    offline = replace(settings, index_url=DEAD_INDEX)
+    assert names(install(offline, store, "inner>=1")) == {"inner": "pypi"}, "it was never asked for by name"
+    with pytest.raises(e.PackageUnreachable, match="absent"):
+        install(offline, store, "absent")
+
+
+def test_wheels_of_a_local_folder_and_of_pyodide(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "mine", "homemade")
+    own = replace(settings, wheel_folders=[str(tmp_path / "mine")])
+    assert names(install(own, store, "homemade")) == {"homemade": "local"}
+
+    wheel = make_wheel(tmp_path / "pyodide", "compiled", tag=GUEST_TAG)
+    locked = {"compiled": {"file_name": wheel.name, "sha256": sha256_of(wheel)}}
+    (tmp_path / "pyodide" / "pyodide-lock.json").write_text(json.dumps({"packages": locked}))
+    assert names(install(settings, store, "compiled")) == {"compiled": "pyodide"}
+
+
+def test_a_file_with_the_wrong_sha256_is_refused(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
+    entry = distribution.lock()["packages"]["six"]
+    real = tmp_path / "pyodide" / entry["file_name"]
+    real.write_bytes(b"not what the lock file names")
+    with pytest.raises(e.PackageHashMismatch, match="six"):
+        install(settings, store, f"six=={entry['version']}")
+    assert not list(store.root.glob("unpacked/*")), "nothing of it is kept"
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "says"),
+    [
+        ("absent-package", e.PackageNotFound, "absent-package"),
+        ("old==9", e.PackageNotFound, "old==9.*1.0"),
+        ("native", e.PackageNotSupported, "native.*WebAssembly"),
+        ("source", e.PackageNotSupported, "source.*WebAssembly"),
+        ("left right", e.PackageConflict, "old"),
+        ("traitlets<1", e.PackageConflict, "traitlets"),
+    ],
+)
+def test_what_cannot_be_is_an_error_that_names_the_package(
+    index: Index, settings: PackageSettings, store: Store, asked: str, kind: type[e.PackageError], says: str
+) -> None:
+    index.add("old")
+    index.add("old", "2.0")
+    index.add("left", requires=("old==1.0",))
+    index.add("right", requires=("old==2.0",))
+    index.add("native", tag="cp314-cp314-manylinux_2_28_x86_64")
+    (index.folder("source") / "source-1.0.tar.gz").write_bytes(b"")
+    with pytest.raises(kind, match=f"(?s){says}"):
+        install(settings, store, *asked.split())
+
+
+HOSTILE_NAMES = [
+    "--index-url=http://127.0.0.1:9/",
+    "-r/etc/passwd",
+    "-e .",
+    "/etc/passwd",
+    "../up",
+    "./here",
+    "..",
+    "name/../../up",
+    "x @ file:///etc",
+    "x @ git+https://127.0.0.1/x",
+    "http://127.0.0.1/x.whl",
+    "x-1.0-py3-none-any.whl",
+    "x\n--index-url=http://127.0.0.1:9/",
+    "x; import os",
+    "$(touch /tmp/x)",
+    "x" * 1000,
+    "",
+    7,
+    None,
+    ["x"],
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=repr)
+def test_a_hostile_name_never_reaches_pip(index: Index, settings: PackageSettings, store: Store, name: object) -> None:
+    asked = len(index.requests)
+    with pytest.raises(e.InvalidRequirement):
+        install(settings, store, name)
+    assert index.requests[asked:] == []
+
+
+def test_names_that_are_not_allowed(index: Index, settings: PackageSettings, store: Store) -> None:
+    index.add("wanted", requires=("unwanted",))
+    index.add("unwanted")
+    with pytest.raises(e.PackagesDisabled):
+        install(replace(settings, enabled=False), store, "wanted")
+    with pytest.raises(e.PackageDenied, match="wanted is not among"):
+        install(replace(settings, allowed=["numpy"]), store, "wanted")
+    with pytest.raises(e.PackageDenied, match="unwanted is denied"):
+        install(replace(settings, denied=["Unwanted"]), store, "wanted")
+
+
+def _symlink(folder: Path) -> Path:
+    wheel = make_wheel(folder, "hostile")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        entry = zipfile.ZipInfo("hostile/link")
+        entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(entry, "/etc")
+        archive.writestr("hostile/link/passwd", "x")
+    return wheel
+
+
+def _misnamed(folder: Path) -> Path:
+    return make_wheel(folder, "other").rename(folder / "hostile-1.0-py3-none-any.whl")
+
+
+def _cut(folder: Path) -> Path:
+    wheel = make_wheel(folder, "hostile", files={"hostile/data": b"\1" * 10_000})
+    wheel.write_bytes(wheel.read_bytes()[:-200])
+    return wheel
+
+
+HOSTILE_WHEELS = {
+    "zip slip": lambda folder: make_wheel(folder, "hostile", files={"../../../slipped": "x"}),
+    "absolute": lambda folder: make_wheel(folder, "hostile", files={"/tmp/slipped": "x"}),
+    "backslash": lambda folder: make_wheel(folder, "hostile", files={"..\\slipped": "x"}),
+    "symlink": _symlink,
+    "twice": lambda folder: make_wheel(folder, "hostile", files={"a": "x", "a/b": "y"}),
+    "bomb": lambda folder: make_wheel(folder, "hostile", files={"hostile/zeros": b"\0" * (5 << 20)}),
+    "many files": lambda folder: make_wheel(folder, "hostile", files={f"d/{n}": "" for n in range(1000)}),
+    "huge metadata": lambda folder: make_wheel(folder, "hostile", metadata="\n" + "x" * (4 << 20)),
+    "another name": _misnamed,
+    "two packages": lambda folder: make_wheel(folder, "hostile", files={"numpy-9.dist-info/METADATA": "Name: numpy"}),
+    "cut short": _cut,
+}
+
+
+@pytest.mark.parametrize("build", HOSTILE_WHEELS.values(), ids=HOSTILE_WHEELS.keys())
+def test_a_hostile_wheel_is_refused_and_leaves_nothing(
+    store: Store, tmp_path: Path, build: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpack, "MAX_FILES", 500)  # making 50,000 takes seconds
+    wheel = store.add_wheel(build(tmp_path / "mine"), "pypi")
+    with pytest.raises((e.PackageInvalid, e.PackageTooLarge), match="hostile"):
+        store.unpack(wheel, max_bytes=4 << 20)
+    assert not list(tmp_path.rglob("*slipped*"))
+    assert not Path("/tmp/slipped").exists()
+    assert not list(store.root.glob("unpacked/*"))
+    assert not list(store.root.glob("tmp/*"))
+
+
+def test_a_hostile_wheel_costs_nothing_else(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "mine", "hostile", files={"../../../slipped": "x"})
+    make_wheel(tmp_path / "mine", "harmless")
+    own = replace(settings, wheel_folders=[str(tmp_path / "mine")])
+    with pytest.raises(e.PackageInvalid, match="hostile"):
+        install(own, store, "hostile")
+    assert names(install(own, store, "harmless")) == {"harmless": "local"}
+
+
+def test_addresses_in_metadata_are_not_followed(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "setup.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    index.add("lure", requires=(f"evil @ {project.as_uri()}",))
+    with pytest.raises(e.PackageError):
+        install(settings, store, "lure")
+    assert not (tmp_path / "ran").exists(), "its code ran on the host"
+
+
+def test_a_damaged_cache_entry_is_made_again(index: Index, settings: PackageSettings, store: Store) -> None:
+    index.add("fragile")
+    (package,) = install(settings, store, "fragile").installed
+    (package.folder / "fragile.py").write_text("")
+    (again,) = install(settings, Store(store.root), "fragile").installed
+    assert (again.folder / "fragile.py").read_text() == "version = '1.0'\n"
+
+    (wheel,) = store.root.glob(f"wheels/{package.wheel.sha256}/*")
+    wheel.write_bytes(b"damaged")
+    shutil.rmtree(package.folder)
+    for file in store.root.glob("resolutions/*"):
+        file.write_text("{damaged")
+    offline = replace(settings, index_url=DEAD_INDEX)
+    with pytest.raises(e.PackageUnreachable, match="fragile"):
+        install(offline, Store(store.root), "fragile")
+    (again,) = install(settings, Store(store.root), "fragile").installed
+    assert (again.folder / "fragile.py").read_text() == "version = '1.0'\n"
+
+
+def test_a_cache_that_cannot_be_written_still_gives_what_it_has(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("cached")
+    index.add("uncached")
+    install(settings, store, "cached")
+    shutil.rmtree(store.root / "tmp")
+    (store.root / "tmp").write_text("a file where the folder should be: not even root can write into it")
+    with pytest.raises(e.PackageCacheError, match=r"cannot be written.*must free space or make"):
+        install(settings, Store(store.root), "uncached")
+    assert names(install(settings, Store(store.root), "cached")) == {"cached": "pypi"}
+
+
+def test_a_full_disk_is_said_and_costs_nothing(index: Index, settings: PackageSettings, store: Store) -> None:
+    index.add("small")
+    index.add("large", files={"large/data": bytes(range(256)) * 4096})
+    install(settings, store, "small")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, limits[1]))  # pip has it too
+    try:
+        with pytest.raises(e.PackageCacheError, match="is full"):
+            install(settings, Store(store.root), "large")
+        assert names(install(settings, Store(store.root), "small")) == {"small": "pypi"}
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(store.root.glob("tmp/*"))
+    assert names(install(settings, Store(store.root), "large")) == {"large": "pypi"}

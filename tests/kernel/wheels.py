@@ -1,0 +1,98 @@
+"""Wheels made by the tests, and an index on this machine that serves them."""
+
+from __future__ import annotations
+
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+# Nothing listens there.
+DEAD_INDEX = "http://127.0.0.1:9/simple/"
+
+
+def make_wheel(
+    folder: Path,
+    name: str,
+    version: str = "1.0",
+    requires: tuple[str, ...] = (),
+    tag: str = "py3-none-any",
+    files: Mapping[str, str | bytes] | None = None,
+    metadata: str = "",
+) -> Path:
+    """A wheel with one module of its name, which knows its version; `files` are added as they are named."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    lines = [
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}",
+        *(f"Requires-Dist: {each}" for each in requires),
+    ]
+    wheel = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{name}.py", f"version = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", "\n".join(lines) + "\n" + metadata)
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(f"{info}/RECORD", "../../../../etc/passwd,sha256=AAAA,7\nnot-there.py,,\n")  # lies
+        for path, content in (files or {}).items():
+            archive.writestr(path, content)
+    return wheel
+
+
+@dataclass
+class Index:
+    """A package index: put a wheel into `folder(name)`, and pip finds it."""
+
+    root: Path
+    url: str
+    requests: list[str] = field(default_factory=list[str])
+    _free: threading.Event = field(default_factory=threading.Event)
+
+    def folder(self, name: str) -> Path:
+        place = self.root / "simple" / name
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def add(self, name: str, version: str = "1.0", **options: Any) -> Path:
+        return make_wheel(self.folder(name), name, version, **options)
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Meanwhile no request for the package `stalled` is answered."""
+        self._free.clear()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    def wait(self) -> None:
+        self._free.wait()
+
+
+@contextmanager
+def serve_index(root: Path) -> Iterator[Index]:
+    """Folders listed as http.server does it are what pip calls a simple index."""
+    index = Index(root, "")
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as it is called there
+            """Called for every answer; `do_GET` has noted the request."""
+
+        def do_GET(self) -> None:
+            index.requests.append(self.path)
+            if "stalled" in self.path:
+                index.wait()
+            super().do_GET()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
+    index.url = f"http://127.0.0.1:{server.server_port}/simple/"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield index
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,94 @@
+"""[network] from the settings to a cell."""
+
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.sources import load
+
+from .support import Connect
+
+SECRET = "tk-c0ffee5fe1+/42"
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_TOKEN", SECRET)
+
+
+@pytest.mark.anyio
+async def test_a_session_reaches_what_the_settings_allow_and_nothing_else(connect: Connect, kernelspec: str) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("a native kernel has the network of its user")
+    arrived: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            arrived.append(self.headers["Authorization"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args: Any) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as site:
+        Thread(target=site.serve_forever, daemon=True).start()
+        here = f"127.0.0.1:{site.server_port}"
+        settings = {
+            "NETWORK__ALLOW_HOSTS": f'["{here}"]',
+            "NETWORK__HEADERS": f'{{"{here}" = {{Authorization = "Bearer ${{TEST_TOKEN}}"}}}}',
+        }
+        async with connect(**settings) as client:
+            code = f"from urllib.request import urlopen\nprint(urlopen('http://{here}/').status)"
+            ran = (await client.call_tool("execute_code", {"code": code})).structured_content
+            assert ran is not None
+            assert ran["stdout"] == "204\n", ran
+            code = (
+                "import os; print([k for k, v in os.environ.items() if 'c0ffee' in v])\nurlopen('http://example.org/')"
+            )
+            ran = (await client.call_tool("execute_code", {"code": code})).structured_content
+            assert ran is not None
+            assert ran["stdout"] == "[]\n"
+            assert "example.org is not in [network] allow_hosts of mcp.toml" in ran["error"]["value"]
+        site.shutdown()
+    assert arrived == [f"Bearer {SECRET}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("allow_hosts = ['https://example.org/']", "'https://example.org/' is not a host, such as example.org"),
+        ("allow_hosts = ['*']", "'*' is not a host"),
+        ("allow_hosts = ['a.*.org']", "'a.*.org' is not a host"),
+        ("allow_hosts = ['bücher.example']", "letters of a name as xn--"),
+        ("allow_hosts = ['example.org:0']", "is not a host"),
+        ("allow_hosts = ['127.1']", "'127.1' is not an address"),
+        ("allow_hosts = ['0x7f.0.0.1']", "is not an address"),
+        ("allow_hosts = ['[::1']", "is not a host"),
+        ("headers = {'*.example.org' = {A = 'x'}}", "a secret goes to a host that is named"),
+        ("headers = {'api.test' = {'A B' = 'x'}}", "'A B' of api.test is not a header that can be set"),
+        ("headers = {'api.test' = {Host = 'x'}}", "'Host' of api.test is not a header that can be set"),
+        ('headers = {"api.test" = {A = "tk-secret\\r\\nB: c"}}', "characters that no header may have"),
+        ("headers = {'api.test' = {A = 'tk-secret ${NOT_THERE}'}}", "variable NOT_THERE: it is not set"),
+        ("headers = {'api.test' = {A = 5}}", "Input should be a valid string"),
+        ("max_response_mb = 100", "less than or equal to 20"),
+    ],
+)  # fmt: skip
+def test_a_wrong_network_is_refused_at_the_start_and_no_secret_is_shown(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "mcp.toml"
+    file.write_text(f"[network]\n{text}", "utf-8")
+    with pytest.raises(ConfigurationError) as caught:
+        load(file, environ={"KERNELMCP_HOME": str(tmp_path)})
+    assert words in caught.value.message
+    assert "tk-secret" not in caught.value.message
+
+
+def test_secrets_are_not_in_what_settings_print(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.toml"
+    file.write_text(f"[network.headers.'api.test']\nAuthorization = '{SECRET}'", "utf-8")
+    settings = load(file, environ={"KERNELMCP_HOME": str(tmp_path)})
+    assert SECRET not in repr(settings.config)

@@ -1,0 +1,112 @@
+"""`install_package`, and packages that come back: one session of a person, over three server processes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+
+from ..kernel.wheels import Index, serve_index
+from .support import Connect
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with serve_index(tmp_path / "index") as index:
+        index.add("alpha", requires=("beta",))
+        index.add("beta")
+        index.add("native", tag="cp314-cp314-manylinux_2_28_x86_64")
+        yield index
+
+
+async def install(client: Client, name: Any, session_id: str = "s", **options: Any) -> tuple[bool, dict[str, Any]]:
+    arguments = {"package_name": name, "session_id": session_id}
+    result = await client.call_tool("install_package", arguments, **options)
+    assert result.structured_content is not None
+    return bool(result.is_error), result.structured_content
+
+
+async def run(client: Client, code: str, session_id: str = "s") -> dict[str, Any]:
+    result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+async def test_install_package_and_the_session_keeps_it(
+    connect: Connect, index: Index, tmp_path: Path, kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel has its own %pip")
+    settings = {
+        "PACKAGES__INDEX_URL": index.url,
+        "PACKAGES__PYODIDE_URL": str(tmp_path / "pyodide"),
+        "PACKAGES__DENIED": '["forbidden"]',
+    }
+    progress: list[str | None] = []
+
+    async def on_progress(_done: float, _total: float | None, message: str | None) -> None:
+        progress.append(message)
+
+    async with connect(**settings) as client:
+        failed, found = await install(client, ["alpha"], progress_callback=on_progress)
+        assert not failed
+        assert found["session_id"] == "s"
+        assert found["status"] == "ok"
+        assert sorted((package["name"], package["version"], package["source"]) for package in found["installed"]) == [
+            ("alpha", "1.0", "pypi"),
+            ("beta", "1.0", "pypi"),
+        ]
+        assert found["already_present"] == []
+        assert found["duration_ms"] > 0
+        assert any("alpha" in str(message) for message in progress)
+        assert (await run(client, "import alpha; alpha.version"))["result"] == "'1.0'"
+
+        failed, found = await install(client, "alpha")
+        assert (failed, found["installed"], found["already_present"]) == (
+            False,
+            [],
+            [{"name": "alpha", "version": "1.0"}],
+        )
+
+        for name, code in {
+            "absent": "PACKAGE_NOT_FOUND",
+            "native": "PACKAGE_NOT_FOUND",
+            "alpha>=2": "PACKAGE_INSTALL_FAILED",
+            "forbidden": "PERMISSION_DENIED",
+            "--pre": "INVALID_ARGUMENT",
+            "../x": "INVALID_ARGUMENT",
+            "x @ file:///etc/passwd": "INVALID_ARGUMENT",
+            "x\nprint(1)": "INVALID_ARGUMENT",
+            "{1/0}": "INVALID_ARGUMENT",
+            "$HOME": "INVALID_ARGUMENT",
+        }.items():
+            failed, found = await install(client, name)
+            assert (failed, found["error"]["error_code"]) == (True, code), name
+            assert found["error"]["recovery_suggestions"], name
+        failed, found = await install(client, [])
+        assert found["error"]["error_code"] == "INVALID_ARGUMENT"
+
+        await client.call_tool("reset_workspace", {"session_id": "s", "scope": "variables"})
+        assert (await run(client, "import alpha; alpha.version"))["result"] == "'1.0'"
+        await client.call_tool("stop_session", {"session_id": "s"})
+
+    async with connect(**settings) as client:
+        again = await run(client, "import alpha, beta; alpha.version")
+        assert again["result"] == "'1.0'", again["error"]
+        assert again["state_lost"]
+        assert again["stderr"] == ""
+        await install(client, "beta", session_id="other")
+        await client.call_tool("reset_workspace", {"session_id": "s"})
+        assert (await run(client, "import alpha"))["error"]["name"] == "ModuleNotFoundError"
+
+    # Gone from the cache and from the index: it is named, once, and the session goes on.
+    (tmp_path / "home" / "packages").rename(tmp_path / "gone")
+    (index.folder("beta") / "beta-1.0-py3-none-any.whl").unlink()
+    async with connect(**settings) as client:
+        after = await run(client, "1 + 1", session_id="other")
+        assert (after["result"], after["status"]) == ("2", "ok")
+        assert "packages that this session had are missing: beta" in after["stderr"]
+        assert (await run(client, "1 + 1", session_id="other"))["stderr"] == ""
