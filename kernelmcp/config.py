@@ -17,7 +17,6 @@ from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validat
 
 from kernelmcp.config_http import AuthSection as AuthSection
 from kernelmcp.config_http import HttpSection as HttpSection
-from kernelmcp.config_http import Section as Section
 from kernelmcp.config_http import TelemetrySection as TelemetrySection
 from kernelmcp.hosts import check_headers, check_host
 
@@ -47,6 +46,10 @@ FIXED_AT_START = (
     "logging.file",
     "policy.required_layers",
 )
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class ServerSection(Section):

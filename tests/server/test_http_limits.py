@@ -176,21 +176,23 @@ async def test_on_sse_the_tool_says_that_there_are_too_many_requests(server: Htt
 
 @pytest.mark.anyio
 async def test_more_at_once_than_the_server_takes_get_503(server: HttpServer) -> None:
-    async with server.client(TOKEN) as client, anyio.create_task_group() as tasks:
-        session = (await run(client, "import time"))["session_id"]
-        for _ in range(2):
-            tasks.start_soon(client.call_tool, "execute_code", {"code": "time.sleep(1000)", "session_id": session})
-
+    def active(number: int) -> bool:
         # GETs have room of their own.
-        def full() -> bool:
-            return "kernelmcp_http_requests_active 2.0" in server.get("/metrics", TOKEN).text
+        return f"kernelmcp_http_requests_active {number}.0" in server.get("/metrics", TOKEN).text
 
-        assert await anyio.to_thread.run_sync(wait_until, full)
-        refused = server.post(INITIALIZE, TOKEN)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        # Cancelling is possible all the same, and makes room.
-        tasks.cancel_scope.cancel()
-    assert await anyio.to_thread.run_sync(wait_until, lambda: server.post(INITIALIZE, TOKEN).status_code == 200)
+    async with server.client(TOKEN) as client:
+        session = (await run(client, "import time"))["session_id"]
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(client.call_tool, "execute_code", {"code": "time.sleep(1000)", "session_id": session})
+            assert await anyio.to_thread.run_sync(wait_until, lambda: active(2))
+            refused = server.post(INITIALIZE, TOKEN)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert (await anyio.to_thread.run_sync(server.get, "/health")).status_code == 200
+            # Cancelling is possible all the same, and makes room.
+            tasks.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(wait_until, lambda: active(0))
+        assert (await run(client, "'kept' if time else ''", session_id=session))["result"] == "'kept'"
 
 
 def test_the_server_has_survived_all_that(server: HttpServer) -> None:
