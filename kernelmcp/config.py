@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import platformdirs
-from pydantic import ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from kernelmcp.config_http import AuthSection as AuthSection
 from kernelmcp.config_http import HttpSection as HttpSection
