@@ -91,6 +91,11 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
+    if settings.config.telemetry.otlp_endpoint is not None:
+        from kernelmcp import telemetry
+
+        telemetry.check_installed()
+    check_volumes(settings)
     if parsed.transport != "stdio":
         from kernelmcp import log, server
 
@@ -98,7 +103,6 @@ def _serve(parsed: argparse.Namespace) -> int:
         return server.serve_http(settings)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
-    check_volumes(settings)
     from kernelmcp import log, stdio
 
     log.configure(settings)

@@ -170,7 +170,7 @@ class Guard:
         with anyio.move_on_after(self._gate.deadline_seconds) as limit:
             await self._app(scope, receive, noting)
         if limit.cancelled_caught:
-            log.warning("a request was not answered in time", path=scope["path"][:200], client=_address(scope))
+            log.warning("a request was not answered in time", path=repr(scope["path"])[:200], client=_address(scope))
             if not started:
                 self._gate.on_denied("timeout")
                 await Response("the request took too long", 408, {"Connection": "close"})(scope, receive, send)

@@ -28,19 +28,26 @@ NANOSECONDS = 1_000_000_000
 _tracer = trace.get_tracer("kernelmcp", kernelmcp.__version__)
 
 
-@asynccontextmanager
-async def exporting(section: TelemetrySection, name: str) -> AsyncIterator[None]:
-    """Send spans while this is open, and what is left at its end. Raises `ConfigurationError`."""
+def check_installed() -> None:
+    """Raises `ConfigurationError`."""
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        import opentelemetry.exporter.otlp.proto.http
+        import opentelemetry.sdk.trace  # noqa: F401
     except ImportError as exc:
         raise ConfigurationError(
             "telemetry.otlp_endpoint is set, and the packages for it are not installed",
             "pip install 'kernelmcp[otel]'",
         ) from exc
+
+
+@asynccontextmanager
+async def exporting(section: TelemetrySection, name: str) -> AsyncIterator[None]:
+    """Send spans while this is open, and what is left at its end."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     resource = Resource.create({"service.name": name, "service.version": kernelmcp.__version__})
     provider = TracerProvider(resource=resource)
     exporter = OTLPSpanExporter(f"{str(section.otlp_endpoint).rstrip('/')}{TRACES_PATH}")

@@ -62,6 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, issuer: str) -> Iterator[Ht
         folder,
         AUTH__TOKENS_FILE=str(folder / "tokens.toml"),
         AUTH__ISSUER=issuer,
+        TRANSPORT_HTTP__CORS_ORIGINS='["https://chat.example.com"]',
         AUTH__RESOURCE_URL=RESOURCE,
         AUTH__REQUIRED_SCOPES='["kernels"]',
         SESSIONS__INLINE_WAIT_SECONDS="2",
@@ -270,6 +271,17 @@ async def test_every_part_of_the_tools_schemas_says_something(server: HttpServer
         for tool in (await client.list_tools()).tools:
             assert empty(tool.input_schema, tool.name) == []
             assert empty(tool.output_schema, f"{tool.name}->") == []
+
+
+def test_a_page_of_a_named_origin_may_use_the_server(server: HttpServer) -> None:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,mcp-session-id"}
+    for origin, status in (("https://chat.example.com", 200), ("https://evil.example.com", 403)):
+        found = server.http.options(server.mcp, headers={"Origin": origin, **asked})
+        assert found.status_code == status
+        assert found.headers.get("access-control-allow-origin") == (origin if status == 200 else None)
+    answer = server.post(INITIALIZE, ALICE, Origin="https://chat.example.com")
+    assert answer.headers["access-control-allow-origin"] == "https://chat.example.com"
+    assert "mcp-session-id" in answer.headers["access-control-expose-headers"].lower()
 
 
 # -- what operators see ---------------------------------------------------------------------------------------------
