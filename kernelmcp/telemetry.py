@@ -5,6 +5,7 @@ and its time in the kernel). Without a collector all of them are no-ops. No span
 Above: app, access. Below: opentelemetry-api (mcp brings it), and the extra `otel` for sending.
 """
 
+import importlib
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -31,8 +32,8 @@ _tracer = trace.get_tracer("kernelmcp", kernelmcp.__version__)
 def check_installed() -> None:
     """Raises `ConfigurationError`."""
     try:
-        import opentelemetry.exporter.otlp.proto.http
-        import opentelemetry.sdk.trace  # noqa: F401
+        for name in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"):
+            importlib.import_module(name)
     except ImportError as exc:
         raise ConfigurationError(
             "telemetry.otlp_endpoint is set, and the packages for it are not installed",

@@ -111,12 +111,21 @@ async def soak(clients: int = CLIENTS, sessions: int = SESSIONS, calls: int = CA
         async with http_server(Path(name) / "home", **limits) as (url, pid):
             errors: list[str] = []
             await _round(url, clients, sessions, WARM_CALLS, errors)
+            await _destroy(url, sessions)
             before = await _settled_mb(pid)
             start = time.perf_counter()
             times = await _round(url, clients, sessions, calls, errors)
             seconds = time.perf_counter() - start
+            await _destroy(url, sessions)
             after = await _settled_mb(pid)
     return Soak(clients, sessions, calls, errors, seconds, statistics.median(times), before, after)
+
+
+async def _destroy(url: str, sessions: int) -> None:
+    """With its session go its transcript and the executions that are kept."""
+    async with Client(url) as client:
+        for number in range(sessions):
+            await client.call_tool("destroy_session", {"session_id": f"soak-{number}"})
 
 
 async def _settled_mb(pid: int) -> float:
