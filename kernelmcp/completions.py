@@ -42,7 +42,7 @@ class Completions:
         if argument == "session_id":
             return [session.id for session in sessions]
         if argument == "execution_id":
-            return [name for session in sessions for name in reversed(session.executions)]
+            return [name for session in sessions for name in reversed([found.id for found in session.executions])]
         return []
 
     async def set_level(self, ctx: RequestContext, params: SetLevelRequestParams) -> EmptyResult:

@@ -83,7 +83,8 @@ class SessionsSection(Section):
     keep_days: float = Field(default=30, ge=0)
     """A session that nobody used for so many days is deleted with its files when a server starts. 0: never."""
     kept_executions: int = Field(default=100, ge=1)
-    """Newest executions per session whose whole output can still be read; older ones answer EXECUTION_NOT_FOUND."""
+    """Newest executions per session whose whole output can still be read, at most (`outputs_max_bytes` may allow
+    fewer); older ones answer EXECUTION_NOT_FOUND."""
     max_queued: int = Field(default=64, ge=1)
     """Executions waiting in one session; more are refused, because a client that far ahead is in a loop."""
 
@@ -240,7 +241,8 @@ class Policy(Section):
     max_outputs: int = Field(default=1000, ge=1)
     """Displayed objects kept per execution; the rest is counted and dropped."""
     outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
-    """Bytes of displayed objects kept per execution, in memory."""
+    """Memory of the displayed objects kept of one execution, and of all a session's finished ones together, bytes. The
+    newest finished one is always kept; a session without a kernel keeps 4 MiB."""
     workspace_max_mb: int = Field(default=1024, ge=1)
     """What a session's files may take, its /tmp included, MiB. One GiB holds the data of most tasks, and 32 sessions of
     it fit on a laptop's disk. A guest that is over it gets ENOSPC."""

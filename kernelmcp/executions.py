@@ -6,6 +6,7 @@ Below: outputs, workspace. Must not know kernels or MCP.
 
 import asyncio
 import secrets
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -88,6 +89,11 @@ class Execution:
     def execution_time_ms(self) -> float:
         return 0.0 if self.started is None else 1000 * ((self.ended or time.monotonic()) - self.started)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What its record holds in memory, about."""
+        return sys.getsizeof(self.code) + self.outputs.memory_bytes
+
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
@@ -156,6 +162,11 @@ class Execution:
         else:
             error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {GONE}", "")
         self.finish(self.interruption or "dead", error, state_lost=True)
+
+    def finish_with_server(self) -> None:
+        """The server ends while it runs."""
+        error = GuestError("ServerStopped", f"The server ended while the cell ran. {GONE}", "")
+        self.finish(self.interruption or "interrupted", error, state_lost=True)
 
     def finish_unstarted(self, error: GuestError | None = None) -> None:
         """It never reached a kernel: cancelled while it waited, or no kernel could be started."""

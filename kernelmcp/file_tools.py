@@ -158,7 +158,7 @@ class FileTools:
             "max_files": quota.max_files,
             "total_bytes": listing.total_bytes,
             "quota_bytes": quota.max_bytes,
-            "packages": [],
+            "packages": [{"name": each.name, "version": each.version} for each in session.record.packages],
         }
         return structured_result(result, _listing_text(result))
 

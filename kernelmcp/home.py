@@ -1,6 +1,6 @@
 """The server's directories on disk: what is kept (home) and what dies with the process (runtime).
 
-    home/sessions/<session>/     session.json, notebook.ipynb, lock
+    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it
     home/berths/<random>/        workspace/ and tmp/ of one kernel (docs/design.md 4)
     runtime/<random>/            sockets and connection files of one server process, lock
 

@@ -1,112 +1,34 @@
 """What one execution put out: two text streams, a result, an error and displayed objects, as iopub delivers them.
 
-Text is kept whole up to a cap, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed
-objects are kept up to a count and a size. What is dropped is counted. Nothing here can fail on hostile content: lone
-surrogates are replaced, wrong types become text. Above: executions, results, transcript. Below: nothing.
+Text is kept up to a cap, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed objects
+are kept up to a count and to what they weigh in memory, updates and metadata included. What is dropped is counted.
+Nothing here can fail on hostile content: lone surrogates are replaced, wrong types become text, deep values go.
+Above: executions, results, transcript. Below: spool, guestdata.
 """
 
-import json
-import re
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 from kernelmcp.config import Policy
+from kernelmcp.guestdata import as_dict, clean, clean_json, cut_middle, joined, weight, without_colour
+from kernelmcp.spool import Spool
 
-# Up to here a stream stays in memory; a result never shows more than a few thousand characters of it.
-IN_MEMORY_BYTES = 1024 * 1024
 # Alternating prints to stdout and stderr make one segment each; the transcript needs no more order than this.
 MAX_SEGMENTS = 10_000
-UTF8_MAX_BYTES = 4
+# Of a result that is too large to be kept: what a reader can see of it, and how long it was.
+RESULT_HEAD_CHARS = 100_000
+MAX_ERROR_NAME_CHARS = 200
+MAX_ERROR_VALUE_CHARS = 20_000
+MAX_TRACEBACK_CHARS = 200_000
+# Displays of one id that an update reaches, the newest ones: an update must cost little, however many there are.
+MAX_DISPLAYS_PER_ID = 100
 
 StreamName = Literal["stdout", "stderr"]
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
-def clean(text: Any) -> str:
-    """Text that UTF-8 can carry: a lone surrogate becomes U+FFFD."""
-    text = text if isinstance(text, str) else str(text)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def clean_json(value: Any) -> Any:
-    """A JSON value with every string cleaned."""
-    match value:
-        case str():
-            return clean(value)
-        case list():
-            return [clean_json(item) for item in cast("list[Any]", value)]
-        case dict():
-            return {clean(key): clean_json(item) for key, item in cast("dict[Any, Any]", value).items()}
-        case _:
-            return value
-
-
-def without_colour(text: str) -> str:
-    return _ANSI.sub("", text)
-
-
-class Spool:
-    """Append-only text, in memory at first, then in an anonymous file; knows its length in characters."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._file: tempfile.SpooledTemporaryFile[bytes] | None = None
-        self.size: int = 0
-        """Bytes kept."""
-        self.chars: int = 0
-        """Characters kept."""
-        self.dropped_chars = 0
-
-    @property
-    def total_chars(self) -> int:
-        return self.chars + self.dropped_chars
-
-    def append(self, text: str) -> int:
-        """Keep what fits; returns how many bytes were kept."""
-        data = text.encode()
-        room = self._max_bytes - self.size
-        if len(data) > room:
-            kept = data[:room].decode("utf-8", "ignore")
-            self.dropped_chars += len(text) - len(kept)
-            text, data = kept, kept.encode()
-        if not data:
-            return 0
-        if self._file is None:
-            # Closed in close(): it lives as long as the execution's record.
-            self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115
-        self._file.seek(self.size)
-        self._file.write(data)
-        self.size += len(data)
-        self.chars += len(text)
-        return len(data)
-
-    def read(self, start: int = 0, end: int | None = None) -> str:
-        """The text between two byte positions; a character that is cut through is left out."""
-        if self._file is None:
-            return ""
-        self._file.seek(start)
-        return self._file.read((self.size if end is None else min(end, self.size)) - start).decode("utf-8", "ignore")
-
-    def head(self, chars: int) -> str:
-        return self.read(0, chars * UTF8_MAX_BYTES)[:chars]
-
-    def tail(self, chars: int) -> str:
-        return self.read(max(0, self.size - chars * UTF8_MAX_BYTES))[-chars:] if chars else ""
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self.size = self.chars = 0
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Display:
     """One displayed object: a mime bundle."""
 
@@ -114,7 +36,7 @@ class Display:
     data: dict[str, Any]
     metadata: dict[str, Any]
     display_id: str | None
-    size: int
+    weight: int
 
 
 @dataclass(slots=True)
@@ -133,27 +55,63 @@ class GuestError:
     traceback: str
 
 
-@dataclass
+class DisplayIds:
+    """The displays of a session by display id: any of its cells may update them."""
+
+    def __init__(self) -> None:
+        self._displays: dict[str, list[tuple[Outputs, Display]]] = {}
+
+    def add(self, display_id: str, owner: "Outputs", display: Display) -> None:
+        known = self._displays.setdefault(display_id, [])
+        known.append((owner, display))
+        del known[:-MAX_DISPLAYS_PER_ID]
+
+    def discard(self, owner: "Outputs") -> None:
+        """Forget the displays of one execution."""
+        for display_id in {display.display_id for display in owner.displays if display.display_id}:
+            others = [entry for entry in self._displays.get(display_id, []) if entry[0] is not owner]
+            if others:
+                self._displays[display_id] = others
+            else:
+                self._displays.pop(display_id, None)
+
+    def find(self, display_id: str) -> list[tuple["Outputs", Display]]:
+        return self._displays.get(display_id, [])
+
+
+@dataclass(eq=False)
 class Outputs:
     """The record of one execution's outputs. `feed` is called for each iopub message, in order."""
 
     policy: Policy
+    folder: Path | None = None
+    """Where streams go that outgrow memory; None: they stay in memory."""
+    display_ids: DisplayIds = field(default_factory=DisplayIds)
     on_text: Callable[[str], None] | None = None
     """Told about each piece of new text; for progress."""
-    update_elsewhere: Callable[[str, dict[str, Any], dict[str, Any]], None] | None = None
-    """Told about an update of a display that this execution did not make."""
     displays: list[Display] = field(default_factory=list[Display])
     dropped_displays: int = 0
+    """Displayed objects and updates of them that were not kept."""
     error: GuestError | None = None
     result: str | None = None
+    result_chars: int = 0
+    """The length of the whole result; `result` is its beginning when the object was not kept."""
     execution_count: int | None = None
     segments: list[Segment] = field(default_factory=list[Segment])
     _clear_next: bool = False
     _held: int = 0
 
     def __post_init__(self) -> None:
-        self.stdout = Spool(self.policy.stdout_max_bytes)
-        self.stderr = Spool(self.policy.stderr_max_bytes)
+        self.stdout = Spool(self.policy.stdout_max_bytes, self.folder)
+        self.stderr = Spool(self.policy.stderr_max_bytes, self.folder)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._held + self.stdout.memory_bytes + self.stderr.memory_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.stdout.size + self.stderr.size
 
     def spool(self, name: StreamName) -> Spool:
         return self.stdout if name == "stdout" else self.stderr
@@ -183,34 +141,52 @@ class Outputs:
         self._add_display("display_data", content)
 
     def _execute_result(self, content: dict[str, Any]) -> None:
-        text = _as_dict(content.get("data")).get("text/plain")
-        self.result = None if text is None else clean(joined(text))
-        self._add_display("execute_result", content)
-
-    def _add_display(self, kind: Literal["display_data", "execute_result"], content: dict[str, Any]) -> None:
-        data = clean_json(_as_dict(content.get("data")))
-        size = sum(len(value) if isinstance(value, str) else len(json.dumps(value)) for value in data.values())
-        if len(self.displays) >= self.policy.max_outputs or self._held + size > self.policy.outputs_max_bytes:
-            self.dropped_displays += 1
+        display = self._add_display("execute_result", content)
+        text = as_dict((display and display.data) or content.get("data")).get("text/plain")
+        if text is None:
+            self.result, self.result_chars = None, 0
             return
-        self._held += size
-        display_id = _as_dict(content.get("transient")).get("display_id")
-        metadata = clean_json(_as_dict(content.get("metadata")))
+        whole = joined(text)
+        self.result_chars = len(whole)
+        # Kept, it is the very string of the display; else only its head stays.
+        self.result = whole if display is not None else clean(whole[:RESULT_HEAD_CHARS])
+
+    def _add_display(self, kind: Literal["display_data", "execute_result"], content: dict[str, Any]) -> Display | None:
+        bundle = _bundle(content)
+        if bundle is None or len(self.displays) >= self.policy.max_outputs or not self._has_room(bundle[2]):
+            self.dropped_displays += 1
+            return None
+        display_id = clean(as_dict(content.get("transient")).get("display_id") or "")
+        display = Display(kind, bundle[0], bundle[1], display_id or None, bundle[2])
+        self._held += display.weight
         self.segments.append(Segment(None, len(self.displays), 0))
-        self.displays.append(Display(kind, data, metadata, str(display_id) if display_id else None, size))
+        self.displays.append(display)
+        if display_id:
+            self.display_ids.add(display_id, self, display)
+        return display
+
+    def _has_room(self, more: int) -> bool:
+        return self._held + more <= self.policy.outputs_max_bytes
 
     def _update_display_data(self, content: dict[str, Any]) -> None:
-        display_id = _as_dict(content.get("transient")).get("display_id")
-        data, metadata = clean_json(_as_dict(content.get("data"))), clean_json(_as_dict(content.get("metadata")))
-        if display_id and not self.update_display(str(display_id), data, metadata) and self.update_elsewhere:
-            self.update_elsewhere(str(display_id), data, metadata)
+        found = self.display_ids.find(clean(as_dict(content.get("transient")).get("display_id") or ""))
+        bundle = _bundle(content) if found else None
+        for owner, display in found:
+            if bundle is None or not self._replace(owner, display, *bundle):
+                self.dropped_displays += 1
 
-    def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
-        found = False
-        for display in self.displays:
-            if display.display_id == display_id:
-                display.data, display.metadata, found = data, metadata, True
-        return found
+    def _replace(
+        self, owner: "Outputs", display: Display, data: dict[str, Any], metadata: dict[str, Any], weight: int
+    ) -> bool:
+        """An update in place, when it fits. What it adds to an earlier cell is charged to this one as well."""
+        more = weight - display.weight
+        if more > 0 and not (owner._has_room(more) and self._has_room(more)):
+            return False
+        owner._held += more
+        if owner is not self:
+            self._held += max(0, more)
+        display.data, display.metadata, display.weight = data, metadata, weight
+        return True
 
     def _error(self, content: dict[str, Any]) -> None:
         self.error = guest_error(content)
@@ -224,10 +200,12 @@ class Outputs:
     def _clear(self) -> None:
         """As a notebook does: what the cell showed so far is gone."""
         self._clear_next = False
-        self.stdout.close()
-        self.stderr.close()
+        self.stdout.clear()
+        self.stderr.clear()
+        self.display_ids.discard(self)
         self.displays.clear()
         self.segments.clear()
+        self.result, self.result_chars = None, 0
         self._held = 0
 
     _HANDLERS: ClassVar[dict[str, Callable[["Outputs", dict[str, Any]], None]]] = {
@@ -246,24 +224,29 @@ class Outputs:
                 yield number, display
 
     def close(self) -> None:
+        """Give back memory and disk."""
+        self._clear()
         self.stdout.close()
         self.stderr.close()
-        self.displays.clear()
-        self.segments.clear()
+
+
+def _bundle(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int] | None:
+    """Data, metadata and what they weigh; None when they are nested too deep."""
+    try:
+        data, metadata = clean_json(as_dict(content.get("data"))), clean_json(as_dict(content.get("metadata")))
+    except ValueError:
+        return None
+    if isinstance(text := data.get("text/plain"), list):
+        data["text/plain"] = joined(cast("list[Any]", text))
+    return data, metadata, weight(data, metadata)
 
 
 def guest_error(content: dict[str, Any]) -> GuestError:
+    """From an error message or an error reply; what is longer than anybody reads loses its middle."""
     traceback = content.get("traceback")
-    lines = [clean(line) for line in cast("list[Any]", traceback)] if isinstance(traceback, list) else []
+    lines = cast("list[Any]", traceback) if isinstance(traceback, list) else []
     return GuestError(
-        clean(content.get("ename", "Error")), clean(content.get("evalue", "")), without_colour("\n".join(lines))
+        clean(content.get("ename", "Error"))[:MAX_ERROR_NAME_CHARS],
+        cut_middle(clean(content.get("evalue", "")), MAX_ERROR_VALUE_CHARS),
+        without_colour(cut_middle("\n".join(map(clean, lines)), MAX_TRACEBACK_CHARS)),
     )
-
-
-def _as_dict(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def joined(value: Any) -> str:
-    """A mime bundle's text may be a list of lines."""
-    return "".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)

@@ -257,9 +257,10 @@ class Registry:
             lock.close()
 
     async def close(self) -> None:
-        """Write what is not written. The kernels end with their task group."""
-        for session in self._sessions.values():
-            await session.save()
+        """Write what is not written, of all sessions at once. The kernels end with their task group."""
+        async with anyio.create_task_group() as tasks:
+            for session in self._sessions.values():
+                tasks.start_soon(session.close)
 
 
 def _lock(directory: Path, session_id: str) -> Lock:

@@ -132,7 +132,7 @@ class Resources:
         return json.dumps(await anyio.to_thread.run_sync(describe, session))
 
     async def notebook(self, session_id: str, ctx: Ctx) -> str:
-        return self._session(session_id, ctx).transcript.to_json()
+        return await anyio.to_thread.run_sync(self._session(session_id, ctx).transcript.to_json)
 
     async def stdout(self, execution_id: str, ctx: Ctx) -> str:
         return self._execution(execution_id, ctx).outputs.stdout.read()

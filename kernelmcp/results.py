@@ -16,8 +16,10 @@ from mcp_types import CallToolResult, ContentBlock, ImageContent, ResourceLink, 
 from kernelmcp import images
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import EXIT_CODES, GONE, Execution
+from kernelmcp.guestdata import clean, joined
 from kernelmcp.models import ChangedFile, ExecutionResult, OutputInfo, Truncation
-from kernelmcp.outputs import Display, Spool, clean, joined
+from kernelmcp.outputs import Display
+from kernelmcp.spool import Spool
 
 # Claude Desktop refuses results over 1 MB.
 MAX_RESULT_BYTES = 900_000
@@ -41,13 +43,15 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
     traceback = execution.error.traceback if execution.error else ""
     shares = _share(
         budget_chars,
-        [outputs.stdout.total_chars, outputs.stderr.total_chars, len(outputs.result or ""), len(traceback)],
+        [outputs.stdout.total_chars, outputs.stderr.total_chars, outputs.result_chars, len(traceback)],
     )
     truncated: dict[str, Truncation] = {}
     stdout = _cut_spool(outputs.stdout, shares[0], uri(execution, "stdout"), "stdout", truncated)
     stderr = _cut_spool(outputs.stderr, shares[1], uri(execution, "stderr"), "stderr", truncated)
-    result = outputs.result and _cut_text(outputs.result, shares[2], uri(execution, "result"), "result", truncated)
-    traceback = _cut_text(traceback, shares[3], uri(execution, "error"), "error", truncated)
+    result = outputs.result and _cut_text(
+        outputs.result, outputs.result_chars, shares[2], uri(execution, "result"), "result", truncated
+    )
+    traceback = _cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
     error = execution.error
     rich = list(outputs.rich_displays())
     infos = [_info(execution, number, display) for number, display in rich[:MAX_LISTED_OUTPUTS]]
@@ -105,27 +109,34 @@ def _share(budget: int, sizes: list[int]) -> list[int]:
 
 
 def _cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
-    if not spool.dropped_chars and spool.chars <= budget:
-        return spool.read()
-    return _join(spool.head(budget // 2), spool.tail(budget // 2), spool.total_chars, link, name, truncated)
+    if spool.chars > budget:
+        head, tail = spool.head(budget // 2), spool.tail(budget // 2)
+    else:
+        head, tail = spool.read(), ""
+        if not spool.dropped_chars:
+            return head
+    return _join(head, tail, spool.chars, spool.total_chars, link, name, truncated)
 
 
-def _cut_text(text: str, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
-    if len(text) <= budget:
+def _cut_text(text: str, total: int, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
+    """`text` is what was kept of `total` characters."""
+    if total <= budget:
         return text
-    return _join(text[: budget // 2], text[-(budget // 2) :], len(text), link, name, truncated)
+    head, tail = (text[: budget // 2], text[-(budget // 2) :]) if len(text) > budget else (text, "")
+    return _join(head, tail, len(text), total, link, name, truncated)
 
 
-def _join(head: str, tail: str, total: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
+def _join(head: str, tail: str, kept: int, total: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
     """Head and tail on line boundaries (unless a line is most of it), and between them what is missing."""
-    if (end := head.rfind("\n") + 1) > len(head) // 2:
+    if tail and (end := head.rfind("\n") + 1) > len(head) // 2:
         head = head[:end]
     if 0 < (start := tail.find("\n") + 1) < len(tail) // 2:
         tail = tail[start:]
     shown = len(head) + len(tail)
     truncated[name] = {"shown_chars": shown, "total_chars": total, "uri": link}
-    gap = "" if head.endswith("\n") else "\n"
-    return f"{head}{gap}[... {total - shown:,} of {total:,} characters left out; all of it: {link} ...]\n{tail}"
+    gap = "" if not head or head.endswith("\n") else "\n"
+    rest = f"all of it: {link}" if kept == total else f"the server kept {kept:,} of them: {link}"
+    return f"{head}{gap}[... {total - shown:,} of {total:,} characters left out; {rest} ...]\n{tail}"
 
 
 def _info(execution: Execution, number: int, display: Display) -> OutputInfo:
@@ -168,7 +179,8 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
         if budget < MIN_SHARE_CHARS:
             parts.append("[more was displayed than fits here: see the field outputs]")
             break
-        text = _cut_text(joined(text), budget, uri(execution, f"outputs/{number}"), "", {})
+        whole = joined(text)
+        text = _cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
         budget -= len(text)
         parts.append(text)
     return parts

@@ -8,7 +8,7 @@ know MCP.
 import asyncio
 import shutil
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -22,9 +22,9 @@ from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.errors import KernelDied, ResourceLimitExceeded, ServerError
 from kernelmcp.executions import Execution, Interruption, changed_paths
+from kernelmcp.history import History
 from kernelmcp.home import Lock
 from kernelmcp.kernel import Kernel
-from kernelmcp.outputs import Outputs
 from kernelmcp.records import Record, now
 from kernelmcp.transcript import Transcript
 from kernelmcp.workspace import Quota, Workspace
@@ -51,7 +51,7 @@ class Session:
         on_change: Callable[["Session"], None],
     ) -> None:
         self.record = record
-        self.executions: OrderedDict[str, Execution] = OrderedDict()
+        self.executions = History(settings, directory / "outputs")
         self.transcript = Transcript(directory / "notebook.ipynb")
         self.last_used = time.monotonic()
         self.wanted = False
@@ -69,6 +69,7 @@ class Session:
         self._queue: deque[Execution] = deque()
         self._work = asyncio.Event()
         self._current: Execution | None = None
+        self._ended = asyncio.Event()
         self._save_timer: asyncio.TimerHandle | None = None
 
     # -- what it is ---------------------------------------------------------------------------------------------
@@ -129,25 +130,18 @@ class Session:
                 "Wait for them (get_execution), cancel_execution, or use another session.",
                 session_id=self.id,
             )
-        outputs = Outputs(self._settings.policy, update_elsewhere=self._update_display)
+        outputs = self.executions.new_outputs()
         longest = self._settings.policy.execution_timeout_seconds
         seconds = min(timeout_seconds or longest, longest)
         execution = Execution(self.id, self.principal, code, seconds, outputs, event=event)
         execution.asked_timeout_seconds = timeout_seconds
         if self.on_submit is not None:
             self.on_submit(execution)
-        self._remember(execution)
+        self.executions.add(execution)
         self._queue.append(execution)
         self.touch()
         self.start()
         return execution
-
-    def _remember(self, execution: Execution) -> None:
-        self.executions[execution.id] = execution
-        for old in list(self.executions.values())[: -self._settings.config.sessions.kept_executions]:
-            if old.done.is_set():
-                old.outputs.close()
-                del self.executions[old.id]
 
     def touch(self) -> None:
         self.last_used = time.monotonic()
@@ -155,22 +149,28 @@ class Session:
 
     async def run(self) -> None:
         """The queue. Started once; ends when the session is destroyed or the server ends."""
-        with self._scope:
-            while True:
-                await self._work.wait()
-                self._work.clear()
-                if not self._queue:
-                    await self._warm_up()
-                while self._queue:
-                    execution = self._current = self._queue.popleft()
-                    try:
-                        if not execution.done.is_set():
-                            await self._run_one(execution)
-                    except Exception:
-                        log.exception("execution failed", session=self.id)
-                        execution.finish_killed("internal error")
-                    finally:
-                        self._current = None
+        try:
+            with self._scope:
+                while True:
+                    await self._work.wait()
+                    self._work.clear()
+                    if not self._queue:
+                        await self._warm_up()
+                    await self._run_queue()
+        finally:
+            self._ended.set()
+
+    async def _run_queue(self) -> None:
+        while self._queue:
+            execution = self._current = self._queue.popleft()
+            try:
+                if not execution.done.is_set():
+                    await self._run_one(execution)
+            except Exception:
+                log.exception("execution failed", session=self.id)
+                execution.finish_killed("internal error")
+            finally:
+                self._current = None
 
     async def _warm_up(self) -> None:
         try:
@@ -192,6 +192,7 @@ class Session:
         if note := self._binding.take_note():
             execution.outputs.feed("stream", {"name": "stderr", "text": note})
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
+        reply = None
         try:
             reply = await self._send(kernel, execution)
             timer.cancel()
@@ -202,16 +203,28 @@ class Session:
                 self._binding.discard()
                 self._binding.lost = False  # this execution says it
             execution.finish_killed(exc.message)
+        except asyncio.CancelledError:
+            # The server ends, or the session: what the cell has put out so far is kept.
+            if reply is not None:
+                execution.finish_with_reply(reply)
+            else:
+                execution.finish_with_server()
+            self._record_end(execution)
+            raise
         finally:
             timer.cancel()
             if execution.grace_timer is not None:
                 execution.grace_timer.cancel()
         execution.state_lost |= lost
+        self._record_end(execution)
+        self._save_soon()
+        self._on_change(self)
+
+    def _record_end(self, execution: Execution) -> None:
         self.record.execution_count += 1
         self.touch()
         self.transcript.append(execution)
-        self._save_soon()
-        self._on_change(self)
+        self.executions.trim()
 
     async def _send(self, kernel: Kernel, execution: Execution) -> dict[str, Any]:
         def on_output(kind: str, content: dict[str, Any]) -> None:
@@ -260,10 +273,6 @@ class Session:
                 execution.interruption = "interrupted"
         self._queue.clear()
 
-    def _update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        for execution in self.executions.values():
-            execution.outputs.update_display(display_id, data, metadata)
-
     # -- its files ----------------------------------------------------------------------------------------------
 
     async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
@@ -297,33 +306,47 @@ class Session:
 
     async def stop(self) -> bool:
         """End the kernel; files and transcript stay. False when there was none."""
+        was_live = await self._end_kernel()
+        await self.save()
+        self._on_change(self)
+        return was_live
+
+    async def _end_kernel(self) -> bool:
         self._abort()
         self.wanted = False
         was_live = await self._binding.release()
-        await self.save()
-        self._on_change(self)
+        self.executions.trim(stopped=True)
         return was_live
 
     def retire(self) -> None:
         """End the kernel of an idle session at once, to make room."""
         self.wanted = False
         self._binding.discard()
+        self.executions.trim(stopped=True)
         self._save_soon()
         self._on_change(self)
 
     async def destroy(self) -> None:
         """End it and delete everything it has."""
-        await self.stop()
+        await self._end_kernel()
         self.destroyed = True
         self._scope.cancel()
         if self._save_timer is not None:
             self._save_timer.cancel()
-        for execution in self.executions.values():
-            execution.outputs.close()
+        self.executions.clear()
         if self._binding.berth is not None:
             await anyio.to_thread.run_sync(self._binding.berth.delete)
         await anyio.to_thread.run_sync(lambda: shutil.rmtree(self._directory, ignore_errors=True))
         self._lock.close()
+
+    async def close(self) -> None:
+        """The server ends: what runs is written as far as it is, and everything that is not on disk yet."""
+        running = self._current is not None
+        self._scope.cancel()
+        if running:
+            await self._ended.wait()
+        await self.save()
+        self.executions.clear()
 
     # -- its transcript -----------------------------------------------------------------------------------------
 
@@ -342,8 +365,7 @@ class Session:
             return  # destroyed meanwhile
         if self.transcript.changed:
             try:
-                await anyio.to_thread.run_sync(self.transcript.save)
+                await anyio.to_thread.run_sync(self.transcript.save, abandon_on_cancel=True)
             except OSError as exc:
-                self.transcript.changed = True
                 log.error("the transcript could not be written", session=self.id, error=str(exc))
         self._binding.save_record()

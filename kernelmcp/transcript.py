@@ -1,95 +1,189 @@
-"""The session as a notebook: every execution is a cell of `notebook.ipynb` (nbformat 4.5).
+"""The session as a notebook: every execution is a cell of `notebook.ipynb`.
 
-Cells are kept as encoded JSON, text in them cut, so that a long session costs little memory. Written a moment after the
-last change, by a worker thread: never on a call's way. Above: sessions. Below: home.
+The truth is a journal beside it (`notebook.jsonl`, one cell per line); the notebook is made from it as a whole, so that
+a session holds no memory for it, however long it is. Both are bounded: the oldest outputs go first, then the oldest
+cells, and the notebook says so. What touches a file runs in a worker thread, a moment after the last change: never on a
+call's way; and nothing here can keep a session from opening. Above: sessions. Below: cells, journal.
 """
 
 import json
-import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
+import structlog
+
+from kernelmcp import cells
 from kernelmcp.executions import Execution
-from kernelmcp.home import write_private
-from kernelmcp.outputs import Outputs, Segment
+from kernelmcp.journal import Journal, put_aside, replace
 
-# A person reads the notebook; the whole text is a resource while the execution is kept.
-MAX_STREAM_CHARS = 100_000
-_FOOTER = json.dumps(
-    {
-        "metadata": {
-            "kernelspec": {"name": "kernelmcp", "display_name": "Python (kernelmcp)", "language": "python"},
-            "language_info": {"name": "python"},
-        },
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-)
+MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
+# What it shrinks to when it has grown beyond: shrinking is a rewrite, and must not come with every cell.
+SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
+# A file of somebody else's is read as a whole, once.
+MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
+# Cells that wait to be written. A notebook of them alone would be as large, and lose its oldest outputs as these do.
+MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
+# A cell shorter than this gains nothing by losing its outputs.
+MIN_LINE_BYTES = 4096
+GROWN = "the notebook had grown too large"
+_METADATA = {
+    "kernelspec": {"name": "kernelmcp", "display_name": "Python (kernelmcp)", "language": "python"},
+    "language_info": {"name": "python"},
+}
+_HEAD = b'{"cells": [\n'
+_FOOT = f'\n], "metadata": {json.dumps(_METADATA)}, "nbformat": 4, "nbformat_minor": 5}}\n'.encode()
+
+log = structlog.get_logger(__name__)
 
 
 class Transcript:
-    """Cells of one session and their file."""
+    """Cells of one session and their files. `append` is for the event loop; the rest blocks and is for threads."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
-        self._cells: list[str] = []
         self.changed = False
-        if file.exists():
-            self._load()
+        """Something is not in the notebook yet."""
+        self._file = file
+        self._journal = Journal(file.with_suffix(".jsonl"))
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._first = 0
+        """Number of the first that waits."""
+        self._lost = 0
+        self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
+        self._lock = threading.Lock()
+        self._opened = False
 
     def append(self, execution: Execution) -> None:
-        self._cells.append(json.dumps(_cell(execution)))
-        self.changed = True
+        line = cells.to_line(execution)
+        with self._pending_lock:
+            self._pending.append(line)
+            self._pending_bytes += len(line)
+            if self._pending_bytes > MAX_PENDING_BYTES:
+                self._lighten()
+            self.changed = True
 
-    def to_json(self) -> str:
-        cells = ",\n".join(self._cells)
-        return f'{{"cells": [\n{cells}\n], {_FOOTER[1:]}\n'
+    def _lighten(self) -> None:
+        for number, line in enumerate(self._pending):
+            if self._pending_bytes > MAX_PENDING_BYTES and len(line) > MIN_LINE_BYTES:
+                self._pending[number] = cells.without_outputs(line)
+                self._pending_bytes -= len(line) - len(self._pending[number])
+        while self._pending_bytes > MAX_PENDING_BYTES and len(self._pending) > 1:
+            self._take_first()
+            self._lost += 1
+
+    def _take_first(self) -> None:
+        self._pending_bytes -= len(self._pending.popleft())
+        self._first += 1
 
     def save(self) -> None:
-        """Blocking; called in a worker thread."""
-        self.changed = False
-        write_private(self._file, self.to_json())
+        """Write what is new. Raises `OSError`, and then nothing is lost that was not lost before."""
+        with self._lock:
+            self._open()
+            self._write_pending()
+            if self._journal.size > MAX_NOTEBOOK_BYTES:
+                self._shrink()
+            replace(self._file, self._write)
+            with self._pending_lock:
+                self.changed = bool(self._pending)
 
-    def _load(self) -> None:
-        try:
-            cells: list[Any] = json.loads(self._file.read_text("utf-8"))["cells"]
-        except (OSError, ValueError, KeyError, TypeError):
-            self._file.replace(self._file.with_suffix(".damaged.ipynb"))
+    def to_json(self) -> str:
+        """The notebook as it would be on disk now. Raises `OSError`."""
+        with self._lock:
+            self._open()
+            with self._pending_lock:
+                new = list(self._pending)
+            return b"".join(self._pieces([*self._journal.lines(), *new])).decode()
+
+    def _write_pending(self) -> None:
+        with self._pending_lock:
+            new, first, lost = list(self._pending), self._first, self._lost
+        missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
+        self._journal.append([*missing, *new])
+        with self._pending_lock:
+            # Meanwhile cells came at the end, and some may have gone from the front: those are not lost.
+            self._lost -= lost + min(self._first - first, len(new))
+            while self._pending and self._first < first + len(new):
+                self._take_first()
+
+    def _write(self, out: BinaryIO) -> None:
+        out.writelines(self._pieces(self._journal.lines()))
+
+    def _pieces(self, lines: Iterator[bytes] | list[bytes]) -> Iterator[bytes]:
+        yield _HEAD
+        for number, line in enumerate(lines):
+            yield b",\n" + line if number else line
+        yield _FOOT
+
+    # -- too large ----------------------------------------------------------------------------------------------
+
+    def _shrink(self) -> None:
+        """The oldest cells lose their outputs; when that is not enough, the oldest cells go."""
+        self._journal.rewrite(self._lighter())
+        excess = self._journal.size - SHRUNK_BYTES
+        if excess > 0:
+            self._journal.rewrite(self._fewer(excess))
+
+    def _lighter(self) -> Iterator[bytes]:
+        excess = self._journal.size - SHRUNK_BYTES
+        for line in self._journal.lines():
+            kept = cells.without_outputs(line) if excess > 0 else line
+            excess -= len(line) - len(kept)
+            yield kept
+
+    def _fewer(self, excess: int) -> Iterator[bytes]:
+        gone = 0
+        for line in self._journal.lines():
+            if excess > 0:
+                gone += cells.left_out_count(line) or 1
+                excess -= len(line) + 1
+                continue
+            if gone:
+                yield cells.left_out_cell(gone, GROWN)
+                gone = 0
+            yield line
+        if gone:
+            yield cells.left_out_cell(gone, GROWN)
+
+    # -- what an earlier server left ----------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._opened:
             return
-        self._cells = [json.dumps(cell) for cell in cells]
+        self._journal.open(cells.is_cell, MAX_FOREIGN_BYTES)
+        if self._file.exists():
+            if not self._journal.size:
+                self._import()
+            elif not self._is_ours():
+                log.warning("a notebook was changed by somebody else, it is put aside", file=str(self._file))
+                put_aside(self._file)
+        self._opened = True
 
+    def _import(self) -> None:
+        """A notebook without a journal."""
+        try:
+            if self._file.stat().st_size > MAX_FOREIGN_BYTES:
+                raise ValueError("it is too large")
+            found: list[Any] = cast("dict[str, Any]", json.loads(self._file.read_bytes()))["cells"]
+            lines = [json.dumps(cell).encode() for cell in found]
+            if not all(map(cells.is_cell, lines)):
+                raise ValueError("it has cells that are none")
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            log.error("a notebook is damaged, it is put aside", file=str(self._file), error=str(exc)[:200])
+            put_aside(self._file)
+        else:
+            self._journal.rewrite(lines)
 
-def _cell(execution: Execution) -> dict[str, Any]:
-    outputs = execution.outputs
-    cell_outputs = [_output(outputs, segment) for segment in outputs.segments]
-    if execution.error is not None:
-        error = execution.error
-        cell_outputs.append(
-            {
-                "output_type": "error",
-                "ename": error.name,
-                "evalue": error.value,
-                "traceback": error.traceback.splitlines(),
-            }
-        )
-    return {
-        "cell_type": "code",
-        "id": secrets.token_hex(4),
-        "metadata": {"kernelmcp": {"execution_id": execution.id, "status": execution.status}},
-        "execution_count": outputs.execution_count,
-        "source": execution.code,
-        "outputs": cell_outputs,
-    }
-
-
-def _output(outputs: Outputs, segment: Segment) -> dict[str, Any]:
-    if segment.name is not None:
-        text = outputs.spool(segment.name).read(segment.start, min(segment.end, segment.start + MAX_STREAM_CHARS))
-        if segment.end - segment.start > MAX_STREAM_CHARS:
-            text += "\n[cut]\n"
-        return {"output_type": "stream", "name": segment.name, "text": text}
-    display = outputs.displays[segment.start]
-    output: dict[str, Any] = {"output_type": display.kind, "data": display.data, "metadata": display.metadata}
-    if display.kind == "execute_result":
-        output["execution_count"] = outputs.execution_count
-    return output
+    def _is_ours(self) -> bool:
+        """Whether the notebook is what we wrote: the journal, or its beginning when the last server was killed."""
+        with self._file.open("rb") as stream:
+            left = self._file.stat().st_size - len(_FOOT)
+            for piece in self._pieces(self._journal.lines()):
+                if left == 0:
+                    break
+                if len(piece) > left or stream.read(len(piece)) != piece:
+                    return False
+                left -= len(piece)
+            return left == 0 and stream.read(len(_FOOT) + 1) == _FOOT

@@ -1,27 +1,50 @@
 """Lines of JSON-RPC over two file descriptors, as mcp's dispatcher wants them.
 
 Pipes and sockets are read in the event loop, without a thread between: a call costs less, and no thread hangs in
-read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever.
+read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. A client
+that does not read is not read either: what waits for it is bounded.
 Above: stdio. Below: mcp's message types.
 """
 
 import asyncio
 import json
 import os
+import select
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import structlog
 from mcp.shared.message import SessionMessage
-from mcp_types import INVALID_REQUEST, PARSE_ERROR, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 
 # A 5 MB cell must pass, with room; beyond this the line is thrown away and answered with an error.
 MAX_LINE_BYTES = 64 * 1024 * 1024
+# While so much waits for a client that does not read, its next message is not read either.
+MAX_PENDING_BYTES = 1024 * 1024
+MAX_PENDING_MESSAGES = 16
+# Answers without a size limit are made a few at a time. They never wait for another message of the client.
+LARGE_REQUESTS = ("resources/read",)
+MAX_LARGE_REQUESTS = 2
+# A large request that was not answered by then may be a slow one, or one that never will be.
+LARGE_REQUEST_SECONDS = 5.0
+# How often to look whether a client that does not read has gone.
+GONE_POLL_SECONDS = 0.5
 CHUNK_BYTES = 256 * 1024
 
 log = structlog.get_logger(__name__)
@@ -35,18 +58,51 @@ class Wire:
         self._writer = writer
         self._buffer = bytearray()
         self._scanned = 0
-        self._lines: list[bytes] = []
         self._skipping = False
+        self._large: set[str | int] = set()
+        self._answered = anyio.Event()
 
     async def receive(self) -> SessionMessage | Exception:
         while True:
+            await self._until_room()
             line = await self._next_line()
             if not line.strip():
                 continue
             try:
-                return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError as exc:
                 await self._refuse(line, str(exc))
+                continue
+            self._note(message)
+            return SessionMessage(message)
+
+    async def _until_room(self) -> None:
+        """Until the client has taken enough of what was answered. Raises `EndOfStream` when it never will."""
+        await anyio.lowlevel.checkpoint()  # a turn for those who answer, however many messages are buffered
+        end = anyio.current_time() + LARGE_REQUEST_SECONDS
+        while self._large_ones_wait(end) or not self._writer.has_room():
+            with anyio.move_on_after(GONE_POLL_SECONDS):
+                if self._large_ones_wait(end):
+                    self._answered = anyio.Event()
+                    await self._answered.wait()
+                else:
+                    await self._writer.progress()
+            if self._reader.has_gone():
+                raise anyio.EndOfStream
+
+    def _large_ones_wait(self, end: float) -> bool:
+        return len(self._large) >= MAX_LARGE_REQUESTS and anyio.current_time() < end
+
+    def _note(self, message: JSONRPCMessage) -> None:
+        if isinstance(message, JSONRPCRequest) and message.method in LARGE_REQUESTS:
+            self._large.add(message.id)
+        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._settle((message.params or {}).get("requestId"))  # it will not be answered
+
+    def _settle(self, request_id: Any) -> None:
+        if isinstance(request_id, str | int) and request_id in self._large:
+            self._large.discard(request_id)
+            self._answered.set()
 
     def __aiter__(self) -> "Wire":
         return self
@@ -59,13 +115,11 @@ class Wire:
 
     async def send(self, item: SessionMessage, /) -> None:
         try:
-            data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-        except ValueError:
-            log.exception("a message could not be encoded")
-            if not isinstance(item.message, JSONRPCResponse):
-                return
-            data = _error(item.message.id, -32603, "the result could not be encoded")
-        await self._writer.write(data + b"\n")
+            # Encoded when its turn has come: what waits is not there twice.
+            await self._writer.write(lambda: _encoded(item))
+        finally:
+            if isinstance(item.message, JSONRPCResponse | JSONRPCError):
+                self._settle(item.message.id)
 
     async def aclose(self) -> None:
         """The wire outlives mcp's streams; `open_wire` closes it."""
@@ -92,7 +146,7 @@ class Wire:
             self._scanned = len(self._buffer)
             if self._scanned > MAX_LINE_BYTES:
                 if not self._skipping:
-                    await self._writer.write(_error(None, INVALID_REQUEST, "the message is too long") + b"\n")
+                    await self._writer.write(lambda: _error(None, INVALID_REQUEST, "the message is too long"))
                 self._skipping = True
                 self._buffer.clear()
                 self._scanned = 0
@@ -112,7 +166,18 @@ class Wire:
         if not isinstance(request_id, str | int):
             request_id = None
         log.warning("refused a message", reason=reason[:200])
-        await self._writer.write(_error(request_id, code, "the message is not valid JSON-RPC in UTF-8") + b"\n")
+        await self._writer.write(lambda: _error(request_id, code, "the message is not valid JSON-RPC in UTF-8"))
+
+
+def _encoded(item: SessionMessage) -> bytes:
+    """The message; nothing when it cannot be encoded and nobody waits for it."""
+    try:
+        return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError:
+        log.exception("a message could not be encoded")
+        if not isinstance(item.message, JSONRPCResponse):
+            return b""
+        return _error(item.message.id, INTERNAL_ERROR, "the result could not be encoded")
 
 
 def _error(request_id: str | int | None, code: int, message: str) -> bytes:
@@ -131,6 +196,14 @@ class _Reader:
             return await self._stream.read(CHUNK_BYTES)
         return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES, abandon_on_cancel=True)
 
+    def has_gone(self) -> bool:
+        """Whether the other end is closed, seen without reading. Terminals say no."""
+        if self._stream is None:
+            return False
+        poll = select.poll()
+        poll.register(self._fd, getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
+
 
 class _Writer:
     """Whole messages to a file descriptor, in order, with the peer's backpressure."""
@@ -139,17 +212,38 @@ class _Writer:
         self._fd = fd
         self._stream = stream
         self._lock = anyio.Lock()
+        self._waiting = 0
+        self._moved = anyio.Event()
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, encode: Callable[[], bytes]) -> None:
+        """Write a line when those before it are gone; it is encoded only then, so that it waits in one form."""
+        self._waiting += 1
         try:
-            if self._stream is not None:
-                self._stream.write(data)
-                await self._stream.drain()
-                return
             async with self._lock:
-                await anyio.to_thread.run_sync(_write_all, self._fd, data)
+                if self._stream is not None:
+                    await self._stream.drain()
+                    if data := encode():
+                        self._stream.writelines((data, b"\n"))
+                elif data := encode():
+                    await anyio.to_thread.run_sync(_write_all, self._fd, data + b"\n")
         except (BrokenPipeError, ConnectionResetError) as exc:
             raise anyio.BrokenResourceError from exc
+        finally:
+            self._waiting -= 1
+            self._moved.set()
+
+    def has_room(self) -> bool:
+        pending = self._stream.transport.get_write_buffer_size() if self._stream is not None else 0
+        return self._waiting < MAX_PENDING_MESSAGES and pending <= MAX_PENDING_BYTES
+
+    async def progress(self) -> None:
+        """Until a message has gone out."""
+        if self._waiting or self._stream is None:
+            self._moved = anyio.Event()
+            await self._moved.wait()
+        else:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                await self._stream.drain()
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -86,7 +86,8 @@ def serve_index(root: Path) -> Iterator[Index]:
             index.requests.append(self.path)
             if "stalled" in self.path:
                 index.wait()
-            super().do_GET()
+            with suppress(ConnectionError):  # pip was interrupted
+                super().do_GET()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
     index.url = f"http://127.0.0.1:{server.server_port}/simple/"

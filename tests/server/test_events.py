@@ -6,6 +6,7 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp.shared.exceptions import MCPError
 from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotification
 
 from .support import DEADLINE, Connect
@@ -121,3 +122,20 @@ async def test_an_older_client_is_notified_of_what_it_subscribed_to(
             while not (any(isinstance(one, ResourceListChangedNotification) for one in got) and uris()):
                 await anyio.lowlevel.checkpoint()
             assert uris() == {"kernelmcp://sessions/s"}
+            for number in range(2):
+                await call(client, "execute_code", code=str(number), session_id="s")
+            await client.call_tool("destroy_session", {"session_id": "s"})
+            lists = sum(isinstance(one, ResourceListChangedNotification) for one in got)
+            await call(client, "create_session", session_id="last")  # its news comes after all others
+            while sum(isinstance(one, ResourceListChangedNotification) for one in got) == lists:
+                await anyio.lowlevel.checkpoint()
+            # Made, three cells, destroyed: one each at most, for what waits is not said twice.
+            assert sum(isinstance(one, ResourceUpdatedNotification) for one in got) <= 5
+
+            for number in range(255):
+                await client.subscribe_resource(f"kernelmcp://sessions/n{number}")
+            await client.subscribe_resource("kernelmcp://sessions/n0")
+            with pytest.raises(MCPError, match="at most 256"):
+                await client.subscribe_resource("kernelmcp://sessions/one-more")
+            await client.unsubscribe_resource("kernelmcp://sessions/n0")
+            await client.subscribe_resource("kernelmcp://sessions/one-more")

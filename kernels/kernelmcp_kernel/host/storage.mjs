@@ -5,7 +5,7 @@
 import fs from "node:fs";
 import path from "node:path";
 
-const [EACCES, EIO, ENOSPC, EROFS] = [2, 29, 51, 69]; // Emscripten's errno numbers are WASI's
+const [ENOSPC, EROFS] = [51, 69]; // Emscripten's errno numbers are WASI's
 const O_ACCMODE = 3;
 const RECOUNT_MS = 1000; // the server writes files, too
 const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
@@ -30,7 +30,6 @@ export class Storage {
     this.files = 0;
     this.countedAt = -Infinity;
     this.countMs = 0;
-    this.#patchErrors();
     this.#patchLookup();
     this.#patchWrites();
     this.#patchNames();
@@ -49,13 +48,6 @@ export class Storage {
     const changed = [...this.changed].map((node) => path.relative(node.mount.opts.root, this.nodefs.realPath(node)));
     this.changed.clear();
     return changed;
-  }
-
-  #patchErrors() {
-    const { nodefs } = this;
-    const { convertNodeCode } = nodefs;
-    nodefs.convertNodeCode = (/** @type {any} */ error) =>
-      error.code === "ERR_ACCESS_DENIED" ? EACCES : (convertNodeCode(error) ?? EIO);
   }
 
   /** A request begins: what was found before may have been deleted. */

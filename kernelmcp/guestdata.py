@@ -1,0 +1,73 @@
+"""What a guest sent, made harmless: text that UTF-8 can carry, JSON of bounded depth, and what it weighs in memory.
+
+Above: outputs, and whoever shows a guest's words. Below: nothing.
+"""
+
+import re
+import sys
+from typing import Any, cast
+
+# Deeper values than this break JSON libraries on their way to the client.
+MAX_DEPTH = 100
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def clean(text: Any) -> str:
+    """Text that UTF-8 can carry: a lone surrogate becomes U+FFFD."""
+    text = text if isinstance(text, str) else str(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """A JSON value with every string cleaned. Raises `ValueError` when it is nested deeper than `depth`."""
+    if depth == 0:
+        raise ValueError(f"nested deeper than {MAX_DEPTH}")
+    match value:
+        case str():
+            return clean(value)
+        case list():
+            return [clean_json(item, depth - 1) for item in cast("list[Any]", value)]
+        case dict():
+            return {clean(key): clean_json(item, depth - 1) for key, item in cast("dict[Any, Any]", value).items()}
+        case _:
+            return value
+
+
+def weight(*values: Any) -> int:
+    """Bytes of memory that JSON values take: a list of empty lists weighs twenty times its text."""
+    total = 0
+    waiting: list[Any] = list(values)
+    while waiting:
+        value = waiting.pop()
+        total += sys.getsizeof(value)
+        if isinstance(value, list):
+            waiting += cast("list[Any]", value)
+        elif isinstance(value, dict):
+            waiting += cast("dict[str, Any]", value).keys()
+            waiting += cast("dict[str, Any]", value).values()
+    return total
+
+
+def without_colour(text: str) -> str:
+    return _ANSI.sub("", text)
+
+
+def cut_middle(text: str, max_chars: int) -> str:
+    """Its first and last halves, and how much is missing between them."""
+    if len(text) <= max_chars:
+        return text
+    half = max_chars // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def joined(value: Any) -> str:
+    """A mime bundle's text may be a list of lines."""
+    return "".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)

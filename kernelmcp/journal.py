@@ -1,0 +1,96 @@
+"""Lines in a file, appended: what is written once stays, and a line that is damaged costs only itself.
+
+Blocking. Above: transcript. Below: the file system.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class Journal:
+    """The lines of one file. `size` is its length in bytes as we know it; a torn line behind it is cut off."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.size = 0
+
+    def open(self, is_good: Callable[[bytes], bool], max_bytes: int) -> None:
+        """Check what is there. Damaged lines go to `<name>.damaged.jsonl`; a file over `max_bytes` does as a whole."""
+        try:
+            self.size = self.file.stat().st_size
+        except FileNotFoundError:
+            return
+        if self.size > max_bytes:
+            log.error("a journal is far too large, it is put aside", file=str(self.file))
+            put_aside(self.file)
+            self.size = 0
+        bad = [number for number, line in enumerate(self._raw()) if not line.endswith(b"\n") or not is_good(line)]
+        if bad:
+            log.error("a journal has damaged lines, they are put aside", file=str(self.file), lines=len(bad))
+            damaged = set(bad)
+            aside = aside_of(self.file)
+            replace(aside, lambda out: out.writelines(one for n, one in enumerate(self._raw()) if n in damaged))
+            self.rewrite(one.rstrip(b"\n") for n, one in enumerate(self._raw()) if n not in damaged)
+
+    def _raw(self) -> Iterator[bytes]:
+        if self.size:
+            with self.file.open("rb") as stream:
+                yield from stream
+
+    def lines(self) -> Iterator[bytes]:
+        """Without their newlines."""
+        for line in self._raw():
+            yield line.rstrip(b"\n")
+
+    def append(self, lines: Iterable[bytes]) -> None:
+        """All of them or none. Raises `OSError`."""
+        fd = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as stream:
+            # Somebody may have deleted it; and a disk that was full may have left a torn line behind its end.
+            self.size = min(self.size, os.fstat(fd).st_size)
+            stream.truncate(self.size)
+            stream.seek(self.size)
+            try:
+                stream.writelines(line + b"\n" for line in lines)
+                stream.flush()
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(fd, self.size)
+                raise
+            self.size = stream.tell()
+
+    def rewrite(self, lines: Iterable[bytes]) -> None:
+        """Replace the file as a whole. Raises `OSError`."""
+        replace(self.file, lambda out: out.writelines(line + b"\n" for line in lines))
+        self.size = self.file.stat().st_size
+
+
+def replace(file: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file of which readers see the old or the new one, never a part. Raises `OSError`."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            write(stream)
+        os.replace(draft, file)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def aside_of(file: Path) -> Path:
+    return file.with_suffix(f".damaged{file.suffix}")
+
+
+def put_aside(file: Path) -> None:
+    """Out of the way, and not deleted: it may hold what a person wants. Raises `OSError`."""
+    file.replace(aside_of(file))
