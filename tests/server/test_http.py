@@ -65,7 +65,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, issuer: str) -> Iterator[Ht
         TRANSPORT_HTTP__CORS_ORIGINS='["https://chat.example.com"]',
         AUTH__RESOURCE_URL=RESOURCE,
         AUTH__REQUIRED_SCOPES='["kernels"]',
-        SESSIONS__INLINE_WAIT_SECONDS="2",
     ) as found:
         found.folder = folder
         yield found
