@@ -60,6 +60,8 @@ class Session:
         """Its end has begun: nothing new begins in it."""
         self.gone = asyncio.Event()
         """Its end is complete: its name is free."""
+        self.on_submit: Callable[[Execution], None] | None = None
+        """Told of each new execution, in the context of the request that asks for it."""
         self._settings = settings
         self._tasks = tasks
         self._directory = directory
@@ -152,6 +154,8 @@ class Session:
         seconds = min(timeout_seconds or longest, longest)
         execution = Execution(self.id, self.principal, code, seconds, outputs, event=event)
         execution.asked_timeout_seconds = timeout_seconds
+        if self.on_submit is not None:
+            self.on_submit(execution)
         self.executions.add(execution)
         self._queue.append(execution)
         self.touch()
@@ -284,6 +288,11 @@ class Session:
                 self._settings.config.kernels.interrupt_grace_seconds, kernel.kill
             )
         return True
+
+    def interrupt_all(self) -> None:
+        """What runs, and what waits."""
+        for execution in [*self._queue, *([self._current] if self._current else [])]:
+            self.interrupt(execution)
 
     def _abort(self) -> None:
         """End everything that runs or waits: its kernel is about to go."""
