@@ -1,3 +1,32 @@
-"""kernelmcp: an MCP server that gives a language model a sandboxed Jupyter kernel of its own."""
+"""kernelmcp: an MCP server that gives a language model a sandboxed Jupyter kernel of its own.
+
+For programs that have it inside: `from kernelmcp import create_server, Settings` (docs/embedding.md).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernelmcp.config import Settings as Settings
+    from kernelmcp.server import Server as Server
+    from kernelmcp.server import create_server as create_server
+    from kernelmcp.sources import load as load_settings
 
 __version__ = "0.1.0"
+__all__ = ["Server", "Settings", "__version__", "create_server", "load_settings"]
+
+_PLACES = {
+    "Server": ("kernelmcp.server", "Server"),
+    "Settings": ("kernelmcp.config", "Settings"),
+    "create_server": ("kernelmcp.server", "create_server"),
+    "load_settings": ("kernelmcp.sources", "load"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when asked for: the command line must not load what it does not need."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    module, attribute = _PLACES[name]
+    return getattr(importlib.import_module(module), attribute)

@@ -1,13 +1,18 @@
 """Puts a server together, and holds the lifetimes of what is in it. Above: cli, stdio. Below: everything."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import anyio
+from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
 
 import kernelmcp
 from kernelmcp import prompts, reload
+from kernelmcp.callers import Callers
+from kernelmcp.completions import Completions
 from kernelmcp.config import Settings
 from kernelmcp.file_resources import FileResources
 from kernelmcp.file_tools import FileTools
@@ -27,12 +32,28 @@ images. A cell that takes long answers with status "running": poll it with get_e
 CLOSE_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class App:
+    """A running server: what speaks MCP, the sessions, and the kernels."""
+
+    server: ResourceServer
+    registry: Registry
+    pool: Pool
+
+    @property
+    def lowlevel(self) -> LowlevelServer[Any]:
+        """What mcp's transports drive."""
+        return self.server._lowlevel_server  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
+
+
 @asynccontextmanager
-async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[ResourceServer]:
+async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[App]:
     """A server and its sessions. Leaving it writes what is not written yet."""
-    async with anyio.create_task_group() as tasks:
+    telemetry = settings.config.telemetry
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
-        tools = Tools(settings, registry)
+        callers = Callers()
+        tools = Tools(settings, registry, callers)
         server = ResourceServer(
             settings.config.server.name,
             title="kernelmcp",
@@ -40,21 +61,27 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             instructions=INSTRUCTIONS,
             tools=[
                 *tools.all(),
-                *PackageTools(settings, registry, tools.caller).all(),
-                *FileTools(settings, registry, tools.caller).all(),
+                *PackageTools(settings, registry, callers).all(),
+                *FileTools(settings, registry, callers).all(),
             ],
             log_level="WARNING",
         )
-        notifications = Notifications(tasks, lambda ctx: tools.caller(Context(request_context=ctx)).principal)
+        notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed
-        Resources(registry, tools.caller, notifications).register(server)
-        FileResources(registry, tools.caller).register(server)
+        Resources(registry, callers, notifications).register(server)
+        FileResources(registry, callers).register(server)
+        Completions(registry, callers).register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
         prompts.register(server)
+        if telemetry.otlp_endpoint is not None:
+            from kernelmcp.telemetry import exporting, trace_execution
+
+            await stack.enter_async_context(exporting(telemetry, settings.config.server.name))
+            registry.on_submit.append(trace_execution)
         tasks.start_soon(registry.stop_idle)
         tasks.start_soon(reload.keep_current, settings)
         try:
-            yield server
+            yield App(server, registry, pool)
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await registry.close()

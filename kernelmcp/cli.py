@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--transport", choices=["stdio", "http", "sse"], default="stdio")
     serve.add_argument("--host", help="for http and sse")
     serve.add_argument("--port", type=int, help="for http and sse")
+    serve.add_argument(
+        "--insecure", action="store_true", help="bind other addresses than loopback without authentication"
+    )
     _add_files(serve)
     serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
@@ -77,23 +80,38 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     overrides: dict[str, dict[str, Any]] = {}
     if parsed.log_level:
         overrides["logging"] = {"level": parsed.log_level}
+    # 0 is a port, and not the same as none.
+    named = {key: getattr(parsed, key, None) for key in ("host", "port", "insecure")}
+    http: dict[str, Any] = {key: value for key, value in named.items() if value is not None and value is not False}
+    if getattr(parsed, "transport", None) == "sse":
+        http["sse"] = True
+    if http:
+        overrides["transport_http"] = http
     return load(parsed.config, parsed.policy, overrides=overrides)
 
 
 def _serve(parsed: argparse.Namespace) -> int:
-    if parsed.transport != "stdio":
-        raise ConfigurationError(
-            f"transport {parsed.transport!r} comes in a later version of kernelmcp", "Use --transport stdio."
-        )
     settings = _settings(parsed)
+    if settings.config.telemetry.otlp_endpoint is not None:
+        from kernelmcp import telemetry
+
+        telemetry.check_installed()
+    check_volumes(settings)
+    if settings.policy.required_layers:
+        from kernelmcp import required
+
+        if reason := required.refusal(settings):
+            sys.stderr.write(f"kernelmcp: {reason}\n")
+            return EXIT_REFUSED
+    if parsed.transport != "stdio":
+        from kernelmcp import log, server
+
+        log.configure(settings)
+        return server.serve_http(settings)
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
-    check_volumes(settings)
-    from kernelmcp import log, required, stdio
+    from kernelmcp import log, stdio
 
-    if settings.policy.required_layers and (reason := required.refusal(settings)):
-        sys.stderr.write(f"kernelmcp: {reason}\n")
-        return EXIT_REFUSED
     log.configure(settings)
     return stdio.serve(settings)
 

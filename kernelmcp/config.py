@@ -15,6 +15,9 @@ from typing import Any, Literal, Protocol, cast
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
+from kernelmcp.config_http import AuthSection as AuthSection
+from kernelmcp.config_http import HttpSection as HttpSection
+from kernelmcp.config_http import TelemetrySection as TelemetrySection
 from kernelmcp.hosts import check_headers, check_host
 
 Flavor = Literal["small", "medium", "large"]
@@ -34,9 +37,27 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_ENV_BYTES = 32 * 1024
 # Read once, at the start: what was built from them cannot be rebuilt under live sessions.
 FIXED_AT_START = (
-    "server", "transport_stdio", "tools", "logging.file", "policy.required_layers",
+    "server",
+    "transport_stdio",
+    "transport_http.enabled",
+    "transport_http.host",
+    "transport_http.port",
+    "transport_http.path",
+    "transport_http.sse",
+    "transport_http.cors_origins",
+    "transport_http.trusted_proxies",
+    "transport_http.head_timeout_seconds",
+    "transport_http.max_request_size_mb",
+    "auth.issuer",
+    "auth.audience",
+    "auth.jwks_url",
+    "auth.resource_url",
+    "telemetry",
+    "tools",
+    "logging.file",
+    "policy.required_layers",
     "policy.guest_uid",  # the modes of the home's directories follow it
-)  # fmt: skip
+)
 
 
 class Section(BaseModel):
@@ -190,6 +211,8 @@ class Config(Section):
 
     server: ServerSection = ServerSection()
     transport_stdio: StdioSection = StdioSection()
+    transport_http: HttpSection = HttpSection()
+    auth: AuthSection = AuthSection()
     sessions: SessionsSection = SessionsSection()
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
@@ -197,6 +220,7 @@ class Config(Section):
     packages: PackagesSection = PackagesSection()
     volumes: VolumesSection = VolumesSection()
     logging: LoggingSection = LoggingSection()
+    telemetry: TelemetrySection = TelemetrySection()
 
 
 class FlavorLimits(Section):

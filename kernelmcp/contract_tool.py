@@ -14,6 +14,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 
+from kernelmcp.callers import REFUSED_KEY
 from kernelmcp.errors import InternalError, InvalidArgument, ServerError
 from kernelmcp.outputs import clean
 from kernelmcp.results import error_result
@@ -27,6 +28,7 @@ class ContractTool(Tool):
 
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         try:
+            check_not_refused(context)
             validated = self.fn_metadata.arg_model.model_validate(arguments).model_dump_one_level()
             if self.context_kwarg is not None:
                 validated[self.context_kwarg] = context
@@ -48,6 +50,13 @@ class ContractTool(Tool):
             tool=self.name,
             arguments=[clean(".".join(map(str, detail["loc"]))) for detail in error.errors()],
         )
+
+
+def check_not_refused(context: Context[Any, Any]) -> None:
+    """Raise what `guard` has against the request, when only the tool call can tell the client."""
+    request = context.request_context.request
+    if request is not None and (error := request.scope.get(REFUSED_KEY)) is not None:
+        raise error
 
 
 def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[str]) -> str:

@@ -3,7 +3,8 @@
     Exception
     +-- ServerError            base: has a code, a category, a severity and advice
         +-- CallerError        the caller's arguments or its quota; the text says what would do
-        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, PermissionDenied
+        |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, RateLimited,
+        |   +-- PermissionDenied
         +-- KernelError        a kernel could not do its work
         |   +-- KernelStartFailed, KernelDied
         +-- PackageFailed      a package cannot be installed; the kernel's error text says why and what to do
@@ -72,6 +73,13 @@ class ExecutionNotFound(CallerError):
 
 class ResourceLimitExceeded(CallerError):
     error_code = "RESOURCE_LIMIT_EXCEEDED"
+    category = "limit"
+
+
+class RateLimited(CallerError):
+    """`context` has `retry_after_seconds`."""
+
+    error_code = "RATE_LIMITED"
     category = "limit"
 
 

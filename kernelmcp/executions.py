@@ -9,7 +9,7 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -77,6 +77,8 @@ class Execution:
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
         self.failure: ServerError | None = None
+        self.on_finish: list[Callable[[Execution], None]] = []
+        """Called once, at the end."""
         self._listeners: set[Listener] = set()
 
     # -- time ---------------------------------------------------------------------------------------------------
@@ -110,6 +112,8 @@ class Execution:
             queued_ms=round(self.queued_ms),
             state_lost=self.state_lost,
         )
+        for tell in self.on_finish:
+            tell(self)
 
     def finish_with_reply(self, reply: dict[str, Any]) -> None:
         """From an execute_reply message (docs/design.md 5 for the metadata)."""

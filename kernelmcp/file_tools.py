@@ -20,7 +20,7 @@ from kernelmcp.contract_tool import ContractTool, contract_tool, structured_resu
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.outputs import clean
 from kernelmcp.paths import INSIDE, LOOK
-from kernelmcp.registry import Caller, Registry
+from kernelmcp.registry import LOCAL, Caller, Registry
 from kernelmcp.results import RESOURCE_LINKS_SINCE, file_uri
 from kernelmcp.sessions import Session
 from kernelmcp.tools import DESTROYS, READ_ONLY, SessionId
@@ -135,14 +135,16 @@ class FileTools:
     ) -> Annotated[CallToolResult, models.WorkspaceInfo]:
         """List the files of the session's workspace, and what they take of what they may. Code sees the workspace as
         /workspace, its working directory."""
-        session = await self._session(self._caller(ctx), session_id)
+        caller = self._caller(ctx)
+        session = await self._session(caller, session_id)
         listing = await session.with_workspace(lambda found: found.listing() if found else Listing())
         files = _fitting(listing.files)
         policy = self._settings.policy
         quota = Quota(policy.workspace_max_mb * 2**20, policy.max_files)
         result: models.WorkspaceInfo = {
             "session_id": session.id,
-            "path": str(session.workspace) if session.workspace else None,
+            # Who comes over the network has no use for it, and no business to know it.
+            "path": str(session.workspace) if session.workspace and caller.principal == LOCAL else None,
             "files": [
                 {
                     "path": clean(entry.path),

@@ -3,13 +3,18 @@
 TypedDicts: they become the tools' output schemas, and building one costs nothing on a call's way.
 """
 
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
+from pydantic import WithJsonSchema
 from typing_extensions import TypedDict
 
 from kernelmcp.config import Flavor
 from kernelmcp.executions import Status
 from kernelmcp.sessions import State
+
+# Any JSON value, said in the way that schema checkers take for a statement.
+JSON_TYPES = ("object", "array", "string", "number", "boolean", "null")
+JsonValue = Annotated[Any, WithJsonSchema({"anyOf": [{"type": name} for name in JSON_TYPES]})]
 
 
 class ErrorInfo(TypedDict):
@@ -48,7 +53,7 @@ class ExecutionResult(TypedDict):
     stdout: str
     stderr: str
     result: str | None
-    return_value: NotRequired[Any]
+    return_value: NotRequired[JsonValue]
     error: ErrorInfo | None
     outputs: list[OutputInfo]
     outputs_dropped: int

@@ -71,6 +71,11 @@ class Pool:
         self._filling = settings.config.sessions.warm_pool_size > 0
         settings.on_change(self._wanted.set)
 
+    @property
+    def warm(self) -> list[BerthedKernel]:
+        """The kernels that nobody has yet."""
+        return list(self._warm)
+
     async def take(self, flavor: Flavor) -> BerthedKernel:
         """A ready kernel: a warm one, one that is about to be, or a new one. Raises `KernelStartFailed`."""
         if flavor == self._settings.policy.default_flavor:

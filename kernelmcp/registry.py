@@ -68,6 +68,10 @@ class Registry:
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
         self.on_change: Callable[[Session], None] = _nobody
+        self.on_submit: list[Callable[[Execution], None]] = []
+        """Told of every new execution."""
+        self.draining = False
+        """The server is about to end: what is there can be read, nothing new begins."""
         self._settings = settings
         self._home = home
         self._pool = pool
@@ -94,6 +98,8 @@ class Registry:
         self, caller: Caller, session_id: str | None, flavor: Flavor | None = None
     ) -> tuple[Session, bool]:
         """The caller's session, with a kernel soon, and whether it is new."""
+        if self.draining:
+            raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
         self._check_name(handle)
         while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
@@ -119,6 +125,10 @@ class Registry:
     def all(self, caller: Caller) -> list[Session]:
         """The caller's sessions that this server has opened."""
         return [session for session in self._sessions.values() if session.principal == caller.principal]
+
+    def every(self) -> list[Session]:
+        """Everybody's sessions that this server has opened: for who operates it, never for a caller."""
+        return list(self._sessions.values())
 
     def stored(self, caller: Caller) -> Iterator[Record]:
         """The records of the caller's sessions on disk. Blocking, and safe in a thread."""
@@ -204,10 +214,15 @@ class Registry:
         except BaseException:
             lock.close()
             raise
+        session.on_submit = self._submitted
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
         self.on_change(session)
         return session
+
+    def _submitted(self, execution: Execution) -> None:
+        for tell in self.on_submit:
+            tell(execution)
 
     async def destroy(self, session: Session) -> None:
         """Delete a session with everything it has; it goes on when the caller stops waiting."""

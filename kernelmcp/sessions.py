@@ -1,15 +1,12 @@
-"""Sessions: one workspace plus one kernel each, found by `(principal, handle)`; and the queue of each.
+"""Sessions: one workspace plus one kernel each, found by `(principal, handle)`.
 
-A session is its directory (record, transcript), its files and, while it is used, a kernel. Its executions run in order;
-sessions do not wait for each other. Above: tools, resources. Below: binding, executions, transcript, records. Must not
-know MCP.
+A session is its directory (record, transcript), its files and, while it is used, a kernel. Above: tools, resources.
+Below: execution_queue, binding, transcript, records. Must not know MCP.
 """
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -22,11 +19,11 @@ from kernelmcp import background
 from kernelmcp.beneath import delete_tree
 from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
-from kernelmcp.errors import KernelDied, ResourceLimitExceeded, ServerError, SessionNotFound
-from kernelmcp.executions import Execution, Interruption, changed_paths
+from kernelmcp.errors import ResourceLimitExceeded, ServerError, SessionNotFound
+from kernelmcp.execution_queue import ExecutionQueue
+from kernelmcp.executions import Execution, changed_paths
 from kernelmcp.history import History
 from kernelmcp.home import Lock
-from kernelmcp.kernel import Kernel
 from kernelmcp.records import Record, now
 from kernelmcp.transcript import Transcript
 from kernelmcp.workspace import Quota, Workspace
@@ -40,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class Session:
-    """One session. All methods run in the event loop; `run` is its queue, one task for the session's life."""
+    """One session. All methods run in the event loop."""
 
     def __init__(
         self,
@@ -60,20 +57,17 @@ class Session:
         """Its end has begun: nothing new begins in it."""
         self.gone = asyncio.Event()
         """Its end is complete: its name is free."""
+        self.on_submit: Callable[[Execution], None] | None = None
+        """Told of each new execution, in the context of the request that asks for it."""
         self._settings = settings
         self._tasks = tasks
         self._directory = directory
         self._lock = lock
         self._binding = binding
         self._on_change = on_change
-        self._scope = anyio.CancelScope()
-        self._queue: deque[Execution] = deque()
-        self._work = asyncio.Event()
-        self._starting = False
-        # Held while a kernel is bound for an execution, and while the session is stopped, reset or destroyed.
-        self._turn = asyncio.Lock()
-        self._current: Execution | None = None
-        self._ended = asyncio.Event()
+        self._queue = ExecutionQueue(
+            settings, binding, self.id, on_end=self._record_end, after_end=self._after_end, look=self._look_at_changes
+        )
         self._save_timer: asyncio.TimerHandle | None = None
 
     # -- what it is ---------------------------------------------------------------------------------------------
@@ -93,13 +87,13 @@ class Session:
     @property
     def state(self) -> State:
         if self.is_live:
-            return "idle" if self._current is None else "busy"
+            return "idle" if self._queue.current is None else "busy"
         return "starting" if self.wanted else "stopped"
 
     @property
     def wanted(self) -> bool:
         """It has, or is about to have, a kernel."""
-        return self.is_live or self._starting or not self.is_idle
+        return self.is_live or self._queue.starting or not self.is_idle
 
     @property
     def is_live(self) -> bool:
@@ -107,11 +101,11 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        return self._current is None and not self._queue
+        return self._queue.is_empty
 
     @property
     def current(self) -> Execution | None:
-        return self._current or (self._queue[0] if self._queue else None)
+        return self._queue.first
 
     @property
     def workspace(self) -> Path | None:
@@ -125,8 +119,7 @@ class Session:
 
     def start(self) -> None:
         """Have a kernel, soon."""
-        self._starting = True
-        self._work.set()
+        self._queue.start()
 
     def submit(
         self,
@@ -141,7 +134,7 @@ class Session:
         if self.destroyed:
             raise SessionNotFound(f"session {self.id!r} is being destroyed", "Use another one.", session_id=self.id)
         limit = self._settings.config.sessions.max_queued
-        if len(self._queue) >= limit:
+        if self._queue.waiting >= limit:
             raise ResourceLimitExceeded(
                 f"{limit} executions are waiting in session {self.id!r} already",
                 "Wait for them (get_execution), cancel_execution, or use another session.",
@@ -152,10 +145,11 @@ class Session:
         seconds = min(timeout_seconds or longest, longest)
         execution = Execution(self.id, self.principal, code, seconds, outputs, event=event)
         execution.asked_timeout_seconds = timeout_seconds
+        if self.on_submit is not None:
+            self.on_submit(execution)
         self.executions.add(execution)
-        self._queue.append(execution)
         self.touch()
-        self.start()
+        self._queue.add(execution)
         return execution
 
     def touch(self) -> None:
@@ -163,86 +157,16 @@ class Session:
         self.record.last_used_at = now()
 
     async def run(self) -> None:
-        """The queue. Started once; ends when the session is destroyed or the server ends."""
-        try:
-            with self._scope:
-                while True:
-                    await self._work.wait()
-                    self._work.clear()
-                    try:
-                        if not self._queue:
-                            await self._warm_up()
-                        await self._run_queue()
-                    finally:
-                        self._starting = self._work.is_set()
-        finally:
-            self._ended.set()
+        """Its queue. Started once; ends when the session is destroyed or the server ends."""
+        await self._queue.run()
 
-    async def _run_queue(self) -> None:
-        while self._queue:
-            execution = self._current = self._queue.popleft()
-            try:
-                if not execution.done.is_set():
-                    await self._run_one(execution)
-            except Exception:
-                log.exception("execution failed", session=self.id)
-                if not execution.done.is_set():
-                    execution.finish_killed("internal error")
-            finally:
-                self._current = None
+    def interrupt(self, execution: Execution) -> bool:
+        """Interrupt a running execution, or take a waiting one from the queue. False when it is over already."""
+        return self._queue.interrupt(execution)
 
-    async def _warm_up(self) -> None:
-        try:
-            async with self._turn:
-                if self._starting:
-                    await self._binding.bind()
-        except ServerError as exc:
-            log.error("no kernel for a new session", session=self.id, error=exc.message, **exc.context)
-
-    async def _run_one(self, execution: Execution) -> None:
-        async with self._turn:
-            if execution.interruption is not None:
-                execution.finish_unstarted()
-                return
-            try:
-                kernel = await self._binding.bind()
-            except ServerError as exc:
-                execution.failed_to_start(exc)
-                return
-            if execution.interruption is not None:
-                execution.finish_unstarted()
-                return
-            execution.started = time.monotonic()
-            execution.lost_before = self._binding.begin()
-        if note := self._binding.take_note():
-            execution.outputs.feed("stream", {"name": "stderr", "text": note})
-        timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
-        reply = None
-        try:
-            reply = await self._send(kernel, execution)
-            timer.cancel()
-            await self._look_at_changes(execution, reply)
-            execution.finish_with_reply(reply)
-        except KernelDied as exc:
-            if self._binding.holds(kernel):
-                self._binding.discard()
-                self._binding.lost = False  # this execution says it
-            execution.finish_killed(exc.message)
-        except asyncio.CancelledError:
-            # The server ends, or the session: what the cell has put out so far is kept.
-            if reply is not None:
-                execution.finish_with_reply(reply)
-            else:
-                execution.finish_with_server()
-            self._record_end(execution)
-            raise
-        finally:
-            timer.cancel()
-            if execution.grace_timer is not None:
-                execution.grace_timer.cancel()
-        self._record_end(execution)
-        self._save_soon()
-        self._on_change(self)
+    def interrupt_all(self) -> None:
+        """What runs, and what waits."""
+        self._queue.interrupt_all()
 
     def _record_end(self, execution: Execution) -> None:
         self.record.execution_count += 1
@@ -250,49 +174,9 @@ class Session:
         self.transcript.append(execution)
         self.executions.trim()
 
-    async def _send(self, kernel: Kernel, execution: Execution) -> dict[str, Any]:
-        def on_output(kind: str, content: dict[str, Any]) -> None:
-            if kind == "execute_input":
-                # An interrupt sent before the cell began may have hit nothing: it goes by another channel.
-                execution.begun = True
-                if execution.interruption is not None:
-                    kernel.interrupt()
-            else:
-                if kind == "display_data":
-                    self._binding.note_packages(content)
-                execution.outputs.feed(kind, content)
-
-        # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
-        limits = {"kernelmcp": {"cpu_seconds": self._settings.policy.cpu_seconds}}
-        return await kernel.execute(
-            execution.code, on_output, user_expressions=execution.expressions(), metadata=limits
-        )
-
-    def interrupt(self, execution: Execution, why: Interruption = "interrupted") -> bool:
-        """Interrupt a running execution, or take a waiting one from the queue. False when it is over already."""
-        if execution.done.is_set() or execution.interruption is not None:
-            return False
-        execution.interruption = why
-        if execution is not self._current:
-            with suppress(ValueError):
-                self._queue.remove(execution)
-            execution.finish_unstarted()
-        elif execution.started is not None and (kernel := self._binding.kernel) is not None:
-            if execution.begun:
-                kernel.interrupt()
-            execution.grace_timer = asyncio.get_running_loop().call_later(
-                self._settings.config.kernels.interrupt_grace_seconds, kernel.kill
-            )
-        return True
-
-    def _abort(self) -> None:
-        """End everything that runs or waits: its kernel is about to go."""
-        for execution in [*self._queue, *([self._current] if self._current else [])]:
-            if execution is not self._current or execution.started is None:
-                self.interrupt(execution)
-            elif execution.interruption is None:
-                execution.interruption = "interrupted"
-        self._queue.clear()
+    def _after_end(self) -> None:
+        self._save_soon()
+        self._on_change(self)
 
     # -- its files ----------------------------------------------------------------------------------------------
 
@@ -324,8 +208,8 @@ class Session:
         self._on_change(self)
 
     async def _renew(self, *, files: bool) -> None:
-        async with self._turn:
-            self._abort()
+        async with self._queue.turn:
+            self._queue.abort()
             await self._binding.renew(files=files)
 
     async def stop(self) -> bool:
@@ -339,11 +223,8 @@ class Session:
         return was_live
 
     async def _end_kernel(self) -> bool:
-        if self._current is not None and self._current.started is None:
-            self.interrupt(self._current)  # so that nobody waits for the kernel that it waits for longer than needed
-        async with self._turn:
-            self._abort()
-            self._starting = False
+        async with self._queue.turn:
+            self._queue.abort()
             was_live = await self._binding.release()
         self.executions.trim(stopped=True)
         return was_live
@@ -358,8 +239,7 @@ class Session:
     async def destroy(self) -> None:
         """End it and delete everything it has. For the registry, which has set `destroyed` and will set `gone`."""
         await self._end_kernel()
-        self._scope.cancel()
-        await self._ended.wait()
+        await self._queue.close()
         if self._save_timer is not None:
             self._save_timer.cancel()
         self.executions.clear()
@@ -370,10 +250,7 @@ class Session:
 
     async def close(self) -> None:
         """The server ends: what runs is written as far as it is, and everything that is not on disk yet."""
-        running = self._current is not None
-        self._scope.cancel()
-        if running:
-            await self._ended.wait()
+        await self._queue.close()
         await self.save()
         self.executions.clear()
 

@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 import anyio
 import anyio.to_thread
@@ -47,16 +48,22 @@ async def _serve(settings: Settings, home: Home, wire_in: int, wire_out: int) ->
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, end)
-        async with open_pool(settings, home) as pool:
-            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.app", abandon_on_cancel=True)
-            from kernelmcp.app import open_server
-            from kernelmcp.wire import open_wire
-
-            async with open_wire(wire_in, wire_out) as wire, open_server(settings, home, pool) as server:
-                lowlevel = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
-                await lowlevel.run(wire, wire, lowlevel.create_initialization_options())
-                _watchdog()
+        await serve_wire(settings, home, wire_in, wire_out, _watchdog)
         tasks.cancel_scope.cancel()
+
+
+async def serve_wire(
+    settings: Settings, home: Home, wire_in: int, wire_out: int, on_end: Callable[[], None] = lambda: None
+) -> None:
+    """Everything of a server on two file descriptors, until the first one ends; then `on_end` is called."""
+    async with open_pool(settings, home) as pool:
+        await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.app", abandon_on_cancel=True)
+        from kernelmcp.app import open_server
+        from kernelmcp.wire import open_wire
+
+        async with open_wire(wire_in, wire_out) as wire, open_server(settings, home, pool) as app:
+            await app.lowlevel.run(wire, wire, app.lowlevel.create_initialization_options())
+            on_end()
 
 
 def _watchdog() -> None:

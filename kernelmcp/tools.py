@@ -4,6 +4,7 @@ Above: app. Below: registry, sessions, progress, results. Docstrings are written
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -12,13 +13,14 @@ from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from kernelmcp import models
+from kernelmcp.callers import gave_up
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.descriptions import describe
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.executions import Execution
 from kernelmcp.progress import wait_for
-from kernelmcp.registry import LOCAL, Caller, Registry, mint_handle
+from kernelmcp.registry import Caller, Registry, mint_handle
 from kernelmcp.results import to_result
 from kernelmcp.runtimes import runtimes
 
@@ -59,14 +61,10 @@ DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempote
 class Tools:
     """The tool functions of one server."""
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
+    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
         self._settings = settings
         self._registry = registry
-        self._process_default = mint_handle()
-
-    def caller(self, context: Ctx) -> Caller:
-        """Who calls. On stdio that is whoever started the process, and the process has one default session."""
-        return Caller(LOCAL, self._process_default)
+        self.caller = caller
 
     # -- executions ---------------------------------------------------------------------------------------------
 
@@ -95,7 +93,8 @@ class Tools:
             await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
         except asyncio.CancelledError:
             # The client gave up on the call: its cell must not go on. Others in the queue do.
-            session.interrupt(execution)
+            if gave_up(ctx):
+                session.interrupt(execution)
             raise
         return await self._result(execution, ctx)
 

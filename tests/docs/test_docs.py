@@ -65,6 +65,16 @@ def test_every_environment_variable_of_the_code_is_documented() -> None:
     assert {name for name in used if "__" not in name and f"`{name}`" not in CONFIGURATION} == set()
 
 
+def test_the_deployment_files_name_settings_that_exist() -> None:
+    files = [*(ROOT / "deploy").iterdir(), ROOT / "docs" / "deployment.md"]
+    named = {
+        pair for file in files for pair in re.findall(r"\bKERNELMCP_([A-Z]+(?:_[A-Z]+)*)__([A-Z_]+)", file.read_text())
+    }
+    assert named
+    for section, key in named:
+        assert key.lower() in Config.model_fields[section.lower()].annotation.model_fields, (section, key)
+
+
 def test_every_command_is_documented() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "kernelmcp", "--help"],

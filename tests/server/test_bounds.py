@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import anyio
@@ -158,7 +159,9 @@ async def test_a_running_cell_is_in_the_notebook_when_the_server_is_ended(connec
 
 def test_a_client_that_does_not_read_is_not_read(server_env: dict[str, str]) -> None:
     server_env["KERNELMCP_SESSIONS__WARM_POOL_SIZE"] = "0"
-    server = subprocess.Popen(["kernelmcp"], env=server_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "kernelmcp"], env=server_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert server.stdin is not None
     assert server.stdout is not None
 

@@ -28,13 +28,6 @@ def test_help_names_every_command() -> None:
     assert all(command in text for command in ("serve", "demo", "doctor", "install"))
 
 
-@pytest.mark.parametrize("transport", ["http", "sse"])
-def test_a_transport_of_a_later_version_is_refused_clearly(transport: str) -> None:
-    done = kernelmcp("serve", "--transport", transport)
-    assert done.returncode == 2
-    assert "later version" in done.stderr
-
-
 def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "Claude" / "claude_desktop_config.json"
     file.parent.mkdir()

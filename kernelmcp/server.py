@@ -1,0 +1,232 @@
+"""A server as an object: for programs that have kernelmcp inside, and for the command line.
+
+    server = create_server(settings)
+    app = server.http_app()            # an ASGI application with its lifespan, to serve or to mount
+    await server.start_http()          # or: listen on a port; start_stdio() for stdin and stdout
+    await server.wait()                # until somebody calls shutdown(), or stdin ends
+    await server.shutdown()
+
+Above: cli. Below: stdio, web, listener, app. Importing this module is cheap; starting loads the rest.
+"""
+
+import asyncio
+import importlib
+import math
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from kernelmcp.auth import Authenticator
+from kernelmcp.config import Settings
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.home import Home, open_home
+from kernelmcp.pool import open_pool
+from kernelmcp.sources import load
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from kernelmcp.app import App
+    from kernelmcp.web import Web
+
+# After running cells were interrupted, until their results must be there, seconds.
+INTERRUPT_SECONDS = 2.0
+# Until the answers of calls that are over must have left, seconds.
+ANSWER_SECONDS = 1.0
+DRAIN_POLL_SECONDS = 0.02
+# After draining, until the process is gone whatever hangs. The kernels notice their parent's end by themselves.
+END_SECONDS = 6.0
+
+log = structlog.get_logger(__name__)
+
+
+def create_server(settings: Settings | None = None) -> "Server":
+    """A server that does not run yet. Without settings: those of the files and the environment, as the command has."""
+    return Server(settings or load())
+
+
+class Server:
+    """One server. It can be started once at a time, in one way."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.url: str | None = None
+        """Where it listens, after `start_http`."""
+        self._web: Web | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._end: asyncio.Event | None = None
+        self._drain_seconds: float | None = None
+
+    # -- ways to run --------------------------------------------------------------------------------------------
+
+    def http_app(self) -> "Starlette":
+        """The ASGI application. Mounted in another one, its `lifespan` must be entered by that one's."""
+        return self._the_web().asgi
+
+    @asynccontextmanager
+    async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
+        """The server's life without a port: what `http_app()` needs while it is used."""
+        async with self._open() as running, self._the_web().serving(running):
+            try:
+                yield
+            finally:
+                await self._drain(running)
+
+    async def start_http(self) -> None:
+        """Listen where the settings say. Returns when it does. Raises `ConfigurationError`."""
+        await self._start(self._run_http)
+
+    async def start_stdio(self) -> None:
+        """Take the process's stdin and stdout for MCP; what is printed goes to stderr from now on."""
+        await self._start(self._run_stdio)
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def shutdown(self, drain_seconds: float | None = None) -> None:
+        """End it: running cells have `drain_seconds` (default: the setting) to finish, then they are interrupted."""
+        if self._task is None or self._end is None:
+            return
+        if drain_seconds is not None or self._end.is_set():
+            # Asked for a second time: at once.
+            self._drain_seconds = drain_seconds or 0.0
+        self._end.set()
+        await self.wait()
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    async def _start(self, run: Callable[[Callable[[], None], asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+        if self._task is not None and not self._task.done():
+            raise RuntimeError("the server is running already")
+        self._end = asyncio.Event()
+        self._drain_seconds = None
+        started = asyncio.Event()
+        self._task = asyncio.create_task(run(started.set, self._end))
+        waiting = asyncio.ensure_future(started.wait())
+        await asyncio.wait([self._task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._task.done():
+            await self._task
+
+    async def _run_http(self, started: Callable[[], None], end: asyncio.Event) -> None:
+        from kernelmcp import listener
+
+        section = self.settings.config.transport_http
+        if not section.enabled:
+            raise ConfigurationError("transport_http.enabled is false", "Set it to true to serve over HTTP.")
+        async with AsyncExitStack() as stack:
+            # What is wrong with the settings is said before anything starts.
+            protected = Authenticator(self.settings).required
+            sockets = stack.enter_context(listener.bound(section, protected=protected))
+            running = await stack.enter_async_context(self._open())
+            web = self._the_web()
+            await stack.enter_async_context(web.serving(running))
+            await stack.enter_async_context(listener.listening(web.asgi, section, sockets))
+            self.url = listener.url_of(section, sockets)
+            log.info("listening", url=self.url + section.path, authentication=protected)
+            started()
+            await end.wait()
+            await self._drain(running)
+            web.throttle.close_streams()
+
+    async def _run_stdio(self, started: Callable[[], None], end: asyncio.Event) -> None:
+        from kernelmcp import stdio
+
+        wires = stdio.claim()
+        async with anyio.create_task_group() as tasks:
+            with self._open_home() as home:
+                tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
+                started()
+                await stdio.serve_wire(self.settings, home, *wires)
+            tasks.cancel_scope.cancel()
+
+    def _open_home(self) -> AbstractContextManager[Home]:
+        settings = self.settings
+        return open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid)
+
+    def _the_web(self) -> "Web":
+        if self._web is None:
+            from kernelmcp.web import Web
+
+            self._web = Web(self.settings, self.lifespan)
+        return self._web
+
+    @asynccontextmanager
+    async def _open(self) -> "AsyncIterator[App]":
+        async with AsyncExitStack() as stack:
+            home = stack.enter_context(self._open_home())
+            pool = await stack.enter_async_context(open_pool(self.settings, home))
+            # The first kernel boots while mcp is imported (docs/design.md: stdio does the same).
+            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.web")
+            from kernelmcp.app import open_server
+
+            yield await stack.enter_async_context(open_server(self.settings, home, pool))
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    async def _drain(self, running: "App") -> None:
+        """Let running cells finish; then interrupt them. Results can be fetched until then."""
+        web = self._the_web()
+        web.draining = running.registry.draining = True
+        began = anyio.current_time()
+        await _until(lambda: not _busy(running) or anyio.current_time() - began >= self._drain_bound(), math.inf)
+        if left := _busy(running):
+            log.warning("interrupting what still runs", executions=left)
+            for session in running.registry.every():
+                session.interrupt_all()
+            await _until(lambda: not _busy(running), INTERRUPT_SECONDS)
+        await _until(lambda: not web.throttle.active, ANSWER_SECONDS)
+
+    def _drain_bound(self) -> float:
+        if self._drain_seconds is not None:
+            return self._drain_seconds
+        return self.settings.config.transport_http.drain_seconds
+
+
+def _busy(running: "App") -> int:
+    return sum(not session.is_idle for session in running.registry.every())
+
+
+def serve_http(settings: Settings) -> int:
+    """The command. SIGTERM drains; SIGINT, and a second SIGTERM, don't wait for running cells."""
+    return asyncio.run(_serve_http(settings))
+
+
+async def _serve_http(settings: Settings) -> int:
+    server = create_server(settings)
+    loop = asyncio.get_running_loop()
+    ending: list[asyncio.Task[None]] = []
+
+    def end(drain_seconds: float | None) -> None:
+        ending.append(asyncio.ensure_future(server.shutdown(drain_seconds)))
+        bound = settings.config.transport_http.drain_seconds if drain_seconds is None else drain_seconds
+        watchdog = threading.Timer(bound + END_SECONDS, os._exit, (1,))
+        watchdog.daemon = True
+        watchdog.start()
+
+    await server.start_http()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, end, None)
+    loop.add_signal_handler(signal.SIGINT, end, 0.0)
+    await server.wait()
+    return 0
+
+
+async def _until(condition: Callable[[], bool], seconds: float) -> None:
+    with anyio.move_on_after(seconds):
+        while not condition():  # noqa: ASYNC110  # what is waited for has many ends and no one event
+            await anyio.sleep(DRAIN_POLL_SECONDS)
+
+
+async def _cancel_at(end: asyncio.Event, scope: anyio.CancelScope) -> None:
+    await end.wait()
+    scope.cancel()

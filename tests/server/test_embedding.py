@@ -1,0 +1,176 @@
+"""kernelmcp inside another program: mounted, started and ended by it, and its traces."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any, ClassVar
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.routing import Mount
+
+import kernelmcp
+from kernelmcp import Settings, create_server
+from kernelmcp.config import Config, Values
+
+from .http_support import run
+from .support import DEADLINE, wait_until
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+class Collector(BaseHTTPRequestHandler):
+    """An OpenTelemetry collector, as far as a sender sees one."""
+
+    spans: ClassVar[list[Span]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            import gzip
+
+            body = gzip.decompress(body)
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                self.spans.extend(scope.spans)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+
+
+def settings(folder: Path, kernelspec: str, **sections: dict[str, Any]) -> Settings:
+    server = {"home": str(folder / "home"), "runtime": f"/tmp/kmt-{os.getpid()}"}
+    values = {"server": server, "kernels": {"kernelspec": kernelspec}, **sections}
+    return Settings(Values(config=Config.model_validate(values)))
+
+
+class ByHeader(AuthenticationBackend):
+    """The outer application knows who somebody is."""
+
+    async def authenticate(self, conn: Any) -> tuple[AuthCredentials, SimpleUser] | None:
+        name = conn.headers.get("x-user")
+        return (AuthCredentials(), SimpleUser(name)) if name else None
+
+
+@asynccontextmanager
+async def client_of(app: Any, url: str, **headers: str) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app), headers=headers, timeout=DEADLINE) as http,
+        Client(streamable_http_client(url, http_client=http), mode="auto") as client,
+    ):
+        yield client
+
+
+@pytest.mark.anyio
+async def test_mounted_in_another_application_with_its_users_and_traces(
+    tmp_path: Path, kernelspec: str, collector: str
+) -> None:
+    server = create_server(
+        settings(
+            tmp_path,
+            kernelspec,
+            telemetry={"otlp_endpoint": collector},
+            transport_http={"allowed_hosts": ["kernels.example.com"]},
+        )
+    )
+    app = Starlette(
+        routes=[Mount("/inside", server.http_app())],
+        middleware=[Middleware(AuthenticationMiddleware, backend=ByHeader())],
+        lifespan=server.lifespan,
+    )
+    url = "http://kernels.example.com/inside"
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as http:
+        assert (await http.get(f"{url}/ready")).status_code == 503
+        with anyio.fail_after(DEADLINE):
+            async with app.router.lifespan_context(app):
+                assert (await http.get(f"{url}/ready")).json() == {"ready": True}
+                trace = f"00-{TRACE}-b7ad6b7169203331-01"
+                async with client_of(app, f"{url}/mcp", **{"X-User": "alice", "traceparent": trace}) as alice:
+                    session = (await run(alice, "x = 41"))["session_id"]
+                    assert (await run(alice, "x + 1", session_id=session))["result"] == "42"
+                async with client_of(app, f"{url}/mcp", **{"X-User": "bob"}) as bob:
+                    listed = await bob.call_tool("get_sessions", {"session_id": session})
+                    assert listed.is_error
+        assert (await http.get(f"{url}/ready")).status_code == 503
+    # The HTTP header's trace goes on in the request's span, the MCP message's (the client sends one) in the call's.
+    assert {span.name for span in Collector.spans if span.trace_id.hex() == TRACE} == {"POST"}
+    parents = {span.span_id: span.name for span in Collector.spans}
+    joined = {(span.name, parents.get(span.parent_span_id)) for span in Collector.spans}
+    assert joined >= {("execution", "tools/call execute_code"), ("kernel", "execution")}
+    kernel = next(span for span in Collector.spans if span.name == "kernel")
+    client = next(span for span in Collector.spans if span.trace_id == kernel.trace_id and not span.parent_span_id)
+    assert client.kind == Span.SPAN_KIND_CLIENT
+    assert "x + 1" not in str(Collector.spans)
+
+
+@pytest.mark.anyio
+async def test_started_and_ended_by_a_program_twice(tmp_path: Path, kernelspec: str) -> None:
+    server = create_server(settings(tmp_path, kernelspec, transport_http={"port": 0}))
+    for _ in range(2):
+        await server.start_http()
+        with pytest.raises(RuntimeError):
+            await server.start_http()
+        assert server.url is not None
+        async with Client(f"{server.url}/mcp") as client:
+            assert (await run(client, "6 * 7"))["result"] == "42"
+            waiting = asyncio.ensure_future(server.wait())
+        await server.shutdown()
+        await waiting
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(f"{server.url}/health")
+    await server.shutdown()
+
+
+def test_stdio_by_a_program(tmp_path: Path, server_env: dict[str, str]) -> None:
+    program = (
+        "import asyncio\n"
+        "from kernelmcp import create_server, load_settings\n"
+        "async def main():\n"
+        "    server = create_server(load_settings())\n"
+        "    await server.start_stdio()\n"
+        "    await server.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], env=server_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+    process.stdin.flush()
+    assert b'"id":1' in process.stdout.readline()
+    process.stdin.close()
+    assert process.wait(DEADLINE) == 0
+    assert wait_until(lambda: not list(Path(server_env["KERNELMCP_SERVER__RUNTIME"]).iterdir()))
+
+
+def test_importing_kernelmcp_is_cheap() -> None:
+    code = "import sys, kernelmcp; kernelmcp.__version__; print({'mcp', 'starlette', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    assert not [name for name in kernelmcp.__all__ if getattr(kernelmcp, name) is None]

@@ -1,0 +1,202 @@
+"""What hostile and hasty clients meet: a status, a line in the log, and nothing else."""
+
+import concurrent.futures
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
+from .support import wait_until
+
+TOKEN = "a-token-0123456789"
+MB = 1024 * 1024
+MODERN = "2026-07-28"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    with serving(
+        tmp_path_factory.mktemp("limits"),
+        TRANSPORT_HTTP__AUTH_TOKEN=TOKEN,
+        AUTH__TOKENS__HASTY="hasty-0123456789",
+        AUTH__TOKENS__OLDER="older-0123456789",
+        TRANSPORT_HTTP__RATE_LIMIT_REQUESTS="200",
+        TRANSPORT_HTTP__RATE_LIMIT_WINDOW_SECONDS="600",
+        TRANSPORT_HTTP__MAX_REQUEST_SIZE_MB="1",
+        TRANSPORT_HTTP__HEAD_TIMEOUT_SECONDS="3",
+        TRANSPORT_HTTP__MAX_CONCURRENT_REQUESTS="2",
+    ) as found:
+        yield found
+
+
+def exchange(server: HttpServer, data: bytes) -> bytes:
+    """Send bytes and read until the server closes."""
+    with server.connect() as connection:
+        with_end = connection.makefile("rb")
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has answered and closed already
+        try:
+            return with_end.read()
+        except ConnectionError:
+            return b""
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def head(*lines: str) -> bytes:
+    return "\r\n".join(["POST /mcp HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
+AUTHORIZED = (f"Authorization: Bearer {TOKEN}", *(f"{name}: {value}" for name, value in JSON_HEADERS.items()))
+
+
+def modern(method: str, **params: Any) -> dict[str, Any]:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+    }
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"this is no HTTP\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Filler: 1\r\n" * 1_000_000 + b"\r\n",
+        b"GET /" + b"a" * MB + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+    ids=["TLS", "no HTTP", "no host", "negative length", "two lengths", "bad chunk", "a million headers", "long path"],
+)
+def test_what_is_no_request_gets_a_4xx(server: HttpServer, data: bytes) -> None:
+    answer = exchange(server, data)
+    # The end of a flood may be cut off before its answer is read.
+    assert answer == b"" or 400 <= status_of(answer) < 500
+    assert server.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"\xff\xfe\x00", 400),
+        (b"[]", 400),
+        (b"null", 400),
+        (b'{"jsonrpc": "2.0", "id": 1}', 400),
+        (b'{"jsonrpc": "1.0", "id": 1, "method": "ping"}', 400),
+        (b"[" * 100_000, 400),
+        (b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"ping"}', 400),
+        (b" " * (MB + 1), 413),
+    ],
+)
+@pytest.mark.parametrize("version", [None, MODERN])
+def test_bodies_that_are_no_message(server: HttpServer, body: bytes, status: int, version: str | None) -> None:
+    headers = {"MCP-Protocol-Version": version} if version else {}
+    assert server.post(body, TOKEN, **headers).status_code == status
+
+
+@pytest.mark.parametrize("version", ["2023-01-01", "2099-12-31", "x", "../..", "9" * 1000])
+def test_versions_of_other_times_are_told_which_are_served(server: HttpServer, version: str) -> None:
+    answer = server.post(modern("tools/list"), TOKEN, **{"MCP-Protocol-Version": version})
+    assert answer.status_code == 400
+    assert MODERN in str(answer.json()) or "mismatch" in str(answer.json()).lower() or "header" in answer.text.lower()
+    initialize = {**INITIALIZE, "params": {**INITIALIZE["params"], "protocolVersion": version}}
+    opened = server.post(initialize, TOKEN)
+    assert (opened.status_code, "2025-11-25" in opened.text) == (200, True)
+
+
+def test_a_body_of_100_mb_is_refused_and_costs_no_memory(server: HttpServer) -> None:
+    before = psutil.Process(server.process.pid).memory_info().rss
+    declared = exchange(server, head(*AUTHORIZED, f"Content-Length: {100 * MB}") + bytes(100 * MB))
+    assert declared == b"" or status_of(declared) == 413
+    chunk = b"10000\r\n" + bytes(65536) + b"\r\n"
+    streamed = exchange(server, head(*AUTHORIZED, "Transfer-Encoding: chunked") + chunk * 1600)
+    assert streamed == b"" or status_of(streamed) == 413
+    nobodys = exchange(server, head("Transfer-Encoding: chunked") + chunk * 1600)
+    assert nobodys == b"" or status_of(nobodys) == 401
+    assert psutil.Process(server.process.pid).memory_info().rss - before < 50 * MB
+    # A client that waits for the answer gets to see it.
+    answer = server.post(bytes(20 * MB), TOKEN)
+    assert answer.status_code == 413
+
+
+def test_half_a_request_and_a_slow_one_are_cut_off(server: HttpServer) -> None:
+    with server.connect() as silent, server.connect() as half, server.connect() as body:
+        half.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+        # A body that nobody wants, and that never ends.
+        body.sendall(head("Content-Length: 1000") + b"x")
+        for connection in (silent, half):
+            assert connection.recv(1000) == b""
+        assert status_of(body.recv(1000)) == 401
+        assert server.get("/health").status_code == 200
+    assert wait_until(lambda: len(server.logged("cut off a client that sends too slowly")) >= 2)
+
+
+@pytest.mark.anyio
+async def test_too_many_requests_get_429_and_when_to_come_back(server: HttpServer) -> None:
+    def ask(_: int) -> Any:
+        return server.post(modern("tools/list"), "hasty-0123456789", **{"MCP-Protocol-Version": MODERN})
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        answers = await anyio.to_thread.run_sync(lambda: list(threads.map(ask, range(210))))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(refused) == 10
+    assert 1 <= int(refused[0].headers["retry-after"]) <= 600
+    error = refused[0].json()["error"]["data"]["error"]
+    assert (error["error_code"], error["context"]["retry_after_seconds"]) == (
+        "RATE_LIMITED",
+        int(refused[0].headers["retry-after"]),
+    )
+    # Others are not concerned.
+    assert server.get("/", TOKEN).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_on_sse_the_tool_says_that_there_are_too_many_requests(server: HttpServer) -> None:
+    async with server.client("older-0123456789", "sse") as client:
+        for _ in range(200):
+            await client.send_ping()
+        assert await error_code(client, "list_runtimes") == "RATE_LIMITED"
+
+
+@pytest.mark.anyio
+async def test_more_at_once_than_the_server_takes_get_503(server: HttpServer) -> None:
+    def active(number: int) -> bool:
+        # GETs have room of their own.
+        return f"kernelmcp_http_requests_active {number}.0" in server.get("/metrics", TOKEN).text
+
+    async with server.client(TOKEN) as client:
+        session = (await run(client, "import time"))["session_id"]
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2):
+                tasks.start_soon(client.call_tool, "execute_code", {"code": "time.sleep(1000)", "session_id": session})
+            assert await anyio.to_thread.run_sync(wait_until, lambda: active(2))
+            refused = server.post(INITIALIZE, TOKEN)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert (await anyio.to_thread.run_sync(server.get, "/health")).status_code == 200
+            # Cancelling is possible all the same, and makes room.
+            tasks.cancel_scope.cancel()
+        assert await anyio.to_thread.run_sync(wait_until, lambda: active(0))
+        assert (await run(client, "'kept' if time else ''", session_id=session))["result"] == "'kept'"
+
+
+def test_the_server_has_survived_all_that(server: HttpServer) -> None:
+    assert server.stop() == 0
+    text = server.text()
+    assert "Traceback" not in text, text
+    assert TOKEN not in text
