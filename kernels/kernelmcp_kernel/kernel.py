@@ -1,7 +1,7 @@
 """The Jupyter kernel: messages in, the guest's answers out. Subclasses ipykernel's Kernel, which owns busy, idle,
 reply and the order of requests; handlers here take content and return content.
 
-Above: `launcher` (or IPKernelApp). Below: `slot`, `relay`, `hostcalls`, `history`, `stdin`. It must not know pipes or
+Above: `launcher` (or IPKernelApp). Below: `answers`, `slot`, `relay`, `hostcalls`, `stdin`. It must not know pipes or
 processes.
 """
 
@@ -11,22 +11,21 @@ processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from importlib.metadata import version
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
-from ipykernel.kernelbase import Kernel
 from jupyter_client.session import Session
 
+from kernelmcp_kernel.answers import AnsweringKernel
 from kernelmcp_kernel.berth import Berth, open_berth
 from kernelmcp_kernel.cpu import CpuLimit
+from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
-from kernelmcp_kernel.history import History, Search
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
 from kernelmcp_kernel.install import Installs
 from kernelmcp_kernel.network import Network
-from kernelmcp_kernel.relay import Cell, Relay, error_content
+from kernelmcp_kernel.relay import Cell, Relay
 from kernelmcp_kernel.runtime import Spawned
 from kernelmcp_kernel.settings import settings
 from kernelmcp_kernel.slot import GuestSlot
@@ -34,19 +33,13 @@ from kernelmcp_kernel.stdin import read_line
 from kernelmcp_kernel.storage import StorageWatch
 
 Content = dict[str, Any]
-Result = TypeVar("Result")
-
-# Payloads of an execute_reply act on the frontend, so a guest may send only these.
-_PAYLOADS = frozenset({"page", "set_next_input", "ask_exit"})
-
-_COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 
 
 class StorageFull(ValueError):
     """A guest has stored more than it may, in a way that only a hostile one finds."""
 
 
-class SandboxKernel(Kernel):
+class SandboxKernel(AnsweringKernel):
     """CPython in a sandboxed guest process, behind the Jupyter protocol."""
 
     implementation = "kernelmcp"
@@ -68,11 +61,6 @@ class SandboxKernel(Kernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        for message in _COMM_MESSAGES:
-            self.shell_handlers[message] = self.comm_message
-        for message in ("create_subshell_request", "delete_subshell_request", "list_subshell_request"):
-            self.control_handlers[message] = self.refuse_subshell
-        self._history = History()
         self._relay = Relay(self._publish)
         self._berth = self.early_berth or open_berth()
         self._cell: Cell | None = None
@@ -153,13 +141,6 @@ class SandboxKernel(Kernel):
         async with self._main_asyncio_lock:
             self._aborting = False
 
-    async def refuse_subshell(self, stream: Any, ident: Any, parent: Content) -> None:
-        """A guest has one thread, so it has no subshells; kernel_info does not offer them."""
-        reply = parent["header"]["msg_type"].replace("_request", "_reply")
-        text = "this kernel has no subshells: its code runs in one thread"
-        content = {"status": "error", "ename": "NotImplementedError", "evalue": text, "traceback": [text]}
-        self.session.send(stream, reply, content, parent, ident=ident)
-
     # -- requests
 
     async def do_execute(
@@ -191,12 +172,12 @@ class SandboxKernel(Kernel):
         }
         request_id = new_request_id()
         self._relay.open(request_id, cell)
-        limit = CpuLimit(_cpu_seconds(cell_meta))
+        limit = CpuLimit(cpu_seconds(cell_meta))
         try:
-            _check_request(request)
+            check_request(request)
             if store_history:
                 self._history.add(count, code)
-            reply = _checked_reply(await self._on_loop(self._run(request, request_id, limit)))
+            reply = checked_reply(await self._on_loop(self._run(request, request_id, limit)))
             self._report_earlier_loss(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
@@ -270,76 +251,7 @@ class SandboxKernel(Kernel):
         """The metadata of the execute_reply."""
         return {**metadata, "kernelmcp": self._remarks} if self._remarks else metadata
 
-    async def do_complete(self, code: str, cursor_pos: int | None) -> Content:
-        """complete_request."""
-        position = len(code) if cursor_pos is None else cursor_pos
-        nothing: Content = {"matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
-        return await self._ask("complete", {"code": code, "cursor_pos": position}, nothing)
-
-    async def do_inspect(
-        self, code: str, cursor_pos: int | None, detail_level: int = 0, omit_sections: tuple[str, ...] = ()
-    ) -> Content:
-        """inspect_request."""
-        position = len(code) if cursor_pos is None else cursor_pos
-        nothing: Content = {"found": False, "data": {}, "metadata": {}}
-        return await self._ask("inspect", {"code": code, "cursor_pos": position, "detail_level": detail_level}, nothing)
-
-    async def do_is_complete(self, code: str) -> Content:
-        """is_complete_request."""
-        return await self._ask("is_complete", {"code": code}, {"status": "unknown"})
-
-    async def do_history(
-        self,
-        hist_access_type: str,
-        output: bool,
-        raw: bool,
-        session: int | None = None,
-        start: int | None = None,
-        stop: int | None = None,
-        n: int | None = None,
-        pattern: str | None = None,
-        unique: bool = False,
-    ) -> Content:
-        """history_request. Outputs are not kept: with `output`, each input is paired with None."""
-        if hist_access_type == "tail":
-            found = self._history.tail(n or 10)
-        elif hist_access_type == "range":
-            found = self._history.range(start or 0, stop)
-        else:
-            found = self._history.search(Search(pattern or "*", n, unique))
-        return {"status": "ok", "history": [(s, line, (code, None) if output else code) for s, line, code in found]}
-
-    async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
-        """comm_open, comm_msg and comm_close from the frontend."""
-        content = {
-            "msg_type": parent["header"]["msg_type"],
-            "content": parent["content"],
-            "metadata": parent["metadata"],
-        }
-        await self._ask("comm_message", content, {})
-
-    async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
-        """comm_info_request."""
-        target = parent["content"].get("target_name") or None
-        reply = await self._ask("comm_info", {"target_name": target}, {"comms": {}})
-        self.session.send(stream, "comm_info_reply", {"status": "ok", **reply}, parent, ident=ident)
-
     # -- the guest
-
-    async def _ask(self, op: str, content: Content, otherwise: Content) -> Content:
-        """A request that is not a cell: a guest that fails makes an empty answer."""
-        try:
-            reply = await self._on_loop(self._slot.request(op, content, new_request_id()))
-        except (GuestDied, ValueError) as error:
-            self.log.warning("%s failed: %s", op, error)
-            return {"status": "ok", **otherwise}
-        return reply if reply.get("status") != "error" else {"status": "ok", **otherwise}
-
-    async def _on_loop(self, request: Coroutine[Any, Any, Result]) -> Result:
-        """Run on the main loop, also when the request came in on the control thread."""
-        if asyncio.get_running_loop() is self._loop:
-            return await request
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(request, self._loop))
 
     def _on_frame(self, frame: Frame) -> None:
         """A frame from the guest that is not the reply to a request."""
@@ -363,40 +275,3 @@ class SandboxKernel(Kernel):
         self.session.send(
             self.iopub_socket, message, content, parent, ident=self._topic(message), metadata=metadata or None
         )
-
-
-def _check_request(request: Content) -> None:
-    """Raises ValueError for what no client of the protocol sends."""
-    if not isinstance(request["code"], str):
-        raise ValueError("the code of an execute_request must be text")
-    if not isinstance(request["user_expressions"], dict):
-        raise ValueError("the user_expressions of an execute_request must be an object")
-
-
-def _cpu_seconds(metadata: Content | None) -> float | None:
-    """The limit of one execution: the request's own (`{"kernelmcp": {"cpu_seconds": 10}}` in its metadata), else this
-    kernel's."""
-    ours: Any = (metadata or {}).get("kernelmcp")
-    if not isinstance(ours, dict) or "cpu_seconds" not in ours:
-        return settings().cpu_seconds
-    seconds: Any = cast("Content", ours)["cpu_seconds"]
-    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
-
-
-def _checked_reply(reply: Content) -> Content:
-    """The guest's execute_reply, reduced to what a reply may hold."""
-    sent: Any = reply.get("payload")
-    payload: list[Any] = [
-        item for item in cast("list[Any]", sent if isinstance(sent, list) else []) if isinstance(item, dict)
-    ]
-    payload = [item for item in payload if str(cast("Content", item).get("source")) in _PAYLOADS]
-    expressions = reply.get("user_expressions")
-    rest: Content = {"user_expressions": expressions if isinstance(expressions, dict) else {}, "payload": payload}
-    if reply.get("status") == "ok":
-        return {"status": "ok", **rest}
-    error = error_content(reply) or {
-        "ename": "GuestFault",
-        "evalue": "the guest sent a malformed reply",
-        "traceback": [],
-    }
-    return {"status": "error", **error, **rest}
