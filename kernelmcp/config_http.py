@@ -1,16 +1,14 @@
 """The settings of the HTTP side, with their units and reasons: `[transport_http]`, `[auth]` and `[telemetry]`.
 
-Part of `config`, which is what everybody imports. Above: config. Below: nothing.
+Part of `config`, which is what everybody imports. Above: config. Below: section.
 """
 
 from pathlib import Path
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator
 
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+from kernelmcp.section import Section
 
 
 def _as_text(value: Any) -> Any:
