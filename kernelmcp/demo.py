@@ -25,7 +25,8 @@ def main(output: Path, kernelspec: str | None) -> int:
 
 
 async def _run(output: Path, kernelspec: str | None) -> int:
-    env = dict(os.environ)
+    # The server's own lines would stand between the steps.
+    env = {"KERNELMCP_LOGGING__LEVEL": "warning", **os.environ}
     if kernelspec:
         env["KERNELMCP_KERNELS__KERNELSPEC"] = kernelspec
     server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)

@@ -77,6 +77,7 @@ def test_the_demo_runs_and_writes_a_valid_notebook(server_env: dict[str, str], t
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "7 of 7 steps" in done.stdout
+    assert "[info" not in done.stderr
     notebook = nbformat.read(output, as_version=4)
     nbformat.validate(notebook)
     assert len(notebook.cells) == 7
