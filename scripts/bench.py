@@ -353,7 +353,7 @@ async def measure(rounds: int) -> list[Row]:
         server = StdioServerParameters(
             command=sys.executable,
             args=["-m", "kernelmcp"],
-            env={**os.environ, "KERNELMCP_HOME": str(folder / "home")},
+            env={"KERNELMCP_LOGGING__LEVEL": "warning", **os.environ, "KERNELMCP_HOME": str(folder / "home")},
         )
         async with (
             kernel(context, OURS, folder) as ours,
