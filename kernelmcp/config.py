@@ -47,6 +47,8 @@ FIXED_AT_START = (
     "policy.guest_uid",  # the modes of the home's directories follow it
 )
 
+_MISSING = object()
+
 
 class ServerSection(Section):
     name: str = "kernelmcp"
@@ -270,9 +272,14 @@ class Settings:
         waiting = [name for key in FIXED_AT_START for name in _keep(key, old, new)]
         changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
         if changed:
+            before = self._values
             self._values = Values.model_validate(new)
-            for listener in self._listeners:
-                listener()
+            try:
+                for listener in self._listeners:
+                    listener()
+            except Exception:
+                self._values = before
+                raise
         return changed, waiting
 
 
@@ -285,10 +292,14 @@ def home_directory(configured: Path | str | None, environ: Mapping[str, str] = o
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """Names of settings, `section.key`. Never values: one may be a secret."""
     found: list[str] = []
-    for key, value in new.items():
-        if old[key] != value and isinstance(value, dict) and not prefix:
-            found += _differences(old[key], cast("dict[str, Any]", value), f"{key}.")
-        elif old[key] != value:
+    for key in dict.fromkeys([*old, *new]):
+        # What is missing is like nothing else: the tables of volumes come and go.
+        before, after = old.get(key, _MISSING), new.get(key, _MISSING)
+        if before == after:
+            continue
+        if isinstance(before, dict) and isinstance(after, dict) and not prefix:
+            found += _differences(cast("dict[str, Any]", before), cast("dict[str, Any]", after), f"{key}.")
+        else:
             found.append(f"{prefix}{key}")
     return found
 

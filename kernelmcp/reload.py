@@ -63,6 +63,10 @@ def take_over(settings: Settings) -> None:
     except ConfigurationError as exc:
         log.error("the changed settings are wrong and the old ones stay", error=exc.message)
         return
+    except Exception:
+        # A bug of ours, and no reason to end everybody's sessions.
+        log.exception("the changed settings could not be taken over and the old ones stay")
+        return
     if changed:
         log.info("settings have changed", changed=changed)
     if waiting:

@@ -86,6 +86,36 @@ async def test_changed_limits_apply_to_the_next_execution_and_a_broken_file_chan
         assert "no more than 1 s for a cell, so the timeout of 50 s was cut" in slow.content[0].text
 
 
+async def test_volumes_come_change_and_go(connect: Connect, tmp_path: Path) -> None:
+    config, data, log = tmp_path / "mcp.toml", tmp_path / "data", Log(tmp_path / "log.jsonl")
+    data.mkdir()
+    logging = f"[logging]\nformat = 'json'\nfile = '{log.path}'\n"
+    config.write_text(logging)
+    async with connect(CONFIG_FILE=str(config), SESSIONS__WARM_POOL_SIZE="0") as client:
+
+        async def change(text: str, event: str, count: int) -> dict[str, Any]:
+            config.write_text(logging + text)
+            return await log.until(event, count)
+
+        async def modes() -> dict[str, str]:
+            found = (await client.call_tool("get_volume_path", {})).structured_content["volumes"]
+            return {volume["name"]: volume["mode"] for volume in found}
+
+        assert await modes() == {}
+        for count, (volumes, expected) in enumerate(
+            [
+                (f"[volumes.data]\npath = '{data}'", {"data": "ro"}),
+                (f"[volumes.data]\npath = '{data}'\nmode = 'rw'", {"data": "rw"}),
+                ("", {}),
+            ],
+            1,
+        ):
+            assert (await change(volumes, "settings have changed", count))["changed"] == ["volumes.data"]
+            assert await modes() == expected
+        # A kernel that starts now has none of it.
+        assert (await run(client, "import os; os.path.exists('/volumes/data')"))["result"] == "False"
+
+
 async def test_each_execution_is_one_line_of_the_log_without_its_code_or_output(
     connect: Connect, tmp_path: Path
 ) -> None:
