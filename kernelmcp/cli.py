@@ -8,9 +8,8 @@ from typing import Any
 
 import kernelmcp
 from kernelmcp.config import Settings
-from kernelmcp.errors import ConfigurationError
+from kernelmcp.errors import ConfigurationError, LayersMissing
 from kernelmcp.sources import load
-from kernelmcp.volumes import check_volumes
 
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
@@ -26,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(parsed.run(parsed))
     except ConfigurationError as exc:
         sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
-        return EXIT_CONFIGURATION
+        return EXIT_REFUSED if isinstance(exc, LayersMissing) else EXIT_CONFIGURATION
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,26 +91,16 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
-    if settings.config.telemetry.otlp_endpoint is not None:
-        from kernelmcp import telemetry
-
-        telemetry.check_installed()
-    check_volumes(settings)
-    if settings.policy.required_layers:
-        from kernelmcp import required
-
-        if reason := required.refusal(settings):
-            sys.stderr.write(f"kernelmcp: {reason}\n")
-            return EXIT_REFUSED
     if parsed.transport != "stdio":
         from kernelmcp import log, server
 
         log.configure(settings)
-        return server.serve_http(settings)
+        return server.serve_http(settings)  # a `Server`, which checks its settings itself
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
-    from kernelmcp import log, stdio
+    from kernelmcp import checks, log, stdio
 
+    checks.check_start(settings)
     log.configure(settings)
     return stdio.serve(settings)
 

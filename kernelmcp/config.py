@@ -261,10 +261,10 @@ class Settings:
         """Call this after every change. Only for what must act; a reader reads at use."""
         self._listeners.append(listener)
 
-    def reload(self) -> tuple[list[str], list[str]]:
+    def reload(self, check: Callable[["Settings"], None] = lambda _: None) -> tuple[list[str], list[str]]:
         """Read the sources again: the names of what has changed, and of what waits for the next start.
 
-        Raises `ConfigurationError`, and then nothing has changed.
+        Raises `ConfigurationError`, or what `check` raises of the new settings, and then nothing has changed.
         """
         if self.sources is None:
             return [], []
@@ -272,8 +272,9 @@ class Settings:
         waiting = [name for key in FIXED_AT_START for name in _keep(key, old, new)]
         changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
         if changed:
-            before = self._values
-            self._values = Values.model_validate(new)
+            before, values = self._values, Values.model_validate(new)
+            check(Settings(values))
+            self._values = values
             try:
                 for listener in self._listeners:
                     listener()

@@ -19,9 +19,10 @@ from jupyter_core.paths import jupyter_path
 
 import kernelmcp
 from kernelmcp import doctor_layers
-from kernelmcp.config import Settings
+from kernelmcp.checks import check_start
+from kernelmcp.config import Settings, Values
 from kernelmcp.doctor_layers import Attempt, Findings, Layer
-from kernelmcp.errors import ConfigurationError, ServerError
+from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
 from kernelmcp.home import open_home
 from kernelmcp.kernel import find_kernelspec, make_context
 from kernelmcp.pool import OWN_KERNELSPEC, Pool
@@ -65,11 +66,13 @@ class Report:
 def main(config_file: Path | None = None, policy_file: Path | None = None, *, as_json: bool = False) -> int:
     """Print the report; 0 when everything required is there, else 1."""
     sources = find(config_file, policy_file)
-    wrong: ConfigurationError | None = None
     try:
         settings = Settings(sources.read(), sources)
     except ConfigurationError as exc:
-        settings, wrong = Settings(), exc
+        settings = Settings()
+        wrong: ConfigurationError | None = exc
+    else:
+        wrong = _refusal(settings)
     report = examine(settings, wrong)
     report.files["config_files"] = [str(place.path) for place in sources.places if place.path.exists()]
     if as_json:
@@ -79,21 +82,33 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
     return 0 if report.ok else 1
 
 
+def _refusal(settings: Settings) -> ConfigurationError | None:
+    """Why no server would start."""
+    try:
+        check_start(settings)
+    except ConfigurationError as exc:
+        return exc
+    return None
+
+
 def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Report:
-    """With `wrong` settings no server starts, so no kernel is tried."""
+    """With `wrong` settings no server starts, so no kernel is tried; but one is to say which layers are missing."""
     report = Report()
-    if wrong is not None:
+    missing = wrong if isinstance(wrong, LayersMissing) else None
+    if wrong is not None and missing is None:
         report.fail(f"the settings are wrong: {wrong.message}", "Correct them; what else is missing is said after that")
     _look_at_versions(report)
     _look_at_kernelspec(report, settings)
     report.boot_image = {"state": "unknown: no kernel was started"}
     report.files = {"home": str(settings.home), "runtime": None, "config_files": [], "environment": _settings_in_use()}
-    if report.kernelspec["found"] and wrong is None:
+    if report.kernelspec["found"] and wrong is missing:
         try:
-            anyio.run(_try_a_kernel, report, settings)
+            anyio.run(_try_a_kernel, report, _demanding_nothing(settings))
         except (ServerError, ExceptionGroup) as exc:
             _report_failed_start(report, exc)
     _check_required(report, settings)
+    if missing is not None and report.ok:
+        report.fail(missing.message, missing.suggestions[0])
     return report
 
 
@@ -146,6 +161,12 @@ def _settings_in_use() -> list[str]:
 
 
 # -- what a kernel does ---------------------------------------------------------------------------------------------
+
+
+def _demanding_nothing(settings: Settings) -> Settings:
+    """A kernel that lacks a required layer starts no guest, and then nobody could say which layers hold."""
+    policy = settings.policy.model_copy(update={"required_layers": []})
+    return Settings(Values(config=settings.config, policy=policy))
 
 
 async def _try_a_kernel(report: Report, settings: Settings) -> None:

@@ -11,6 +11,7 @@
         |   +-- PackageNotFound, PackageRefused
         +-- SessionDamaged     a session's record on disk cannot be read
         +-- ConfigurationError a setting is wrong: the server refuses to start (exit code 2)
+            +-- LayersMissing  right, but the machine lacks an isolation layer that it requires (exit code 1)
 
 An exception raised by guest code is none of these: it is data, a result whose `success` is false. Anything else that
 escapes is our bug: logged in full, `INTERNAL_ERROR` outside. Above: tools. Below: nothing.
@@ -120,3 +121,7 @@ class SessionDamaged(ServerError):
 class ConfigurationError(ServerError):
     error_code = "CONFIGURATION_ERROR"
     category = "configuration"
+
+
+class LayersMissing(ConfigurationError):
+    pass

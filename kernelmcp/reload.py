@@ -2,7 +2,7 @@
 
 A file that is wrong is reported in the log, once, and the old values stay; `kernelmcp doctor` says the same. What
 cannot change under live sessions waits for the next start (`config.FIXED_AT_START`). Above: app. Below: config,
-watchfiles.
+checks, watchfiles.
 """
 
 import importlib
@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from kernelmcp.checks import check_change
 from kernelmcp.config import Place, Settings
 from kernelmcp.errors import ConfigurationError
 
@@ -59,7 +60,7 @@ async def _watch(settings: Settings, places: tuple[Place, ...], seen: list[bytes
 
 def take_over(settings: Settings) -> None:
     try:
-        changed, waiting = settings.reload()
+        changed, waiting = settings.reload(check_change)
     except ConfigurationError as exc:
         log.error("the changed settings are wrong and the old ones stay", error=exc.message)
         return

@@ -6,7 +6,7 @@
     await server.wait()                # until somebody calls shutdown(), or stdin ends
     await server.shutdown()
 
-Above: cli. Below: stdio, web, listener, app. Importing this module is cheap; starting loads the rest.
+Above: cli. Below: checks, stdio, web, listener, app. Importing this module is cheap; starting loads the rest.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.auth import Authenticator
+from kernelmcp.checks import check_start
 from kernelmcp.config import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.home import Home, open_home
@@ -72,7 +73,7 @@ class Server:
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
-        """The server's life without a port: what `http_app()` needs while it is used."""
+        """The server's life without a port: what `http_app()` needs while it is used. Raises `ConfigurationError`."""
         async with self._open() as running, self._the_web().serving(running):
             try:
                 yield
@@ -84,7 +85,9 @@ class Server:
         await self._start(self._run_http)
 
     async def start_stdio(self) -> None:
-        """Take the process's stdin and stdout for MCP; what is printed goes to stderr from now on."""
+        """Take the process's stdin and stdout for MCP; what is printed goes to stderr from now on.
+
+        Raises `ConfigurationError`."""
         await self._start(self._run_stdio)
 
     async def wait(self) -> None:
@@ -141,6 +144,7 @@ class Server:
     async def _run_stdio(self, started: Callable[[], None], end: asyncio.Event) -> None:
         from kernelmcp import stdio
 
+        await anyio.to_thread.run_sync(check_start, self.settings)
         wires = stdio.claim()
         async with anyio.create_task_group() as tasks:
             with self._open_home() as home:
@@ -162,6 +166,7 @@ class Server:
 
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[App]":
+        await anyio.to_thread.run_sync(check_start, self.settings)
         async with AsyncExitStack() as stack:
             home = stack.enter_context(self._open_home())
             pool = await stack.enter_async_context(open_pool(self.settings, home))

@@ -26,7 +26,8 @@ from starlette.routing import Mount
 
 import kernelmcp
 from kernelmcp import Settings, create_server
-from kernelmcp.config import Config, Values
+from kernelmcp.config import Config, Policy, Values
+from kernelmcp.errors import ConfigurationError
 
 from .http_support import run
 from .support import DEADLINE, wait_until
@@ -144,6 +145,23 @@ async def test_started_and_ended_by_a_program_twice(tmp_path: Path, kernelspec: 
         with pytest.raises(httpx2.ConnectError):
             httpx2.get(f"{server.url}/health")
     await server.shutdown()
+
+
+@pytest.mark.anyio
+async def test_what_the_command_refuses_a_program_is_refused_too(tmp_path: Path, kernelspec: str) -> None:
+    http = {"port": 0}
+    home = settings(tmp_path, kernelspec, transport_http=http, volumes={"home": {"path": str(tmp_path)}})
+    config = settings(tmp_path, kernelspec, transport_http=http).config
+    layers = Settings(Values(config=config, policy=Policy(required_layers=["seccomp", "seatbelt"])))  # no machine's
+    for wrong, words in ((home, "would open the server's own directory"), (layers, "required_layers: ")):
+        server = create_server(wrong)
+        with pytest.raises(ConfigurationError, match=words):
+            await server.start_http()
+        with pytest.raises(ConfigurationError, match=words):
+            await server.start_stdio()
+        with pytest.raises(ConfigurationError, match=words):
+            async with server.lifespan():
+                pass
 
 
 def test_stdio_by_a_program(tmp_path: Path, server_env: dict[str, str]) -> None:

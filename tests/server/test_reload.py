@@ -112,6 +112,10 @@ async def test_volumes_come_change_and_go(connect: Connect, tmp_path: Path) -> N
         ):
             assert (await change(volumes, "settings have changed", count))["changed"] == ["volumes.data"]
             assert await modes() == expected
+        refused = f"[volumes.home]\npath = '{tmp_path / 'home'}'\n[sessions]\nmax_sessions = 3"
+        found = await change(refused, "the changed settings are wrong and the old ones stay", 1)
+        assert "would open the server's own directory" in found["error"]
+        assert await modes() == {}
         # A kernel that starts now has none of it.
         assert (await run(client, "import os; os.path.exists('/volumes/data')"))["result"] == "False"
 
