@@ -191,6 +191,8 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
         finally:
             context.destroy(linger=0)
     report.layers, report.attempts = findings.layers, findings.attempts
+    if findings.failure is not None and settings.config.kernels.kernelspec == OWN_KERNELSPEC:
+        report.fail(findings.failure, "A volume that is not there can be why; else install kernelmcp again")
     facts = findings.facts
     report.versions |= {f"guest {name}": facts[name] for name in GUEST_VERSIONS if name in facts}
     report.boot_image = _boot_image(facts.get("settings"))
@@ -224,7 +226,10 @@ def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Excep
 
 def _check_required(report: Report, settings: Settings) -> None:
     demanded = settings.policy.required_layers
-    required = [*BASE_LAYERS, *demanded] if settings.config.kernels.kernelspec == OWN_KERNELSPEC else demanded
+    own = settings.config.kernels.kernelspec == OWN_KERNELSPEC
+    if own and report.attempts and all(attempt.contained is None for attempt in report.attempts):
+        return  # nothing ran, and that is a problem already
+    required = [*BASE_LAYERS, *demanded] if own else demanded
     layers = {layer.name: layer for layer in report.layers}
     for name in dict.fromkeys(required):
         if layers and not (layers[name].active and layers[name].proven):

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psutil
 
+from kernelmcp.config import LayerName
 from kernelmcp.errors import KernelDied
 from kernelmcp.kernel import Kernel
 from kernelmcp.pool import BerthedKernel
@@ -27,6 +28,10 @@ ATTEMPTS_FILE = Path(__file__).parent / "doctor_guest" / "attempts.py"
 CANARY_VARIABLE = "KERNELMCP_DOCTOR_CANARY"
 # One attempt; a loaded machine may need a second or two to replace a guest that the attempt ended.
 ATTEMPT_SECONDS = 30.0
+# How our kernel's reply says that it had no guest to run the cell in.
+NOT_STARTED = "the sandbox could not start"
+# A guest that the attempt before has ended late takes the next cell with it; one that ends twice does not start.
+CONTROLS = 2
 # A connection that a cell has started arrives after the cell.
 ARRIVAL_SECONDS = 1.0
 LANDLOCK_CREATE_RULESET = 444
@@ -72,11 +77,16 @@ class Layer:
 
 @dataclass
 class Findings:
-    """What the kernel said, and what could be done in it."""
+    """What the kernel said, and what could be done in it. `failure`: why nothing could be tried, or not all of it."""
 
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     layers: list[Layer] = field(default_factory=list[Layer])
+    failure: str | None = None
+
+
+class _NoGuest(Exception):
+    """No guest runs anything, so what it does not do proves nothing."""
 
 
 @contextmanager
@@ -108,18 +118,26 @@ async def examine(found: BerthedKernel, outside: Path, token: str) -> Findings:
     async with await asyncio.start_server(on_connection, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         session = _Session(found.kernel, found.berth.workspace, _targets(found.berth.workspace, outside, port, token))
-        findings = Findings(facts=await session.run("facts"))
-        control = await session.run("control")
+        findings, control = Findings(), _untried("not tried")
+        try:
+            findings.facts = await session.alive()
+            control = await session.run("control")
+        except _NoGuest as exc:
+            findings.failure = str(exc)
         for name, title in ATTEMPTS.items():
             arrived.clear()
-            answer = await session.run(name)
+            answer = await _tried(session, name, findings)
             if name.endswith("_socket") and answer["breached"] is not None:
                 answer = await _looked_at_arrival(answer, arrived)
             if name.endswith("_write"):
                 answer = _looked_at_file(answer, outside / "written")
             breached = answer["breached"]
             findings.attempts.append(Attempt(name, title, None if breached is None else not breached, answer["detail"]))
-    findings.layers = judge(findings.facts, control, findings.attempts, _guest_pid(found.kernel.pid))
+    if findings.failure is None:
+        findings.layers = judge(findings.facts, control, findings.attempts, _guest_pid(found.kernel.pid))
+    else:
+        # What the operating system says of a process that runs nothing is no verdict either.
+        findings.layers = [Layer(name, False, False, "could not be tried") for name in get_args(LayerName)]
     return findings
 
 
@@ -137,6 +155,16 @@ def _targets(workspace: Path, outside: Path, port: int, token: str) -> dict[str,
         "link": str(workspace / "link.txt"),
         "program": [sys.executable, "-I", "-S", "-c", f"print({token!r})"],
     }
+
+
+async def _tried(session: "_Session", name: str, findings: Findings) -> dict[str, Any]:
+    if findings.failure is None:
+        try:
+            await session.alive()
+            return await session.run(name)
+        except _NoGuest as exc:
+            findings.failure = str(exc)
+    return _untried(findings.failure)
 
 
 async def _looked_at_arrival(answer: dict[str, Any], arrived: asyncio.Event) -> dict[str, Any]:
@@ -162,6 +190,17 @@ class _Session:
         self._workspace = workspace
         self._targets = targets
         self._code = ATTEMPTS_FILE.read_text("utf-8")
+
+    async def alive(self) -> dict[str, Any]:
+        """The facts, from the guest that runs the next attempt. Only after this does its death mean a refusal.
+
+        Raises `_NoGuest`."""
+        answer: dict[str, Any] = {}
+        for _ in range(CONTROLS):
+            answer = await self.run("facts")
+            if "platform" in answer:
+                return answer
+        raise _NoGuest(f"nothing runs in the guest: {answer['detail']}")
 
     async def run(self, attempt: str) -> dict[str, Any]:
         (self._workspace / "doctor.json").write_text(json.dumps(self._targets | {"attempt": attempt}), "utf-8")
@@ -190,8 +229,11 @@ def _answer(printed: str, reply: dict[str, Any]) -> dict[str, Any]:
         if isinstance(answer, dict):
             return {"breached": None, "detail": ""} | answer
     if reply.get("ename") == "GuestDied":
+        text = str(reply.get("evalue", ""))
+        if NOT_STARTED in text:
+            return _untried(text[:240])
         # Refused by a layer in a way that the guest's runtime does not survive: it did not get through.
-        return {"breached": False, "detail": f"the guest ended: {str(reply.get('evalue', ''))[:120]}"}
+        return {"breached": False, "detail": f"the guest ended: {text[:120]}"}
     return _untried(f"{reply.get('ename', 'no answer')}: {str(reply.get('evalue', ''))[:120]}")
 
 
@@ -257,11 +299,15 @@ def _empty_environment(outcome: dict[str, bool | None], guest_pid: int) -> Layer
     refused = outcome.get("environment") is True
     active = refused and count in (0, None)
     seen = "the process has no variables" if count == 0 else f"the process has {count} variables"
+    if outcome.get("environment") is None:
+        return Layer("empty-environment", False, False, "could not be tried")
     detail = "the canary is not visible" if refused else "a variable of the host is visible"
     return Layer("empty-environment", active, refused, detail if count is None else f"{detail}; {seen}")
 
 
 def _closed_descriptors(outcome: dict[str, bool | None]) -> Layer:
+    if outcome.get("descriptors") is None:
+        return Layer("closed-descriptors", False, False, "could not be tried")
     held = outcome.get("descriptors") is True
     detail = "pipes, events and /dev/null only" if held else "the process holds files or sockets of the host"
     return Layer("closed-descriptors", held, held, detail)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from .support import DEADLINE
@@ -52,6 +53,24 @@ def test_the_attempts_get_through_in_a_kernel_without_a_sandbox(server_env: dict
     assert [name for name in NEEDS_A_SANDBOX if tried[name] is not False] == []
     assert [layer["name"] for layer in found["layers"] if layer["name"] in REQUIRED and layer["active"]] == []
     assert status == 0  # nothing is required of a kernel that somebody chose
+
+
+def test_a_guest_that_does_not_start_proves_nothing(server_env: dict[str, str], tmp_path: Path) -> None:
+    """Our own kernel, with a volume that is not there."""
+    volume = json.dumps([{"name": "gone", "path": str(tmp_path / "gone"), "mode": "ro"}])
+    program = (
+        f"import os, runpy; os.environ['KERNELMCP_VOLUMES'] = {volume!r};"
+        "runpy.run_module('kernelmcp_kernel', run_name='__main__', alter_sys=True)"
+    )
+    spec = {"argv": [sys.executable, "-c", program, "-f", "{connection_file}"], "display_name": "", "language": ""}
+    folder = tmp_path / "kernels" / "kernelmcp"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(spec | {"interrupt_mode": "message"}))
+    status, found = report(server_env | {"JUPYTER_PATH": str(tmp_path)}, "kernelmcp")
+    assert {attempt["contained"] for attempt in found["attempts"]} == {None}
+    assert [layer["name"] for layer in found["layers"] if layer["active"] or layer["proven"]] == []
+    assert status == 1
+    assert any("the sandbox could not start" in problem["what"] for problem in found["problems"])
 
 
 def test_a_missing_kernelspec_fails_and_says_what_to_do(server_env: dict[str, str]) -> None:
