@@ -53,17 +53,18 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
         callers = Callers()
-        tools = Tools(settings, registry, callers)
+        tools = [
+            *Tools(settings, registry, callers).all(),
+            *PackageTools(settings, registry, callers).all(),
+            *FileTools(settings, registry, callers).all(),
+        ]
+        enabled = settings.config.tools.enabled
         server = ResourceServer(
             settings.config.server.name,
             title="kernelmcp",
             version=kernelmcp.__version__,
             instructions=INSTRUCTIONS,
-            tools=[
-                *tools.all(),
-                *PackageTools(settings, registry, callers).all(),
-                *FileTools(settings, registry, callers).all(),
-            ],
+            tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
         )
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)

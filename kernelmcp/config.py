@@ -22,6 +22,7 @@ from kernelmcp.policy import Flavor as Flavor
 from kernelmcp.policy import LayerName as LayerName
 from kernelmcp.policy import Policy as Policy
 from kernelmcp.section import Section
+from kernelmcp.tool_names import check_tool_name
 
 # Read once, at the start: what was built from them cannot be rebuilt under live sessions.
 FIXED_AT_START = (
@@ -90,6 +91,11 @@ class SessionsSection(Section):
 class ToolsSection(Section):
     enabled: list[str] | None = None
     """Names of the tools to list. Default: all of them."""
+
+    @field_validator("enabled")
+    @classmethod
+    def _check_names(cls, names: list[str] | None) -> list[str] | None:
+        return names and [check_tool_name(name) for name in names]
 
 
 class Volume(Section):

@@ -178,14 +178,12 @@ class FileTools:
         return structured_result({"workspace": INSIDE, "volumes": found}, "\n".join(lines))
 
     def all(self) -> list[ContractTool]:
-        tools = [
+        return [
             contract_tool(self.read_file, "Read a file", READ_ONLY),
             contract_tool(self.write_file, "Write a file", DESTROYS),
             contract_tool(self.get_workspace_info, "List files", READ_ONLY),
             contract_tool(self.get_volume_path, "Show volumes", READ_ONLY),
         ]
-        enabled = self._settings.config.tools.enabled
-        return [tool for tool in tools if enabled is None or tool.name in enabled]
 
 
 def _check_unicode(path: str) -> None:

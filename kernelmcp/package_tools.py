@@ -80,9 +80,7 @@ class PackageTools:
         return _result(execution)
 
     def all(self) -> list[ContractTool]:
-        tools = [contract_tool(self.install_package, "Install packages", INSTALLS)]
-        enabled = self._settings.config.tools.enabled
-        return [tool for tool in tools if enabled is None or tool.name in enabled]
+        return [contract_tool(self.install_package, "Install packages", INSTALLS)]
 
 
 def _checked(names: list[str]) -> list[str]:

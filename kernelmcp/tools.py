@@ -225,7 +225,7 @@ class Tools:
     # -- registration -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ContractTool]:
-        tools = [
+        return [
             contract_tool(self.execute_code, "Run code", RUNS_CODE),
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
             contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
@@ -236,8 +236,6 @@ class Tools:
             contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
             contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
         ]
-        enabled = self._settings.config.tools.enabled
-        return [tool for tool in tools if enabled is None or tool.name in enabled]
 
 
 def _check_available(language: str) -> None:

@@ -1,5 +1,6 @@
 """What the documentation says is what there is."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from kernelmcp import errors
 from kernelmcp.config import Config, Policy
+from kernelmcp.tool_names import TOOL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60
@@ -34,9 +36,10 @@ CONTRACT_CODES = [
 ]
 
 
-def test_every_tool_of_the_real_server_is_documented_with_its_arguments() -> None:
+def test_every_tool_of_the_real_server_is_documented_with_its_arguments(tmp_path: Path) -> None:
     async def listed() -> dict[str, set[str]]:
-        server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"])
+        env = {**os.environ, "KERNELMCP_HOME": str(tmp_path)}
+        server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
         with anyio.fail_after(DEADLINE_SECONDS):
             async with Client(server) as client:
                 tools = (await client.list_tools()).tools
@@ -44,7 +47,9 @@ def test_every_tool_of_the_real_server_is_documented_with_its_arguments() -> Non
 
     first_table = TOOLS.partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", first_table, re.MULTILINE)
-    assert {name: set(re.findall(r"`(\w+)`", arguments)) for name, arguments in rows} == anyio.run(listed)
+    found = anyio.run(listed)
+    assert {name: set(re.findall(r"`(\w+)`", arguments)) for name, arguments in rows} == found
+    assert set(TOOL_NAMES) == set(found)
     assert {name for name, _ in rows} == set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))
 
 

@@ -29,6 +29,8 @@ def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         ("[sessions]\nwarm_pol_size = 1", "warm_pol_size: there is no such setting (did you mean warm_pool_size"),
         ("[sesions]", "sesions: there is no such setting (did you mean sessions"),
         ("[sessions]\nmax_sessions = 0", "sessions.max_sessions: Input should be greater than or equal to 1"),
+        ("[tools]\nenabled = ['exec']", "tools.enabled: there is no tool 'exec' (did you mean execute_code?)"),
+        ("[tools]\nenabled = ['zzz']", "there is no tool 'zzz' (known are execute_code, "),
         ("sessions = 3", "sessions: Input should be a valid dictionary"),
         ("[sessions", "is not TOML"),
     ],

@@ -1,0 +1,34 @@
+"""The names of all tools, for what must know them before mcp is imported: a setting is checked before anything starts.
+
+A test holds it to what the server lists. Above: config. Below: nothing.
+"""
+
+import difflib
+
+TOOL_NAMES = (
+    "execute_code",
+    "get_execution",
+    "cancel_execution",
+    "create_session",
+    "get_sessions",
+    "stop_session",
+    "destroy_session",
+    "reset_workspace",
+    "list_runtimes",
+    "install_package",
+    "read_file",
+    "write_file",
+    "get_workspace_info",
+    "get_volume_path",
+)
+# "exec" is to find execute_code.
+SIMILARITY = 0.4
+
+
+def check_tool_name(name: str) -> str:
+    """Raises ValueError."""
+    if name in TOOL_NAMES:
+        return name
+    close = difflib.get_close_matches(name, TOOL_NAMES, n=1, cutoff=SIMILARITY)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(TOOL_NAMES)}"
+    raise ValueError(f"there is no tool {name!r} ({hint})")
