@@ -33,6 +33,7 @@ FIXED_AT_START = (
     "transport_http.port",
     "transport_http.path",
     "transport_http.sse",
+    "transport_http.insecure",
     "transport_http.cors_origins",
     "transport_http.trusted_proxies",
     "transport_http.head_timeout_seconds",

@@ -12,7 +12,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from kernelmcp import errors
-from kernelmcp.config import Config, Policy
+from kernelmcp.config import FIXED_AT_START, Config, Policy
 from kernelmcp.tool_names import TOOL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +62,18 @@ def test_every_setting_is_documented_and_no_other() -> None:
     for name, field in Config.model_fields.items():
         assert documented[name] == set(field.annotation.model_fields), name
     assert documented["policy.toml"] == set(Policy.model_fields)
+
+
+def test_what_only_the_next_start_takes_over_is_documented_and_no_other() -> None:
+    row = re.search(r"^\| (.*) \| at the next start; the log says so \|$", CONFIGURATION, re.MULTILINE)
+    assert row
+    documented: set[str] = set()
+    for part in row[1].split("; "):
+        keys, _, section = part.partition(" of ")
+        prefix = section.strip("`[]").removeprefix("the ")
+        documented |= {f"{prefix}.{key}".strip(".[]") for key in re.findall(r"`([^`]+)`", keys)}
+    # A section that is fixed as a whole, `[name]`, and a setting, `section.key`, are written as in the code.
+    assert documented == set(FIXED_AT_START)
 
 
 def test_every_environment_variable_of_the_code_is_documented() -> None:
