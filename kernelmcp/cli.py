@@ -14,7 +14,6 @@ from kernelmcp.volumes import check_volumes
 
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
-COMMANDS = ("serve", "demo", "doctor", "install", "build-wheel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

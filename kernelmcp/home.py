@@ -56,6 +56,7 @@ class Berth:
             delete_tree(self.workspace)
             self.workspace.mkdir(mode=0o700, parents=True)
         empty_tree(self.workspace)
+        empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else would ever empty it
 
     def delete(self) -> None:
         delete_tree(self.path)
