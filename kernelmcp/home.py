@@ -223,15 +223,15 @@ def _recorded_berths(session: Path) -> list[str] | None:
     return sorted(found) if found is not None else None if files else []
 
 
-def read_small(file: Path) -> bytes:
-    """A file of at most 1 MiB. Raises OSError, also for a pipe or a device, which could keep a reader for ever."""
+def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
+    """A small file. Raises OSError, also for a pipe or a device, which could keep a reader for ever."""
     fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as stream:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(file))
-        content = stream.read(MAX_SMALL_BYTES + 1)
-    if len(content) > MAX_SMALL_BYTES:
-        raise OSError(errno.EFBIG, "is larger than 1 MiB", str(file))
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {max_bytes:,} bytes", str(file))
     return content
 
 

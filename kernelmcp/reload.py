@@ -13,6 +13,8 @@ import structlog
 
 from kernelmcp.config import Place, Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.home import read_small
+from kernelmcp.sources import MAX_FILE_BYTES
 
 # How long a file must stay the same before it is read, seconds: editors write in several steps.
 SETTLE_SECONDS = 0.1
@@ -84,7 +86,7 @@ def _contents(places: tuple[Place, ...]) -> list[bytes | str]:
     found: list[bytes | str] = []
     for place in places:
         try:
-            found.append(place.path.read_bytes())
+            found.append(read_small(place.path, MAX_FILE_BYTES))
         except OSError as exc:
             found.append(str(exc.errno))
     return found
