@@ -18,7 +18,7 @@ from kernelmcp.config import Settings
 from kernelmcp.errors import KernelStartFailed, SessionDamaged
 from kernelmcp.home import Berth, Home
 from kernelmcp.kernel import Kernel
-from kernelmcp.packages import newly_installed, restore
+from kernelmcp.packages import restore, with_installed
 from kernelmcp.pool import OWN_KERNELSPEC, BerthedKernel, Pool
 from kernelmcp.records import Record
 
@@ -56,7 +56,8 @@ class Binding:
         """Variables are gone, and no execution has said so yet."""
         self._used = False
         """The kernel has run something."""
-        self._note: str | None = None
+        self._packages_missing = False
+        """The kernel is fresh: what the session had installed is not there yet."""
 
     @property
     def kernel(self) -> Kernel | None:
@@ -122,18 +123,23 @@ class Binding:
             if self.berth is not fresh.berth:
                 self._delete(fresh.berth, fresh.kernel)
             raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
-        if self._record.packages:
-            self._note = await restore(fresh.kernel, self._record.packages)
+        self._packages_missing = True
         return fresh.kernel
 
-    def take_note(self) -> str | None:
-        """What the next execution has to say besides."""
-        note, self._note = self._note, None
-        return note
+    async def restore_packages(self, kernel: Kernel) -> str | None:
+        """Before the first cell of a fresh kernel: what the session had installed comes back. Returns what the cell has
+        to say besides when that failed."""
+        missing, self._packages_missing = self._packages_missing, False
+        return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 
     def note_packages(self, content: dict[str, Any]) -> None:
         """Remember what an output of a cell says was installed."""
-        self._record.packages += newly_installed(content, self._record.packages)
+        self._record.packages = with_installed(content, self._record.packages)
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody works on the files."""
+        return self._lock.locked()
 
     async def _move_in(self, fresh: BerthedKernel) -> None:
         old = self.berth

@@ -13,7 +13,6 @@ from kernelmcp.sources import load
 
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
-COMMANDS = ("serve", "demo", "doctor", "install", "build-wheel")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -80,7 +80,7 @@ class SessionsSection(Section):
     """Kernels started in advance. One hides the start for one person; each costs about 150 MB."""
     inline_wait_seconds: float = Field(default=45, ge=0)
     """How long a call waits for its cell before it answers `running`, seconds. Claude Desktop cuts a call at 60 s."""
-    keep_days: float = Field(default=30, ge=0)
+    keep_days: float = Field(default=30, ge=0, le=36500)
     """A session that nobody used for so many days is deleted with its files when a server starts. 0: never."""
     kept_executions: int = Field(default=100, ge=1)
     """Newest executions per session whose whole output can still be read, at most (`outputs_max_bytes` may allow

@@ -50,6 +50,8 @@ class ExecutionQueue:
         self._on_end = on_end
         self._after_end = after_end
         self._look = look
+        self._restoring = False
+        """What the session had installed is being installed again, on behalf of the current execution."""
         self._queue: deque[Execution] = deque()
         self._work = asyncio.Event()
         self._scope = anyio.CancelScope()
@@ -78,9 +80,13 @@ class ExecutionQueue:
         self._queue.append(execution)
         self.start()
 
+    def cancel(self) -> None:
+        """End the task, soon."""
+        self._scope.cancel()
+
     async def close(self) -> None:
         """End the task. What runs is ended as far as it is."""
-        self._scope.cancel()
+        self.cancel()
         if self.current is not None:
             await self._ended.wait()
 
@@ -136,15 +142,17 @@ class ExecutionQueue:
                 return
             execution.started = time.monotonic()
             execution.lost_before = self._binding.begin()
-        if note := self._binding.take_note():
-            execution.outputs.feed("stream", {"name": "stderr", "text": note})
         timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
         reply = None
         try:
-            reply = await self._send(kernel, execution)
-            timer.cancel()
-            await self._look(execution, reply)
-            execution.finish_with_reply(reply)
+            await self._restore_packages(kernel, execution)
+            if execution.interruption is not None:
+                execution.finish_interrupted()
+            else:
+                reply = await self._send(kernel, execution)
+                timer.cancel()
+                await self._look(execution, reply)
+                execution.finish_with_reply(reply)
         except KernelDied as exc:
             if self._binding.holds(kernel):
                 self._binding.discard()
@@ -164,6 +172,14 @@ class ExecutionQueue:
                 execution.grace_timer.cancel()
         self._on_end(execution)
         self._after_end()
+
+    async def _restore_packages(self, kernel: Kernel, execution: Execution) -> None:
+        self._restoring = True
+        try:
+            if note := await self._binding.restore_packages(kernel):
+                execution.outputs.feed("stream", {"name": "stderr", "text": note})
+        finally:
+            self._restoring = False
 
     async def _send(self, kernel: Kernel, execution: Execution) -> dict[str, Any]:
         def on_output(kind: str, content: dict[str, Any]) -> None:
@@ -193,7 +209,7 @@ class ExecutionQueue:
                 self._queue.remove(execution)
             execution.finish_unstarted()
         elif execution.started is not None and (kernel := self._binding.kernel) is not None:
-            if execution.begun:
+            if execution.begun or self._restoring:
                 kernel.interrupt()
             execution.grace_timer = asyncio.get_running_loop().call_later(
                 self._settings.config.kernels.interrupt_grace_seconds, kernel.kill

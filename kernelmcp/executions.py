@@ -181,6 +181,10 @@ class Execution:
         else:
             self.finish("dead", error, state_lost=False)
 
+    def finish_interrupted(self) -> None:
+        """Interrupted when it had a kernel, and before its cell began."""
+        self.finish(self.interruption or "interrupted", self._interruption_error(), state_lost=False)
+
     def _interruption_error(self) -> GuestError | None:
         return GuestError("Interrupted", f"{self._why()}.", "") if self.interruption else None
 

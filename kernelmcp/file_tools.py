@@ -137,7 +137,9 @@ class FileTools:
         /workspace, its working directory."""
         caller = self._caller(ctx)
         session = await self._session(caller, session_id)
-        listing = await session.with_workspace(lambda found: found.listing() if found else Listing())
+        listing, used = await session.with_workspace(
+            lambda found: (found.listing(), found.usage()) if found else (Listing(), Listing())
+        )
         files = _fitting(listing.files)
         policy = self._settings.policy
         quota = Quota(policy.workspace_max_mb * 2**20, policy.max_files)
@@ -156,20 +158,21 @@ class FileTools:
             "complete": listing.complete and len(files) == len(listing.files),
             "file_count": listing.count,
             "max_files": quota.max_files,
-            "total_bytes": listing.total_bytes,
+            "total_bytes": used.total_bytes,
             "quota_bytes": quota.max_bytes,
             "packages": [{"name": each.name, "version": each.version} for each in session.record.packages],
         }
         return structured_result(result, _listing_text(result))
 
-    async def get_volume_path(self) -> Annotated[CallToolResult, models.VolumeList]:
+    async def get_volume_path(self, ctx: Ctx) -> Annotated[CallToolResult, models.VolumeList]:
         """Say where code finds its files: the workspace, and the host's directories that are mounted as volumes."""
         found: list[models.VolumeInfo] = [
             {
                 "name": volume["name"],
                 "path": f"{volumes.INSIDE}/{volume['name']}",
                 "mode": volume["mode"],
-                "host_path": volume["path"],
+                # As with get_workspace_info: not for who comes over the network.
+                "host_path": volume["path"] if self._caller(ctx).principal == LOCAL else None,
             }
             for volume in volumes.kernel_volumes(self._settings)
         ]

@@ -8,16 +8,20 @@ A lock held with flock says that its owner lives: a crash releases it, unlike a 
 Above: app, pool, sessions. Below: the file system. Must not know kernels or MCP.
 """
 
+import errno
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 from kernelmcp.beneath import delete_tree, empty_tree
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
@@ -25,6 +29,10 @@ from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
+# As `new_berth` makes them.
+BERTH_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
+# Nothing that is written here is larger.
+MAX_SMALL_BYTES = 1024 * 1024
 # A session's record and its copy.
 RECORD_FILES = ("session.json", "session.copy.json")
 
@@ -56,6 +64,7 @@ class Berth:
             delete_tree(self.workspace)
             self.workspace.mkdir(mode=0o700, parents=True)
         empty_tree(self.workspace)
+        empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else would ever empty it
 
     def delete(self) -> None:
         delete_tree(self.path)
@@ -99,7 +108,10 @@ class Home:
         return berth
 
     def berth(self, name: str) -> Berth:
-        return Berth(self.berths / Path(name).name)  # a name only, whatever a record says
+        """By its name. Raises ValueError for what is none: `..` is a path."""
+        if not BERTH_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a berth")
+        return Berth(self.berths / name)
 
 
 def runtime_root_of(configured: Path | None) -> Path:
@@ -198,14 +210,29 @@ def _sweep_berths(home: Home) -> None:
 
 
 def _recorded_berths(session: Path) -> list[str] | None:
-    """What a session's record says, or else its copy. None when there is a record, and it cannot be read."""
+    """What a session's record and its copy name. None when there is a record, and neither can be read."""
     files = [session / name for name in RECORD_FILES if (session / name).exists()]
+    found: set[str] | None = None
     for file in files:
         try:
-            return [str(name) for name in json.loads(file.read_text("utf-8"))["berths"]]
+            names: Any = json.loads(read_small(file))["berths"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-    return None if files else []
+        if isinstance(names, list):
+            found = (found or set[str]()) | set(map(str, cast("list[Any]", names)))
+    return sorted(found) if found is not None else None if files else []
+
+
+def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
+    """A small file. Raises OSError, also for a pipe or a device, which could keep a reader for ever."""
+    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(file))
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {max_bytes:,} bytes", str(file))
+    return content
 
 
 def write_private(file: Path, text: str) -> None:

@@ -51,21 +51,19 @@ def installation(data: dict[str, Any]) -> Installation | None:
         return None
 
 
-def newly_installed(content: dict[str, Any], known: list[Package]) -> list[Package]:
-    """The packages that a display_data message reports and that are not known yet."""
+def with_installed(content: dict[str, Any], known: list[Package]) -> list[Package]:
+    """The packages that are known, and those that a display_data message reports; the newer version counts."""
     data: Any = content.get("data")
     found = installation(cast("dict[str, Any]", data)) if isinstance(data, dict) else None
-    names = {package.name for package in known}
-    fresh = [package for package in found.installed if package.name not in names] if found else []
-    return fresh[: MAX_PACKAGES - len(known)]
+    if found is None:
+        return known
+    packages = {package.name: package for package in [*known, *found.installed]}
+    return list(packages.values())[:MAX_PACKAGES]
 
 
-def restore(kernel: Kernel, packages: list[Package]) -> Any:
+async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
     """Install them again in a fresh kernel, by a cell that nobody sees. Returns what to tell the user if it failed."""
-    return _restore(kernel, "%pip install " + " ".join(f"{package.name}=={package.version}" for package in packages))
-
-
-async def _restore(kernel: Kernel, cell: str) -> str | None:
+    cell = "%pip install " + " ".join(f"{package.name}=={package.version}" for package in packages)
     try:
         with anyio.move_on_after(RESTORE_SECONDS):
             return _failure(await kernel.execute(cell, None, silent=True))

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from kernelmcp.config import Flavor
 from kernelmcp.errors import SessionDamaged
-from kernelmcp.home import RECORD_FILES, write_private
+from kernelmcp.home import BERTH_NAME, RECORD_FILES, read_small, write_private
 from kernelmcp.packages import Package
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,13 @@ class Record(BaseModel):
             raise ValueError("a time without its zone")
         return text
 
+    @field_validator("berths")
+    @classmethod
+    def _check_berths(cls, names: list[str]) -> list[str]:
+        if not all(map(BERTH_NAME.fullmatch, names)):
+            raise ValueError("what is no name of a berth")  # a path there would be deleted one day
+        return names
+
     def write(self, directory: Path) -> None:
         text = self.model_dump_json()
         for name in RECORD_FILES:
@@ -72,7 +79,7 @@ def read_record(directory: Path) -> Record | None:
 def _read(file: Path) -> bytes | None:
     """None when there is no such file; empty when it cannot be read."""
     try:
-        return file.read_bytes()
+        return read_small(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:

@@ -41,6 +41,10 @@ LOCAL = "local"
 # How often idle sessions are looked for, as a share of the idle life.
 EXPIRY_CHECKS_PER_LIFE = 20
 MAX_EXPIRY_CHECK_SECONDS = 30.0
+# Stopped sessions that are remembered with their executions. Each has a descriptor, its lock; the next call to one
+# that was forgotten finds it on disk.
+MAX_STOPPED = 64
+DELETE_OLD_SECONDS = 3600.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 log = structlog.get_logger(__name__)
@@ -202,7 +206,17 @@ class Registry:
             return None
         return self._open(directory, record)
 
+    def _let_go(self) -> None:
+        """Forget the stopped sessions that nobody used for long, and the oldest when they are many."""
+        settled = sorted((one for one in self._sessions.values() if one.is_settled), key=lambda one: one.last_used)
+        oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
+        for number, session in enumerate(settled):
+            if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
+                del self._sessions[session.principal, session.id]
+                session.let_go()
+
     def _open(self, directory: Path, record: Record) -> Session:
+        self._let_go()
         lock = _lock(directory, record.session_id)
         try:
             # Once more: another server may have moved the files before it let go of the lock.
@@ -243,8 +257,13 @@ class Registry:
 
     async def stop_idle(self) -> None:
         """Runs for the server's life."""
-        background.start(self._tasks, "deleting old sessions", lambda: anyio.to_thread.run_sync(self._delete_old))
+        checked = -DELETE_OLD_SECONDS
         while True:
+            if time.monotonic() - checked > DELETE_OLD_SECONDS:
+                checked = time.monotonic()
+                background.start(
+                    self._tasks, "deleting old sessions", lambda: anyio.to_thread.run_sync(self._delete_old)
+                )
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
             for session in list(self._sessions.values()):

@@ -14,6 +14,8 @@ import structlog
 from kernelmcp.checks import check_change
 from kernelmcp.config import Place, Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.home import read_small
+from kernelmcp.sources import MAX_FILE_BYTES
 
 # How long a file must stay the same before it is read, seconds: editors write in several steps.
 SETTLE_SECONDS = 0.1
@@ -89,7 +91,7 @@ def _contents(places: tuple[Place, ...]) -> list[bytes | str]:
     found: list[bytes | str] = []
     for place in places:
         try:
-            found.append(place.path.read_bytes())
+            found.append(read_small(place.path, MAX_FILE_BYTES))
         except OSError as exc:
             found.append(str(exc.errno))
     return found

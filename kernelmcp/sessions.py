@@ -248,6 +248,18 @@ class Session:
         await anyio.to_thread.run_sync(delete_tree, self._directory)
         self._lock.close()
 
+    @property
+    def is_settled(self) -> bool:
+        """Stopped, with everything on disk and nobody at work on it."""
+        busy = self.wanted or self.destroyed or self._queue.turn.locked() or self._binding.is_busy
+        return not busy and self._save_timer is None and not self.transcript.changed
+
+    def let_go(self) -> None:
+        """Forget a settled session: its files stay, its executions do not, and another server may have it."""
+        self._queue.cancel()
+        self.executions.clear()
+        self._lock.close()
+
     async def close(self) -> None:
         """The server ends: what runs is written as far as it is, and everything that is not on disk yet."""
         await self._queue.close()

@@ -17,8 +17,11 @@ from pydantic import BaseModel, ValidationError
 
 from kernelmcp.config import Place, Settings, Values, home_directory
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.home import read_small
 
 ENV_PREFIX = "KERNELMCP_"
+# Reading one takes 0.2 s then, and while the server runs everybody waits for it.
+MAX_FILE_BYTES = 256 * 1024
 CONFIG_NAME, POLICY_NAME = "mcp.toml", "policy.toml"
 Key = tuple[str, ...]
 """Where a value goes: ("config", section, key) or ("policy", key), and deeper."""
@@ -108,14 +111,14 @@ def _place(named: Path | str | None, default: Path) -> Place:
 
 def _read(place: Place) -> dict[str, Any]:
     try:
-        return tomllib.loads(place.path.read_text("utf-8"))
+        return tomllib.loads(read_small(place.path, MAX_FILE_BYTES).decode("utf-8"))
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and not place.named:
             return {}
         raise ConfigurationError(
             f"{place.path}: cannot be read: {exc.strerror}", "Give the path of a readable file."
         ) from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+    except (ValueError, RecursionError) as exc:  # not TOML, not UTF-8, a number of thousands of digits, lists in lists
         raise ConfigurationError(f"{place.path}: is not TOML: {exc}", "Correct the file.") from exc
 
 

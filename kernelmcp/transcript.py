@@ -154,7 +154,9 @@ class Transcript:
             return
         self._journal.open(cells.is_cell, MAX_FOREIGN_BYTES)
         if self._file.exists():
-            if not self._journal.size:
+            if not self._file.is_file():
+                put_aside(self._file)
+            elif not self._journal.size:
                 self._import()
             elif not self._is_ours():
                 log.warning("a notebook was changed by somebody else, it is put aside", file=str(self._file))

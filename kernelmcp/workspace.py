@@ -278,10 +278,14 @@ def _write_whole(directory: int, name: str, data: bytes) -> None:
         raise
 
 
+# What every file system can address.
+MAX_OFFSET = 2**53
+
+
 def _read_at(fd: int, offset: int, size: int) -> bytes:
     """A file that is cut short meanwhile gives less, one that grows no more."""
     pieces: list[bytes] = []
-    while size > 0:
+    while size > 0 and offset < MAX_OFFSET:
         piece = os.pread(fd, min(size, 1 << 20), offset)
         if not piece:
             break

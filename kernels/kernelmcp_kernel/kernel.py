@@ -46,7 +46,7 @@ class SandboxKernel(AnsweringKernel):
     banner = "Python in a sandbox (kernelmcp)"
     language_info: ClassVar[Content] = {
         "name": "python",
-        "version": "3.14.0",
+        "version": "3.14.2",
         "mimetype": "text/x-python",
         "file_extension": ".py",
         "codemirror_mode": {"name": "ipython", "version": 3},

@@ -44,6 +44,7 @@ async def test_a_handler_gets_the_event_and_its_value_comes_back(connect: Connec
         ("def handler(event, context): return object()", "TypeError", "JSON"),
         ("def handler(event, context): return float('nan')", "ValueError", "JSON"),
         ("def handler(event, context): return 'x' * 10**6", "ReturnValueTooLarge", "file"),
+        ("def handler(event, context): return {'\\udc00': 1}", "ReturnValueError", "surrogates"),
         (
             "def handler(event, context):\n    v = 0\n    for i in range(300): v = [v]\n    return v",
             "ReturnValueError",

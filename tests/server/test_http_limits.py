@@ -13,6 +13,7 @@ from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run,
 from .support import wait_until
 
 TOKEN = "a-token-0123456789"
+WATCHER = "watcher-0123456789"  # looks again and again, and so has a rate limit of its own
 MB = 1024 * 1024
 MODERN = "2026-07-28"
 
@@ -23,6 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         tmp_path_factory.mktemp("limits"),
         TRANSPORT_HTTP__AUTH_TOKEN=TOKEN,
         AUTH__TOKENS__HASTY="hasty-0123456789",
+        AUTH__TOKENS__WATCHER=WATCHER,
         AUTH__TOKENS__OLDER="older-0123456789",
         TRANSPORT_HTTP__RATE_LIMIT_REQUESTS="200",
         TRANSPORT_HTTP__RATE_LIMIT_WINDOW_SECONDS="600",
@@ -178,7 +180,7 @@ async def test_on_sse_the_tool_says_that_there_are_too_many_requests(server: Htt
 async def test_more_at_once_than_the_server_takes_get_503(server: HttpServer) -> None:
     def active(number: int) -> bool:
         # GETs have room of their own.
-        return f"kernelmcp_http_requests_active {number}.0" in server.get("/metrics", TOKEN).text
+        return f"kernelmcp_http_requests_active {number}.0" in server.get("/metrics", WATCHER).text
 
     async with server.client(TOKEN) as client:
         session = (await run(client, "import time"))["session_id"]

@@ -144,3 +144,20 @@ async def test_one_damaged_record_does_not_keep_a_server_from_serving(
     async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
         assert outcome(await call(client, "execute_code", code="1", session_id="s")) == "ok"
         assert (await call(client, "execute_code", code="1", session_id="bad"))["error"]["message"]
+
+
+async def test_a_client_that_makes_a_session_for_every_call_costs_no_descriptor_for_each(
+    connect: Connect,
+) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0", SESSIONS__MAX_SESSIONS_PER_CLIENT="1") as client:
+        [server] = psutil.Process().children()
+        for number in range(80):
+            await call(client, "write_file", path="f", content=str(number), session_id=f"s{number}")
+            await call(client, "stop_session", session_id=f"s{number}")
+        before = server.num_fds()
+        for number in range(80, 100):
+            await call(client, "write_file", path="f", content=str(number), session_id=f"s{number}")
+            await call(client, "stop_session", session_id=f"s{number}")
+        assert server.num_fds() <= before + 2
+        assert (await call(client, "read_file", path="f", session_id="s0"))["content"] == "0"
+        assert len((await call(client, "get_sessions"))["sessions"]) == 100

@@ -63,7 +63,7 @@ async def test_sessions_of_an_earlier_server_are_listed_without_being_started(co
         assert (await call(client, "execute_code", code="open('f').read()", session_id="s"))["result"] == "'12345'"
 
 
-@pytest.mark.parametrize("rubbish", [b"", b"{", b"\xff\xfe", b"[]", b'{"session_id": 7}'])
+@pytest.mark.parametrize("rubbish", [b"", b"\xff\xfe", b"[]", b'{"berths": []}', b'{"berths": [".."]}'])
 async def test_a_damaged_record_is_read_from_its_copy(connect: Connect, tmp_path: Path, rubbish: bytes) -> None:
     async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
         await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
@@ -79,6 +79,14 @@ async def test_a_session_damaged_beyond_that_is_a_clear_error_and_loses_no_file(
         await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
     for name in ("session.json", "session.copy.json"):
         (tmp_path / "home/sessions/s" / name).write_bytes(b"rubbish")
+    # A record that names a path, and is old enough to be deleted with what it names; and one that nobody can read.
+    (tmp_path / "home/sessions/t").mkdir()
+    record = {"session_id": "t", "principal": "local", "berths": [".."]}
+    record |= dict.fromkeys(("created_at", "last_used_at"), "2020-01-01T00:00:00+00:00")
+    for name in ("session.json", "session.copy.json"):
+        (tmp_path / "home/sessions/t" / name).write_text(json.dumps(record))
+    (tmp_path / "home/sessions/u").mkdir()
+    os.mkfifo(tmp_path / "home/sessions/u/session.json")
     async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
         error = (await call(client, "execute_code", code="1", session_id="s"))["error"]
         assert "damaged" in error["message"]

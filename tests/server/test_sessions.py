@@ -199,6 +199,13 @@ async def test_a_missing_kernelspec_is_a_clear_error(connect: Connect) -> None:
         assert not (await call(client, "list_runtimes"))["runtimes"][0]["available"]
 
 
+async def test_the_version_of_python_is_the_one_that_runs(connect: Connect) -> None:
+    async with connect() as client:
+        [python, *_] = (await call(client, "list_runtimes"))["runtimes"]
+        ran = await call(client, "execute_code", code="import sys; print(sys.version.split()[0])")
+        assert ran["stdout"] == f"{python['version']}\n"
+
+
 async def test_the_transcript_is_a_valid_notebook(connect: Connect, tmp_path: Path) -> None:
     import nbformat
 

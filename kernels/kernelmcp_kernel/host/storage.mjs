@@ -26,6 +26,7 @@ export class Storage {
     /** @type {Set<any>} nodes: what they are called is asked when it is told */
     this.changed = new Set();
     this.requests = 0;
+    this.mayRecount = true;
     this.bytes = 0;
     this.files = 0;
     this.countedAt = -Infinity;
@@ -53,6 +54,7 @@ export class Storage {
   /** A request begins: what was found before may have been deleted. */
   begin() {
     this.requests += 1;
+    this.mayRecount = true;
   }
 
   /** Emscripten keeps what it has once found, but the server deletes files, too: each name is looked at again, once in a
@@ -168,6 +170,8 @@ export class Storage {
     if (!this.#isCounted(node)) return;
     this.#count(RECOUNT_MS);
     if (this.#fits(bytes, files)) return;
+    if (this.mayRecount) this.countedAt = -Infinity; // once in a request, whatever it costs
+    this.mayRecount = false;
     this.#count(0); // what was deleted behind our back
     if (!this.#fits(bytes, files)) throw new this.FS.ErrnoError(ENOSPC);
   }
