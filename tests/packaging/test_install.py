@@ -44,7 +44,7 @@ def test_the_kernelspec_is_found_by_jupyter() -> None:
     assert Path(spec.resource_dir) == Path(sys.prefix, "share", "jupyter", "kernels", "kernelmcp")
     assert spec.argv == ["python", "-m", "kernelmcp_kernel", "-f", "{connection_file}"]
     assert (spec.display_name, spec.language) == ("Python (kernelmcp sandbox)", "python")
-    assert (spec.interrupt_mode, spec.metadata) == ("message", {"debugger": False})
+    assert (spec.interrupt_mode, spec.metadata["debugger"]) == ("message", False)
     logos = {file.name for file in Path(spec.resource_dir).glob("logo-*")}
     assert logos == {"logo-32x32.png", "logo-64x64.png", "logo-svg.svg"}
 
