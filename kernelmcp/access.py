@@ -61,7 +61,7 @@ class AccessMiddleware:
             "request",
             method=scope["method"],
             path=path,
-            status=status,
+            status=int(status),
             ms=round(1000 * seconds, 1),
             bytes=size,
             client=client[0] if client else None,

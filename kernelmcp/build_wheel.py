@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 MIN_PYTHON = (3, 12)
-_EXTRA = "pip install 'kernelmcp[wheel-build]'"
+_EXTRA = "pip install '.[wheel-build]'"
 
 
 def main(source: Path, home: Path) -> int:

@@ -50,6 +50,8 @@ class Execution:
     outputs: Outputs
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     session_created: bool = False
+    has_minted_session: bool = False
+    """The session was made for this call alone: nobody named it, and the connection has none of its own."""
     status: Status = "running"
     error: GuestError | None = None
     state_lost: bool = False

@@ -123,7 +123,12 @@ def runtime_root_of(configured: Path | None) -> Path:
 
 
 def _private_directory(path: Path, mode: int = 0o700) -> None:
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{path} cannot be made: {exc.strerror}", "Set server.home (KERNELMCP_HOME) or server.runtime to another."
+        ) from exc
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
         raise ConfigurationError(f"{path} is not a directory of this user", "Set server.runtime to one that is.")

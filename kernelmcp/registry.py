@@ -92,6 +92,12 @@ class Registry:
             session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
             if session is not None and not session.destroyed:
                 return session
+        if handle is None:
+            raise SessionNotFound(
+                "no session_id was given, and this connection has no session of its own",
+                "Give session_id: results have it, and get_sessions lists yours.",
+                session_id=None,
+            )
         raise SessionNotFound(
             "you have no session yet" if session_id is None else f"there is no session {session_id!r}",
             "List yours with get_sessions; execute_code or create_session makes one.",

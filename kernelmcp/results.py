@@ -188,6 +188,11 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
 
 def _notes(execution: Execution) -> list[str]:
     notes: list[str] = []
+    if execution.has_minted_session:
+        notes.append(
+            f"[This ran in a new session. Give session_id={execution.session_id!r} to go on in it: over this "
+            "connection, every call without one gets a session of its own.]"
+        )
     if execution.status == "running":
         waits = "is waiting for its turn" if execution.started is None else "is still running"
         notes.append(

@@ -37,7 +37,7 @@ def check_installed() -> None:
     except ImportError as exc:
         raise ConfigurationError(
             "telemetry.otlp_endpoint is set, and the packages for it are not installed",
-            "pip install 'kernelmcp[otel]'",
+            "pip install '.[otel]'",
         ) from exc
 
 

@@ -28,8 +28,8 @@ Ctx = Context[Any, Any]
 SessionId = Annotated[
     str | None,
     Field(
-        description="The session to use: an id from an earlier result, or a name of your own. Leave it out for your "
-        "own default session."
+        description="The session to use: an id from an earlier result, or a name of your own. Left out, it is your "
+        "connection's own session; a connection that has none gets a new one, and the result says so and gives its id."
     ),
 ]
 Timeout = Annotated[
@@ -43,9 +43,9 @@ Timeout = Annotated[
 Event = Annotated[
     dict[str, Any] | None,
     Field(
-        description="A JSON object. With it, the code must define a function handler(event, context), which is called "
-        "after the cell; the JSON value that it returns comes back as return_value. context is a dict with session_id, "
-        "execution_id and timeout_seconds."
+        description="A JSON object. With it, a function handler(event, context), which this code (or an earlier cell) "
+        "defines, is called after the cell; the JSON value that it returns comes back as return_value. context is a "
+        "dict with session_id, execution_id and timeout_seconds."
     ),
 ]
 ExecutionId = Annotated[str, Field(description="The execution_id of an earlier result.")]
@@ -89,6 +89,7 @@ class Tools:
         session, created = await self._registry.find_or_create(self.caller(ctx), session_id)
         execution = session.submit(_checked_code(code), timeout, event)
         execution.session_created = created
+        execution.has_minted_session = session_id is None and self.caller(ctx).default_handle is None
         try:
             await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
         except asyncio.CancelledError:

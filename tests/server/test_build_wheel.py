@@ -35,7 +35,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("")
     done = run(tmp_path, tmp_path / "home", PATH="/nowhere")
     assert done.returncode == 1
-    assert "kernelmcp[wheel-build]" in done.stderr or "Emscripten" in done.stderr
+    assert "[wheel-build]" in done.stderr or "Emscripten" in done.stderr
     assert "Traceback" not in done.stderr
 
 

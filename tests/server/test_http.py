@@ -100,6 +100,10 @@ async def test_a_modern_client_without_a_handle_gets_a_new_session(server: HttpS
         assert client.protocol_version == "2026-07-28"
         first, second = await run(client, "x = 1"), await run(client, "x = 2")
         assert (first["session_created"], second["session_created"]) == (True, True)
+        text = (await client.call_tool("execute_code", {"code": "1"})).content[0].text
+        assert "Give session_id=" in text, "a model that reads the text alone knows how to go on"
+        with_id = await client.call_tool("execute_code", {"code": "1", "session_id": first["session_id"]})
+        assert "Give session_id=" not in with_id.content[0].text
         assert (await run(client, "x", session_id=first["session_id"]))["result"] == "1"
         assert len(bytes.fromhex(first["session_id"])) * 8 >= 128
         for session in (first, second):
