@@ -13,7 +13,15 @@ import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
-from mcp_types import InputRequiredResult, ListResourcesResult, PaginatedRequestParams, Resource
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    GetPromptResult,
+    InputRequiredResult,
+    ListResourcesResult,
+    PaginatedRequestParams,
+    Resource,
+)
 from pydantic import AnyUrl
 
 from kernelmcp.descriptions import describe
@@ -37,10 +45,19 @@ OUTPUT_TYPE = "application/octet-stream"
 
 
 class ResourceServer(MCPServer[Any]):
-    """mcp gives a resource without parameters no context, and a template one type for all: here are both put right."""
+    """Puts three things of mcp's right: a resource without parameters gets no context there, a template has one type for
+    all, and a client's mistake with a prompt is an internal error."""
 
     resources: "Resources"
     files: FileResources
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Ctx | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        try:
+            return await super().get_prompt(name, arguments, context)
+        except ValueError as exc:
+            raise MCPError(INVALID_PARAMS, str(exc)) from exc
 
     async def _handle_list_resources(
         self, ctx: RequestContext, params: PaginatedRequestParams | None

@@ -79,6 +79,9 @@ async def test_the_prompts_are_listed_and_filled_in(connect: Connect) -> None:
         assert all(prompt.title and prompt.description for prompt in prompts.values())
         filled = await client.get_prompt("analyze_file", {"path": "data.csv"})
         assert "'data.csv'" in filled.messages[0].content.text
+        for name in ("analyze_file", "no such prompt"):
+            with pytest.raises(MCPError, match=r"path|no such prompt"):
+                await client.get_prompt(name, {})
 
 
 async def test_a_modern_client_listens_to_changes(connect: Connect) -> None:
