@@ -45,8 +45,8 @@ OUTPUT_TYPE = "application/octet-stream"
 
 
 class ResourceServer(MCPServer[Any]):
-    """Puts three things of mcp's right: a resource without parameters gets no context there, a template has one type for
-    all, and a client's mistake with a prompt is an internal error."""
+    """Puts three things of mcp's right: a resource without parameters gets no context there, a template has one type
+    for all, and a client's mistake with a prompt is an internal error."""
 
     resources: "Resources"
     files: FileResources
