@@ -194,7 +194,14 @@ class ExecutionQueue:
                 execution.outputs.feed(kind, content)
 
         # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
-        limits = {"kernelmcp": {"cpu_seconds": self._settings.policy.cpu_seconds}}
+        policy = self._settings.policy
+        limits = {
+            "kernelmcp": {
+                "cpu_seconds": policy.cpu_seconds,
+                "workspace_mb": policy.workspace_max_mb,
+                "max_files": policy.max_files,
+            }
+        }
         return await kernel.execute(
             execution.code, on_output, user_expressions=execution.expressions(), metadata=limits
         )

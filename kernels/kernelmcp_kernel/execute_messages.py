@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from kernelmcp_kernel.relay import error_content
-from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.settings import Quota, settings
 
 Content = dict[str, Any]
 
@@ -32,6 +32,19 @@ def cpu_seconds(metadata: Content | None) -> float | None:
         return settings().cpu_seconds
     seconds: Any = cast("Content", ours)["cpu_seconds"]
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
+def quota(metadata: Content | None) -> Quota:
+    """What the guest may store from now on: as `{"kernelmcp": {"workspace_mb": 10, "max_files": 100}}` in the request's
+    metadata says, else as this kernel was told."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    wanted: Content = cast("Content", ours) if isinstance(ours, dict) else {}
+    megabytes, files = wanted.get("workspace_mb"), wanted.get("max_files")
+    usual = settings().quota
+    return Quota(
+        megabytes * 2**20 if isinstance(megabytes, int) and megabytes > 0 else usual.max_bytes,
+        files if isinstance(files, int) and files > 0 else usual.max_files,
+    )
 
 
 def checked_reply(reply: Content) -> Content:

@@ -15,11 +15,13 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from kernelmcp_kernel.cpu import CpuLimit
 from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
 from kernelmcp_kernel.runtime import Spawned
+from kernelmcp_kernel.settings import Quota
 from kernelmcp_kernel.watchdog import MemoryWatchdog
 
 _log = logging.getLogger(__name__)
@@ -111,6 +113,11 @@ class Guest:
     def set_environment(self, variables: dict[str, str]) -> None:
         """Before the first request. By the pipe, because a command line can be read by everybody on the machine."""
         self._send(encode_frame({"op": "set_environment", "content": variables}))
+
+    def set_quota(self, quota: Quota) -> None:
+        """What its own count allows, from the next request on."""
+        if self.death is None:
+            self._send(encode_frame({"op": "set_quota", "content": asdict(quota)}))
 
     async def request(
         self, op: str, content: dict[str, Any], request_id: str, limit: CpuLimit | None = None

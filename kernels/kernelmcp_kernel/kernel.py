@@ -19,7 +19,7 @@ from jupyter_client.session import Session
 from kernelmcp_kernel.answers import AnsweringKernel
 from kernelmcp_kernel.berth import Berth, open_berth
 from kernelmcp_kernel.cpu import CpuLimit
-from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds
+from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds, quota
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
@@ -27,7 +27,7 @@ from kernelmcp_kernel.install import Installs
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.relay import Cell, Relay
 from kernelmcp_kernel.runtime import Spawned
-from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.settings import Quota, settings
 from kernelmcp_kernel.slot import GuestSlot
 from kernelmcp_kernel.stdin import read_line
 from kernelmcp_kernel.storage import StorageWatch
@@ -177,7 +177,7 @@ class SandboxKernel(AnsweringKernel):
             check_request(request)
             if store_history:
                 self._history.add(count, code)
-            reply = checked_reply(await self._on_loop(self._run(request, request_id, limit)))
+            reply = checked_reply(await self._on_loop(self._run(request, request_id, limit, quota(cell_meta))))
             self._report_earlier_loss(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
@@ -195,7 +195,9 @@ class SandboxKernel(AnsweringKernel):
             self.execution_count -= 1  # ipykernel has counted it already
         return {**reply, "execution_count": count}
 
-    async def _run(self, request: Content, request_id: str, limit: CpuLimit) -> Content:
+    async def _run(self, request: Content, request_id: str, limit: CpuLimit, allowed: Quota) -> Content:
+        self._storage.allow(allowed)
+        self._slot.set_quota(allowed)
         if (reason := await self._storage.refusal()) is not None:
             raise StorageFull(
                 f"{reason}. Nothing runs until some are deleted from outside "

@@ -20,7 +20,7 @@ from kernelmcp_kernel.guest import Guest, GuestDied
 from kernelmcp_kernel.identity import BuildError
 from kernelmcp_kernel.image import BootImage, find_image, rebuild_image
 from kernelmcp_kernel.runtime import Spawned, spawn_guest
-from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.settings import Quota, settings
 
 # The guest host's exit status for an image that it refuses (EX_DATAERR).
 _EXIT_BAD_IMAGE = 65
@@ -40,6 +40,7 @@ class GuestSlot:
         self._interrupted_early = False
         self._closed = False
         self._image: BootImage = find_image()
+        self._quota = settings().quota
         self._mounts = {package.point: package.mount() for package in self._image.packages}
         self.guest = self._start(early)
         self.lost: str | None = None
@@ -55,6 +56,8 @@ class GuestSlot:
         guest = Guest(spawned or spawn_guest(self._berth, self._image.path, self._image.build_id), self._on_frame)
         if variables := settings().env:
             guest.set_environment(variables)
+        if self._quota != settings().quota:
+            guest.set_quota(self._quota)
         guest.mount(list(self._mounts.values()))
         self._watcher = asyncio.ensure_future(self._watch(guest))
         return guest
@@ -63,6 +66,12 @@ class GuestSlot:
         """Show folders ({folder, point}) to the guest, and to every later one."""
         self._mounts |= {package["point"]: package for package in packages}
         self.guest.mount(packages)
+
+    def set_quota(self, quota: Quota) -> None:
+        """For this guest, and every later one."""
+        if quota != self._quota:
+            self._quota = quota
+            self.guest.set_quota(quota)
 
     async def _watch(self, guest: Guest) -> None:
         """When the guest ends: note the loss, and have the next one ready before it is asked for."""

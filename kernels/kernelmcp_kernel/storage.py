@@ -95,6 +95,11 @@ class StorageWatch:
         self._earliest = 0.0
         self._reason: str | None = None
 
+    def allow(self, quota: Quota) -> None:
+        """Takes a larger quota over. Not a smaller one: the guest's own count holds new files to that, and what was
+        stored under the larger one is no reason to end it."""
+        self._quota = Quota(max(self._quota.max_bytes, quota.max_bytes), max(self._quota.max_files, quota.max_files))
+
     def poke(self) -> None:
         """A cell begins."""
         if self._task is None:

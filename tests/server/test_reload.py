@@ -138,3 +138,25 @@ async def test_each_execution_is_one_line_of_the_log_without_its_code_or_output(
     assert {line["session"] for line in lines} == {fine["session_id"]}
     assert lines[2]["duration_ms"] >= 200
     assert SECRET not in (tmp_path / "old.jsonl").read_text() + log.path.read_text()
+
+
+async def test_a_changed_quota_holds_for_the_next_execution_of_a_session_that_lives(
+    connect: Connect, tmp_path: Path
+) -> None:
+    config, policy, log = tmp_path / "mcp.toml", tmp_path / "policy.toml", Log(tmp_path / "log.jsonl")
+    config.write_text(f"[logging]\nformat = 'json'\nfile = '{log.path}'")
+    policy.write_text("workspace_max_mb = 10\nmax_files = 100")
+    write = "open(name, 'wb', buffering=0).write(bytes({mb} * 2**20))"
+    async with connect(CONFIG_FILE=str(config), POLICY_FILE=str(policy), SESSIONS__WARM_POOL_SIZE="0") as client:
+        assert (await run(client, "name = 'first'; " + write.format(mb=3)))["success"]
+        policy.write_text("workspace_max_mb = 2\nmax_files = 100")
+        await log.until("settings have changed", 1)
+        refused = await run(client, "name = 'second'; " + write.format(mb=1))
+        assert "No space left on device" in refused["error"]["value"]
+        kept = await run(client, "import os; os.remove('first'); name")
+        assert (kept["result"], kept["state_lost"]) == ("'second'", False), "what was allowed once ends nobody"
+        assert (await run(client, write.format(mb=1)))["success"]
+        policy.write_text("workspace_max_mb = 10\nmax_files = 10")
+        await log.until("settings have changed", 2)
+        assert not (await run(client, "for i in range(12): open(f'file{i}', 'w').close()"))["success"]
+        assert (await run(client, write.format(mb=4)))["success"]

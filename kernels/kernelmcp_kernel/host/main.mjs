@@ -198,6 +198,8 @@ readFrames(
       const { number, value, error } = request.content;
       if (error) takeHostCall(number)?.reject(new Error(error));
       else takeHostCall(number)?.resolve(JSON.stringify(value));
+    } else if (request.op === "set_quota") {
+      if (storage) storage.quota = request.content;
     } else if (request.op === "set_environment") {
       setEnvironment(JSON.stringify(request.content));
     } else {
