@@ -217,6 +217,9 @@ def test_a_jwt_of_the_issuer_opens_and_no_other(server: HttpServer, issuer: str)
         "without an end": make_jwt(issuer, exp=None),
         "not yet valid": make_jwt(issuer, nbf=int(time.time()) + 600),
         "nobody's": make_jwt(issuer, sub=None),
+        "nobody's, said": make_jwt(issuer, sub=""),
+        "a blank's": make_jwt(issuer, sub=" "),
+        "a number's": make_jwt(issuer, sub=7),
         "signed with the public key as a secret": jwt.encode(
             {"iss": issuer, "aud": RESOURCE, "sub": "dave", "exp": int(time.time()) + 600},
             str(public.n), "HS256", {"kid": "k1"},
