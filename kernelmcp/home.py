@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from kernelmcp.beneath import delete_tree, empty_tree
+from kernelmcp.beneath import delete_for_good, delete_tree, empty_tree
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
 
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
@@ -68,6 +68,10 @@ class Berth:
 
     def delete(self) -> None:
         delete_tree(self.path)
+
+    def delete_for_good(self) -> None:
+        """Raises OSError when something stays."""
+        delete_for_good(self.path)
 
 
 class Lock:
