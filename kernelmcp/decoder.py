@@ -57,7 +57,7 @@ class Decoder:
         """The picture in at most `max_bytes`; None when that cannot be done, or not in time."""
         now = asyncio.get_running_loop().time()
         self._deadline = self._deadline or now + DEADLINE_SECONDS
-        if len(picture.data) > MAX_FILE_BYTES or max_bytes <= 0:
+        if len(picture.data) > MAX_FILE_BYTES or max_bytes <= 0 or now >= self._deadline:
             return None
         try:
             async with asyncio.timeout_at(self._deadline):

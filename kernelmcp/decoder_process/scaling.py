@@ -41,7 +41,7 @@ def _shrink(image: Image.Image, max_bytes: int) -> tuple[str, bytes] | None:
     scale = min(1.0, FIRST_SIDE_PIXELS / max(image.size))
     target = kind
     for _ in range(SCALE_ATTEMPTS):
-        size = (max(MIN_SIDE_PIXELS, int(image.width * scale)), max(MIN_SIDE_PIXELS, int(image.height * scale)))
+        size = (max(MIN_SIDE_PIXELS, round(image.width * scale)), max(MIN_SIDE_PIXELS, round(image.height * scale)))
         scaled = image.resize(size, Image.Resampling.LANCZOS) if size != image.size else image
         encoded = _encoded(scaled, target)
         if len(encoded) <= max_bytes:

