@@ -12,7 +12,7 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp import images
 from kernelmcp.errors import ServerError
-from kernelmcp.executions import EXIT_CODES, GONE, Execution
+from kernelmcp.executions import EXIT_CODES, Execution
 from kernelmcp.guestdata import joined
 from kernelmcp.links import best_type, changed_files, cut_links, file_links, output_infos, output_links, uri
 from kernelmcp.models import ExecutionResult, OutputInfo, Truncation
@@ -242,6 +242,9 @@ def _notes(execution: Execution) -> list[str]:
             f"[The execution {waits}. Call get_execution with execution_id={execution.id!r} to wait for it, or "
             "cancel_execution to stop it.]"
         )
+    elif execution.interruption and execution.status == "ok":
+        why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
+        notes.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
     elif execution.interruption and not execution.state_lost and execution.started is not None:
         why = "was cancelled"
         if execution.interruption == "timeout":
@@ -256,7 +259,7 @@ def _notes(execution: Execution) -> list[str]:
             "larger flavor with create_session.]"
         )
     if execution.state_lost and execution.status in ("ok", "error"):
-        notes.append(f"[The kernel was restarted before this cell. {GONE}]")
-    elif execution.state_lost and execution.error and GONE not in execution.error.value:
-        notes.append(f"[{GONE}]")
+        notes.append(f"[The kernel was restarted before this cell. {execution.gone}]")
+    elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
+        notes.append(f"[{execution.gone}]")
     return notes
