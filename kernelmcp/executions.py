@@ -137,8 +137,8 @@ class Execution:
         error = self.outputs.error
         if content.get("status") == "ok":
             failed = self._take_return_value(content)
-            # An interrupt that came at its very end, or that it has caught: the cell is complete. The kernel tells of its
-            # own limit only when it has interrupted.
+            # An interrupt that came at its very end, or that it has caught: the cell is complete. The kernel tells of
+            # its own limit only when it has interrupted.
             limited: Status | None = self.interruption if self.limit else None
             status: Status = limited or ("error" if failed else "ok")
             error = failed or error

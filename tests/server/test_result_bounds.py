@@ -18,7 +18,7 @@ LARGE = {
     "a hundred of 300 kB": "for i in range(100): display({f'a/{i}' + 'x' * 300_000: 'y'}, raw=True)",
     "thousands in one display": "display({f'text/x-{i}': 'y' for i in range(20_000)}, raw=True)",
     "the longest that are mime types": (
-        "for i in range(1_000): display({f'{n:a<127}/{i:b<127}'.replace(' ', 'c'): 'y' for n in range(10, 42)}, raw=True)"
+        "for i in range(1_000): display({f'{n:a<127}/{i:b<127}': 'y' for n in range(10, 42)}, raw=True)"
     ),
     "mime types that are none": "display({'': 'a', 'a': 'a', 'a/b/c': 'a', 'é/ü': 'a', '\\ud800/x': 'a'}, raw=True)",
     "metadata keys": "display({'text/plain': 'z'}, metadata={'x' * 8_000_000: 1}, raw=True)",
@@ -32,7 +32,7 @@ LARGE = {
     "an exception's name and text": "raise type('E' * 3_000_000, (Exception,), {})('\\x01' * 3_000_000)",
     "names of files": (
         "for i in range(300): open(f'{i}' + '\\x01' * 200, 'w').close()\n"
-        "import os\nos.makedirs('/'.join(['\\x02' * 200] * 10)); open('/'.join(['\\x02' * 200] * 10) + '/f', 'w').close()"
+        "import os\ndeep = '/'.join(['\\x02' * 200] * 10)\nos.makedirs(deep); open(deep + '/f', 'w').close()"
     ),
     "comms": "from ipykernel.comm import Comm\nComm(target_name='x' * 3_000_000, data={'y' * 3_000_000: 1})",
     "tables": "for i in range(500): display({'text/markdown': '\\x01' * 50_000, 'text/html': 'x'}, raw=True)",
@@ -85,7 +85,7 @@ async def test_what_is_no_mime_type_is_left_out_and_said(connect: Connect) -> No
         assert json.loads(read.contents[0].text) == {name: bundle[name] for name in list(bundle)[:3]}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_no_mixture_of_outputs_makes_a_larger_one(connect: Connect, seed: int) -> None:
     chance = random.Random(seed)
     pieces = [
