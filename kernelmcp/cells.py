@@ -33,7 +33,7 @@ def to_line(execution: Execution) -> bytes:
         "id": secrets.token_hex(4),
         # Never trusted: HTML and SVG in the outputs are the guest's, and data to us.
         "metadata": {"trusted": False, "kernelmcp": {"execution_id": execution.id, "status": execution.status}},
-        "execution_count": execution.outputs.execution_count,
+        "execution_count": _count(execution.outputs),
         "source": _cut(execution.code, MAX_SOURCE_CHARS, "# "),
     }
     encoded = _encoded_outputs(execution)
@@ -41,15 +41,22 @@ def to_line(execution: Execution) -> bytes:
 
 
 def is_cell(line: bytes) -> bool:
-    """Whether a line of the journal is a cell that a notebook may hold."""
+    """Whether a line of the journal is a cell that a notebook may hold, which nbformat decides."""
     try:
-        cell = as_dict(json.loads(line))
+        cell = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    source: Any = cell.get("source")
-    if not isinstance(source, str | list) or not isinstance(cell.get("metadata"), dict):
+    return _is_notebook({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]})
+
+
+def _is_notebook(found: dict[str, Any]) -> bool:
+    from nbformat import validator  # 0.3 s, and most sessions begin without a journal
+
+    try:
+        cast("Any", validator).get_validator(4, 5).validate(found)
+    except (validator.ValidationError, RecursionError):
         return False
-    return cell.get("cell_type") in ("markdown", "raw") or isinstance(cell.get("outputs"), list)
+    return True
 
 
 def without_outputs(line: bytes) -> bytes:
@@ -140,7 +147,7 @@ def _display(outputs: Outputs, number: int) -> dict[str, Any]:
         "metadata": metadata if _size(metadata) <= MAX_METADATA_BYTES else {},
     }
     if display.kind == "execute_result":
-        output["execution_count"] = outputs.execution_count
+        output["execution_count"] = _count(outputs)
     return output
 
 
@@ -184,3 +191,9 @@ def _cut(text: str, max_chars: int, prefix: str = "") -> str:
 
 def _note(words: str) -> dict[str, Any]:
     return {"output_type": "stream", "name": "stderr", "text": f"[{words}]\n"}
+
+
+def _count(outputs: Outputs) -> int | None:
+    """A kernel's word, which may be anything."""
+    count: Any = outputs.execution_count
+    return count if isinstance(count, int) and count >= 0 else None

@@ -233,9 +233,10 @@ class ExecutionQueue:
         for execution in [*self._queue, *([self.current] if self.current else [])]:
             self.interrupt(execution)
 
-    def abort(self) -> None:
-        """End everything that runs or waits: its kernel is about to go."""
+    def abort(self, *, files_deleted: bool = False) -> None:
+        """End everything that runs or waits: its kernel is about to go, and perhaps the files with it."""
         for execution in [*self._queue, *([self.current] if self.current else [])]:
+            execution.files_deleted = files_deleted
             if execution is not self.current or execution.started is None:
                 self.interrupt(execution)
             elif execution.interruption is None:

@@ -37,6 +37,7 @@ EXIT_CODES: dict[Status, int | None] = {
 MAX_NEWS_CHARS = 8_000
 log = structlog.get_logger(__name__)
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
+GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
 
 
 @dataclass(eq=False)
@@ -71,6 +72,8 @@ class Execution:
     """Files of the workspace that it made or changed."""
     lost_before: bool = False
     """Variables of earlier executions are gone, and this one is to say so."""
+    files_deleted: bool = False
+    """It was ended by somebody who deletes the session's files with it."""
     begun: bool = False
     """The kernel has said that it runs the cell."""
     grace_timer: asyncio.TimerHandle | None = None
@@ -97,6 +100,11 @@ class Execution:
     def memory_bytes(self) -> int:
         """What its record holds in memory, about."""
         return sys.getsizeof(self.code) + self.outputs.memory_bytes
+
+    @property
+    def gone(self) -> str:
+        """What is lost with its kernel, in words."""
+        return GONE_WITH_FILES if self.files_deleted else GONE
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
@@ -129,15 +137,19 @@ class Execution:
         error = self.outputs.error
         if content.get("status") == "ok":
             failed = self._take_return_value(content)
-            status: Status = self.interruption or ("error" if failed else "ok")
+            # An interrupt that came at its very end, or that it has caught: the cell is complete. The kernel tells of
+            # its own limit only when it has interrupted.
+            limited: Status | None = self.interruption if self.limit else None
+            status: Status = limited or ("error" if failed else "ok")
             error = failed or error
         else:
             error = error or guest_error(content)
             died = state_lost and error.name == "GuestDied"
             status = self.interruption or ("dead" if died else "error")
             if died:
-                error = GuestError(error.name, f"{error.value} {GONE}".strip(), error.traceback)
-        self.finish(status, error or self._interruption_error(), state_lost=state_lost)
+                error = GuestError(error.name, f"{error.value} {self.gone}".strip(), error.traceback)
+        interrupted = self._interruption_error() if status != "ok" else None
+        self.finish(status, error or interrupted, state_lost=state_lost)
 
     def expressions(self) -> dict[str, str]:
         """The user_expressions of its request."""
@@ -162,9 +174,9 @@ class Execution:
     def finish_killed(self, reason: str) -> None:
         """The kernel is gone, killed by us after an interrupt that did not help, or by itself."""
         if self.interruption is None:
-            error = GuestError("KernelDied", f"{reason}. {GONE}", "")
+            error = GuestError("KernelDied", f"{reason}. {self.gone}", "")
         else:
-            error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {GONE}", "")
+            error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {self.gone}", "")
         self.finish(self.interruption or "dead", error, state_lost=True)
 
     def finish_with_server(self) -> None:

@@ -19,10 +19,11 @@ from kernelmcp.callers import minted_note
 from kernelmcp.config import Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.errors import InvalidArgument, SessionNotFound
+from kernelmcp.links import file_uri
 from kernelmcp.outputs import clean
 from kernelmcp.paths import INSIDE, LOOK
 from kernelmcp.registry import LOCAL, Caller, Registry
-from kernelmcp.results import RESOURCE_LINKS_SINCE, file_uri
+from kernelmcp.results import RESOURCE_LINKS_SINCE
 from kernelmcp.sessions import Session
 from kernelmcp.tools import DESTROYS, READ_ONLY, SessionId
 from kernelmcp.workspace import Entry, Listing, Piece, Quota, Workspace

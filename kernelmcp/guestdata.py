@@ -7,6 +7,9 @@ import re
 import sys
 from typing import Any, cast
 
+# RFC 6838, with parameters; IPython lets a cell write anything in the place of a mime type.
+_MIME_NAME = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}"
+_MIME_TYPE = re.compile(rf"{_MIME_NAME}/{_MIME_NAME}(; ?[A-Za-z0-9._-]{{1,40}}=[A-Za-z0-9._-]{{1,40}}){{0,2}}")
 # Deeper values than this break JSON libraries on their way to the client.
 MAX_DEPTH = 100
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -35,6 +38,10 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
             return {clean(key): clean_json(item, depth - 1) for key, item in cast("dict[Any, Any]", value).items()}
         case _:
             return value
+
+
+def is_mime_type(name: Any) -> bool:
+    return isinstance(name, str) and _MIME_TYPE.fullmatch(name) is not None
 
 
 def weight(*values: Any) -> int:

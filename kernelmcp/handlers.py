@@ -53,7 +53,9 @@ def return_value(expressions: Any) -> Any:
             )
         value = json.loads(base64.b64decode(text, validate=True), parse_constant=_no_constant)
         _check_depth(value, MAX_DEPTH)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text that a client could get
+        # Half a surrogate pair is no text that a client could get; and a number may be longer when it is written again.
+        if len(json.dumps(value, ensure_ascii=False).encode()) > MAX_RETURN_BYTES:
+            raise NoReturnValue("ReturnValueTooLarge", "the value of handler(event, context) is too large")
         return value
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as exc:
         raise NoReturnValue("ReturnValueError", f"the value of handler(event, context) is not usable: {exc}") from exc

@@ -1,67 +1,82 @@
-"""Pictures for a result: checked, and made small enough to fit. Runs in a worker thread when it has to scale.
+"""What a picture of a guest's is, by its header alone: its type and its sides. Nothing is unpacked here.
 
-The bytes come from a guest: only PNG and JPEG are opened, and never one that would unpack to more than a fixed size.
-Above: results. Below: Pillow.
+Above: results, resources. Below: nothing. Who unpacks one is `decoder`.
 """
 
 import base64
 import binascii
-import io
-import warnings
+from typing import Any, NamedTuple
 
-IMAGE_TYPES = {"image/png": "PNG", "image/jpeg": "JPEG"}
+IMAGE_TYPES = ("image/png", "image/jpeg")
 # Larger pictures are refused by the models' APIs (8000) or scaled down by them anyway (about 1600).
 MAX_SIDE_PIXELS = 4096
-# 64 million pixels unpack to 256 MB.
-MAX_PIXELS = 64_000_000
-SCALE_ATTEMPTS = 6
-JPEG_QUALITY = 80
-MIN_SIDE_PIXELS = 16
+# Of the file. What is larger is not looked at: its base64 text and its bytes would be in memory side by side.
+MAX_FILE_BYTES = 16 * 1024 * 1024
+_PNG = b"\x89PNG\r\n\x1a\n"
+# JPEG markers: those of a frame's header tell the size; these have no length after them.
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BARE = frozenset([0x01, *range(0xD0, 0xD9)])
 
 
-def decode(encoded: str) -> bytes | None:
+class Picture(NamedTuple):
+    """A file that begins as a PNG or a JPEG does."""
+
+    mime_type: str
+    width: int
+    height: int
+    data: bytes
+
+    def fits(self, max_bytes: int) -> bool:
+        """Whether it can go out as it is."""
+        return len(self.data) <= max_bytes and max(self.width, self.height) <= MAX_SIDE_PIXELS
+
+
+def decode(encoded: Any) -> bytes | None:
+    """The bytes of a mime bundle's base64 text; None when it is none or is too long."""
+    if not isinstance(encoded, str) or len(encoded) > MAX_FILE_BYTES * 3 // 2:
+        return None
     try:
-        return base64.b64decode("".join(encoded.split()), validate=True)
+        return base64.b64decode(encoded)
     except (binascii.Error, ValueError):
         return None
 
 
-def fits(data: bytes, max_bytes: int) -> bool:
-    """Whether a picture can go out as it is. `max_bytes` counts its base64 form."""
-    if 4 * len(data) > 3 * max_bytes:
-        return False
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return max(int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")) <= MAX_SIDE_PIXELS
-    return data[:2] == b"\xff\xd8"
-
-
-def shrink(data: bytes, max_bytes: int) -> tuple[str, bytes] | None:
-    """The picture scaled until its base64 form has at most `max_bytes`: (mime type, bytes), or None. Blocking."""
-    from PIL import Image  # 30 ms to import, and most results have no large picture
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data), formats=["PNG", "JPEG"])
-            if image.width * image.height > MAX_PIXELS:
-                return None
-            image.load()
-    except Exception:  # noqa: BLE001  # whatever a hostile file makes of the decoder
+def recognize(data: bytes) -> Picture | None:
+    """The picture that `data` claims to be; None when it is neither PNG nor JPEG, or has no pixels."""
+    if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
+        kind, width, height = "image/png", int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    elif data.startswith(b"\xff\xd8") and (sides := _jpeg_sides(data)):
+        kind, (width, height) = "image/jpeg", sides
+    else:
         return None
-    kind = image.format or "PNG"
-    limit = 3 * max_bytes // 4
-    scale = min(1.0, MAX_SIDE_PIXELS / max(image.size))
-    for attempt in range(SCALE_ATTEMPTS):
-        size = (max(MIN_SIDE_PIXELS, int(image.width * scale)), max(MIN_SIDE_PIXELS, int(image.height * scale)))
-        # A picture that stays too large as PNG is a photograph or noise.
-        target = kind if attempt < 2 else "JPEG"
-        out = io.BytesIO()
-        scaled = image.resize(size, Image.Resampling.LANCZOS) if size != image.size else image
-        if target == "JPEG":
-            scaled.convert("RGB").save(out, "JPEG", quality=JPEG_QUALITY)
-        else:
-            (scaled.convert("RGBA") if scaled.mode == "P" else scaled).save(out, "PNG")
-        if out.tell() <= limit:
-            return f"image/{target.lower()}", out.getvalue()
-        scale *= min(0.8, (limit / out.tell()) ** 0.5)
+    return Picture(kind, width, height, data) if width and height else None
+
+
+def find(bundle: dict[str, Any]) -> Picture | None:
+    """The picture in a mime bundle."""
+    for mime in IMAGE_TYPES:
+        data = decode(bundle.get(mime))
+        if data and (picture := recognize(data)) is not None:
+            return picture
+    return None
+
+
+def _jpeg_sides(data: bytes) -> tuple[int, int] | None:
+    """Width and height; None when no frame's header comes before the first scan. Each step goes forward."""
+    position = 2
+    while position + 4 <= len(data) and data[position] == 0xFF:
+        marker = data[position + 1]
+        if marker == 0xFF:  # fill
+            position += 1
+            continue
+        if marker in _BARE:
+            position += 2
+            continue
+        if marker in _FRAMES and position + 9 <= len(data):
+            height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
+            return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+        length = int.from_bytes(data[position + 2 : position + 4], "big")
+        if marker in (0xD9, 0xDA) or length < 2:
+            return None
+        position += 2 + length
     return None

@@ -5,6 +5,7 @@ Blocking. Above: transcript. Below: the file system.
 
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,9 +26,14 @@ class Journal:
     def open(self, is_good: Callable[[bytes], bool], max_bytes: int) -> None:
         """Check what is there. Damaged lines go to `<name>.damaged.jsonl`; a file over `max_bytes` does as a whole."""
         try:
-            self.size = self.file.stat().st_size
+            found = self.file.lstat()
         except FileNotFoundError:
             return
+        if not stat.S_ISREG(found.st_mode):
+            log.error("a journal is no file, it is put aside", file=str(self.file))
+            put_aside(self.file)
+            return
+        self.size = found.st_size
         if self.size > max_bytes:
             log.error("a journal is far too large, it is put aside", file=str(self.file))
             put_aside(self.file)
@@ -50,14 +56,15 @@ class Journal:
         for line in self._raw():
             yield line.rstrip(b"\n")
 
-    def append(self, lines: Iterable[bytes]) -> None:
-        """All of them or none. Raises `OSError`."""
+    def append(self, lines: Iterable[bytes]) -> int:
+        """All of them or none; returns where they begin. Raises `OSError`."""
         fd = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as stream:
             # Somebody may have deleted it; and a disk that was full may have left a torn line behind its end.
             self.size = min(self.size, os.fstat(fd).st_size)
-            stream.truncate(self.size)
-            stream.seek(self.size)
+            start = self.size
+            stream.truncate(start)
+            stream.seek(start)
             try:
                 stream.writelines(line + b"\n" for line in lines)
                 stream.flush()
@@ -66,6 +73,7 @@ class Journal:
                     os.ftruncate(fd, self.size)
                 raise
             self.size = stream.tell()
+            return start
 
     def rewrite(self, lines: Iterable[bytes]) -> None:
         """Replace the file as a whole. Raises `OSError`."""
@@ -93,4 +101,8 @@ def aside_of(file: Path) -> Path:
 
 def put_aside(file: Path) -> None:
     """Out of the way, and not deleted: it may hold what a person wants. Raises `OSError`."""
-    file.replace(aside_of(file))
+    aside = aside_of(file)
+    if aside.is_dir() or not file.is_file():
+        # One can't take the other's place.
+        aside = aside.with_name(f"{aside.stem}.{secrets.token_hex(4)}{aside.suffix}")
+    file.replace(aside)

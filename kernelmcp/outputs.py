@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 from kernelmcp.config import Policy
-from kernelmcp.guestdata import as_dict, clean, clean_json, cut_middle, joined, weight, without_colour
+from kernelmcp.guestdata import as_dict, clean, clean_json, cut_middle, is_mime_type, joined, weight, without_colour
 from kernelmcp.spool import Spool
 
 # Alternating prints to stdout and stderr make one segment each; the transcript needs no more order than this.
@@ -24,6 +24,9 @@ MAX_ERROR_VALUE_CHARS = 20_000
 MAX_TRACEBACK_CHARS = 200_000
 # Displays of one id that an update reaches, the newest ones: an update must cost little, however many there are.
 MAX_DISPLAYS_PER_ID = 100
+MAX_DISPLAY_ID_CHARS = 200
+# Forms of one displayed object. A plotting library sends five.
+MAX_MIME_TYPES = 32
 
 StreamName = Literal["stdout", "stderr"]
 
@@ -92,6 +95,8 @@ class Outputs:
     displays: list[Display] = field(default_factory=list[Display])
     dropped_displays: int = 0
     """Displayed objects and updates of them that were not kept."""
+    dropped_types: int = 0
+    """Forms of displayed objects that were not kept: their names are no mime types, or there were too many."""
     error: GuestError | None = None
     result: str | None = None
     result_chars: int = 0
@@ -152,11 +157,11 @@ class Outputs:
         self.result = whole if display is not None else clean(whole[:RESULT_HEAD_CHARS])
 
     def _add_display(self, kind: Literal["display_data", "execute_result"], content: dict[str, Any]) -> Display | None:
-        bundle = _bundle(content)
+        bundle = self._bundle(content)
         if bundle is None or len(self.displays) >= self.policy.max_outputs or not self._has_room(bundle[2]):
             self.dropped_displays += 1
             return None
-        display_id = clean(as_dict(content.get("transient")).get("display_id") or "")
+        display_id = _display_id(content)
         display = Display(kind, bundle[0], bundle[1], display_id or None, bundle[2])
         self._held += display.weight
         self.segments.append(Segment(None, len(self.displays), 0))
@@ -165,12 +170,28 @@ class Outputs:
             self.display_ids.add(display_id, self, display)
         return display
 
+    def _bundle(self, content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int] | None:
+        """Data, metadata and what they weigh; None when they are nested too deep, or nothing is left of the data."""
+        given = as_dict(content.get("data"))
+        named = {mime: value for mime, value in given.items() if is_mime_type(mime)}
+        kept = {mime: named[mime] for mime in list(named)[:MAX_MIME_TYPES]}
+        self.dropped_types += len(given) - len(kept)
+        try:
+            data, metadata = clean_json(kept), clean_json(as_dict(content.get("metadata")))
+        except ValueError:
+            return None
+        if given and not kept:
+            return None
+        if isinstance(text := data.get("text/plain"), list):
+            data["text/plain"] = joined(cast("list[Any]", text))
+        return data, metadata, weight(data, metadata)
+
     def _has_room(self, more: int) -> bool:
         return self._held + more <= self.policy.outputs_max_bytes
 
     def _update_display_data(self, content: dict[str, Any]) -> None:
-        found = self.display_ids.find(clean(as_dict(content.get("transient")).get("display_id") or ""))
-        bundle = _bundle(content) if found else None
+        found = self.display_ids.find(_display_id(content))
+        bundle = self._bundle(content) if found else None
         for owner, display in found:
             if bundle is None or not self._replace(owner, display, *bundle):
                 self.dropped_displays += 1
@@ -230,15 +251,10 @@ class Outputs:
         self.stderr.close()
 
 
-def _bundle(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int] | None:
-    """Data, metadata and what they weigh; None when they are nested too deep."""
-    try:
-        data, metadata = clean_json(as_dict(content.get("data"))), clean_json(as_dict(content.get("metadata")))
-    except ValueError:
-        return None
-    if isinstance(text := data.get("text/plain"), list):
-        data["text/plain"] = joined(cast("list[Any]", text))
-    return data, metadata, weight(data, metadata)
+def _display_id(content: dict[str, Any]) -> str:
+    """Empty for one that is no name: it is kept for as long as the session."""
+    display_id: Any = as_dict(content.get("transient")).get("display_id")
+    return clean(display_id) if isinstance(display_id, str) and len(display_id) <= MAX_DISPLAY_ID_CHARS else ""
 
 
 def guest_error(content: dict[str, Any]) -> GuestError:

@@ -3,8 +3,6 @@
 Above: app. Below: registry.
 """
 
-import base64
-import binascii
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,11 +22,11 @@ from mcp_types import (
 )
 from pydantic import AnyUrl
 
+from kernelmcp import images
 from kernelmcp.descriptions import describe, describe_all
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import Execution
 from kernelmcp.file_resources import FileResources
-from kernelmcp.images import IMAGE_TYPES
 from kernelmcp.notifications import Notifications, RequestContext
 from kernelmcp.registry import Caller, Registry
 from kernelmcp.sessions import Session
@@ -84,7 +82,8 @@ class ResourceServer(MCPServer[Any]):
 def _type_of(content: str | bytes) -> str:
     if isinstance(content, str):
         return "application/json"
-    return "image/png" if content.startswith(b"\x89PNG") else "image/jpeg"
+    picture = images.recognize(content)
+    return picture.mime_type if picture is not None else OUTPUT_TYPE
 
 
 class Resources:
@@ -171,13 +170,8 @@ class Resources:
         if not n.isdecimal() or int(n) >= len(displays):
             raise ResourceNotFoundError(f"execution {execution_id!r} has no output {n!r}, it has {len(displays)}")
         data = displays[int(n)].data
-        for mime in IMAGE_TYPES:
-            if isinstance(encoded := data.get(mime), str):
-                try:
-                    return base64.b64decode(encoded)
-                except binascii.Error:
-                    break
-        return json.dumps(data)
+        picture = await anyio.to_thread.run_sync(images.find, data)
+        return picture.data if picture is not None else json.dumps(data)
 
     def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
         try:

@@ -3,42 +3,75 @@
 Above: tools. Below: executions, outputs, images. Must not know sessions.
 """
 
-import base64
 import json
-import mimetypes
-import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
-import anyio.to_thread
-from mcp_types import CallToolResult, ContentBlock, ImageContent, ResourceLink, TextContent
+from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp import images
 from kernelmcp.errors import ServerError
-from kernelmcp.executions import EXIT_CODES, GONE, Execution
-from kernelmcp.guestdata import clean, joined
-from kernelmcp.models import ChangedFile, ExecutionResult, OutputInfo, Truncation
+from kernelmcp.executions import EXIT_CODES, Execution
+from kernelmcp.guestdata import joined
+from kernelmcp.links import best_type, changed_files, cut_links, file_links, output_infos, output_links, uri
+from kernelmcp.models import ExecutionResult, OutputInfo, Truncation
 from kernelmcp.outputs import Display
+from kernelmcp.pictures import Pictures, pictures_of
 from kernelmcp.spool import Spool
 
 # Claude Desktop refuses results over 1 MB.
 MAX_RESULT_BYTES = 900_000
-MAX_IMAGES = 20
-MAX_LISTED_OUTPUTS = 100
-MAX_LINKS = 20
-# Paths and addresses of the files that a cell changed, in the structure and once more as links.
-MAX_CHANGED_CHARS = 50_000
+# Of that, everything but pictures. With a smaller text budget each result fits: what else is in it has caps of its own.
+MAX_TEXT_BYTES = 700_000
+# For what is said of pictures, and what goes around all this.
+RESERVE_BYTES = 10_000
+MIN_BUDGET_CHARS = 200
+# Pictures of which a result says what became of them.
+MAX_NAMED_PICTURES = 20
 # The least that a stream gets of the budget, characters: its first and last lines.
 MIN_SHARE_CHARS = 100
 RESOURCE_LINKS_SINCE = "2025-06-18"
 
 
-def uri(execution: Execution, part: str) -> str:
-    return f"kernelmcp://executions/{execution.id}/{part}"
-
-
 async def to_result(execution: Execution, budget_chars: int, protocol_version: str | None) -> CallToolResult:
-    """What the client gets."""
+    """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`."""
+    with_links = protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE
+    draft = _draft(execution, budget_chars)
+    # The budget counts characters: a control character takes six bytes of JSON, and a setting may be anything.
+    while (size := draft.size()) > MAX_TEXT_BYTES and budget_chars > MIN_BUDGET_CHARS:
+        budget_chars //= 2
+        draft = _draft(execution, budget_chars)
+    pictures = await pictures_of(draft.rich, MAX_RESULT_BYTES - size - RESERVE_BYTES)
+    text = _with_picture_notes(execution, draft, pictures)
+    content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
+    if with_links:
+        # An output that is here as a picture has no link: to a client it would be a second picture.
+        shown = {uri(execution, f"outputs/{number}") for number in pictures.shown}
+        content += draft.links(info for info in draft.structured["outputs"] if info["uri"] not in shown)
+    is_error = not draft.structured["success"] and execution.status != "running"
+    return CallToolResult(content=content, structured_content=dict(draft.structured), is_error=is_error)
+
+
+@dataclass
+class _Draft:
+    """A result without its pictures."""
+
+    structured: ExecutionResult
+    text: str
+    rich: list[tuple[int, Display]]
+
+    def links(self, outputs: Iterable[OutputInfo]) -> list[ContentBlock]:
+        changed = file_links(self.structured["files_changed"])
+        return [*cut_links(self.structured["truncated"] or {}), *output_links(outputs), *changed]
+
+    def size(self) -> int:
+        """Bytes of JSON."""
+        links = [link.model_dump(mode="json") for link in self.links(self.structured["outputs"])]
+        return len(json.dumps([self.structured, self.text, links], ensure_ascii=False).encode())
+
+
+def _draft(execution: Execution, budget_chars: int) -> _Draft:
     outputs = execution.outputs
     traceback = execution.error.traceback if execution.error else ""
     shares = _share(
@@ -54,8 +87,6 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
     traceback = _cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
     error = execution.error
     rich = list(outputs.rich_displays())
-    infos = [_info(execution, number, display) for number, display in rich[:MAX_LISTED_OUTPUTS]]
-    changed = _changed(execution)
     structured: ExecutionResult = {
         "session_id": execution.session_id,
         "session_created": execution.session_created,
@@ -68,9 +99,9 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
         "stderr": stderr,
         "result": result,
         "error": error and {"name": error.name, "value": error.value[:budget_chars], "traceback": traceback},
-        "outputs": infos,
+        "outputs": output_infos(execution, rich),
         "outputs_dropped": outputs.dropped_displays,
-        "files_changed": changed,
+        "files_changed": changed_files(execution),
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
         "execution_time_ms": round(execution.execution_time_ms, 2),
@@ -78,16 +109,26 @@ async def to_result(execution: Execution, budget_chars: int, protocol_version: s
     }
     if execution.event is not None:
         structured["return_value"] = execution.return_value
-    text = _text(execution, structured, rich, budget_chars)
-    content: list[ContentBlock] = [TextContent(text=text)]
-    if rich:
-        # Each text is in the result twice, as a block and in the structure.
-        room = MAX_RESULT_BYTES - 2 * len(text.encode()) - 200 * len(infos) - 2_000
-        content += await _images(rich, room)
-    if (infos or truncated or changed) and (protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE):
-        content += _links(infos, truncated) + file_links(changed)
-    is_error = not structured["success"] and execution.status != "running"
-    return CallToolResult(content=content, structured_content=dict(structured), is_error=is_error)
+    return _Draft(structured, _text(execution, structured, rich, budget_chars), rich)
+
+
+def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures) -> str:
+    """The text, and what is not in the result of what was displayed, and where it is."""
+    notes: list[str] = []
+    for number, (width, height) in pictures.scaled.items():
+        where = uri(execution, f"outputs/{number}")
+        notes.append(f"[A picture of {width:,} x {height:,} pixels was made smaller; as it was: {where}]")
+    if missing := pictures.left_out:
+        where = ", ".join(uri(execution, f"outputs/{number}") for number in missing[:MAX_NAMED_PICTURES])
+        more = " and so on" if len(missing) > MAX_NAMED_PICTURES else ""
+        notes.append(f"[Pictures that do not fit into this result: {len(missing):,}. They are at {where}{more}]")
+    if (count := len(draft.rich)) > len(draft.structured["outputs"]):
+        where = uri(execution, "outputs/N")
+        notes.append(
+            f"[{count:,} objects were displayed, and the first {len(draft.structured['outputs'])} of them are listed. "
+            f"Each can be read at {where}, with N from {draft.rich[0][0]} to {draft.rich[-1][0]}.]"
+        )
+    return "\n".join([draft.text, *notes])
 
 
 def error_result(error: ServerError) -> CallToolResult:
@@ -139,10 +180,6 @@ def _join(head: str, tail: str, kept: int, total: int, link: str, name: str, tru
     return f"{head}{gap}[... {total - shown:,} of {total:,} characters left out; {rest} ...]\n{tail}"
 
 
-def _info(execution: Execution, number: int, display: Display) -> OutputInfo:
-    return {"mime_types": list(display.data), "uri": uri(execution, f"outputs/{number}")}
-
-
 def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[int, Display]], budget: int) -> str:
     parts = [structured["stdout"].rstrip("\n")]
     if stderr := structured["stderr"].rstrip("\n"):
@@ -154,11 +191,17 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
         parts.append("return_value: " + _cut_value(execution.return_value, budget // 2))
     if structured["outputs_dropped"]:
         parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
+    if execution.outputs.dropped_types:
+        parts.append(
+            f"[{execution.outputs.dropped_types:,} forms of displayed objects were not kept: their names are no mime "
+            "types, or there were too many]"
+        )
     if error := structured["error"]:
         parts.append(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}")
     parts += _notes(execution)
     if not any(parts) and rich:
-        parts.append(f"[displayed: {', '.join(_best_type(list(display.data)) for _, display in rich[:MAX_LINKS])}]")
+        kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
+        parts.append(f"[displayed: {', '.join(kinds)}]")
     return "\n".join(part for part in parts if part) or "(no output)"
 
 
@@ -174,7 +217,7 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
     parts: list[str] = []
     for number, display in rich:
         text: Any = display.data.get("text/markdown") or display.data.get("text/plain")
-        if display.kind == "execute_result" or display.data.keys() & images.IMAGE_TYPES.keys() or not text:
+        if display.kind == "execute_result" or display.data.keys() & set(images.IMAGE_TYPES) or not text:
             continue
         if budget < MIN_SHARE_CHARS:
             parts.append("[more was displayed than fits here: see the field outputs]")
@@ -199,6 +242,9 @@ def _notes(execution: Execution) -> list[str]:
             f"[The execution {waits}. Call get_execution with execution_id={execution.id!r} to wait for it, or "
             "cancel_execution to stop it.]"
         )
+    elif execution.interruption and execution.status == "ok":
+        why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
+        notes.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
     elif execution.interruption and not execution.state_lost and execution.started is not None:
         why = "was cancelled"
         if execution.interruption == "timeout":
@@ -213,78 +259,7 @@ def _notes(execution: Execution) -> list[str]:
             "larger flavor with create_session.]"
         )
     if execution.state_lost and execution.status in ("ok", "error"):
-        notes.append(f"[The kernel was restarted before this cell. {GONE}]")
-    elif execution.state_lost and execution.error and GONE not in execution.error.value:
-        notes.append(f"[{GONE}]")
+        notes.append(f"[The kernel was restarted before this cell. {execution.gone}]")
+    elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
+        notes.append(f"[{execution.gone}]")
     return notes
-
-
-async def _images(rich: list[tuple[int, Display]], room: int) -> list[ContentBlock]:
-    found: list[tuple[str, bytes]] = []
-    for _, display in rich:
-        for mime in images.IMAGE_TYPES:
-            encoded = display.data.get(mime)
-            data = images.decode(encoded) if isinstance(encoded, str) else None
-            if data:
-                found.append((mime, data))
-                break
-    found = found[:MAX_IMAGES]
-    blocks: list[ContentBlock] = []
-    for position, (mime, data) in enumerate(found):
-        share = room // (len(found) - position)
-        if not images.fits(data, share):
-            smaller = await anyio.to_thread.run_sync(images.shrink, data, share)
-            if smaller is None:
-                continue
-            mime, data = smaller
-        encoded = base64.b64encode(data).decode()
-        room -= len(encoded)
-        blocks.append(ImageContent(data=encoded, mime_type=mime))
-    return blocks
-
-
-def _links(infos: list[OutputInfo], truncated: dict[str, Truncation]) -> list[ContentBlock]:
-    links: list[ContentBlock] = [
-        ResourceLink(name=f"all of {name}", uri=cut["uri"], mime_type="text/plain") for name, cut in truncated.items()
-    ]
-    links += (
-        ResourceLink(
-            name=f"output {info['uri'].rpartition('/')[2]}", uri=info["uri"], mime_type=_best_type(info["mime_types"])
-        )
-        for info in infos[:MAX_LINKS]
-    )
-    return links
-
-
-def _changed(execution: Execution) -> list[ChangedFile]:
-    """As many as a result has room for: a path may have 4,000 bytes, and its URI thrice as many."""
-    found: list[ChangedFile] = []
-    room = MAX_CHANGED_CHARS
-    for file in execution.files_changed:
-        uri = file_uri(execution.session_id, file.path)
-        room -= len(file.path) + len(uri)
-        if room < 0:
-            break
-        found.append({"path": clean(file.path), "size": file.size, "uri": uri})
-    return found
-
-
-def file_uri(session_id: str, path: str) -> str:
-    """The resource of a file; a name in it that is no UTF-8 is told byte for byte, as a URI can."""
-    return f"kernelmcp://sessions/{session_id}/files/{quote(os.fsencode(path), safe='/')}"
-
-
-def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:
-    return [
-        ResourceLink(
-            name=file["path"],
-            uri=file["uri"],
-            mime_type=mimetypes.guess_type(file["path"])[0],
-            size=file["size"],
-        )
-        for file in changed[:MAX_LINKS]
-    ]
-
-
-def _best_type(mime_types: list[str]) -> str:
-    return next((kind for kind in (*images.IMAGE_TYPES, "text/html", *mime_types) if kind in mime_types), "text/plain")

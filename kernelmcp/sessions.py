@@ -224,7 +224,7 @@ class Session:
 
     async def _renew(self, *, files: bool) -> None:
         async with self._queue.turn:
-            self._queue.abort()
+            self._queue.abort(files_deleted=files)
             await self._binding.renew(files=files)
 
     async def stop(self) -> bool:
@@ -237,9 +237,9 @@ class Session:
         self._on_change(self)
         return was_live
 
-    async def _end_kernel(self) -> bool:
+    async def _end_kernel(self, *, files_deleted: bool = False) -> bool:
         async with self._queue.turn:
-            self._queue.abort()
+            self._queue.abort(files_deleted=files_deleted)
             was_live = await self._binding.release()
         self.executions.trim(stopped=True)
         return was_live
@@ -253,7 +253,7 @@ class Session:
 
     async def destroy(self) -> None:
         """End it and delete everything it has. For the registry, which has set `destroyed` and will set `gone`."""
-        await self._end_kernel()
+        await self._end_kernel(files_deleted=True)
         await self._queue.close()
         if self._save_timer is not None:
             self._save_timer.cancel()

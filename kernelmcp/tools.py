@@ -137,13 +137,15 @@ class Tools:
         if execution is not None:
             with anyio.move_on_after(self._settings.config.kernels.interrupt_grace_seconds + CANCEL_MARGIN_SECONDS):
                 await execution.done.wait()
+        complete = cancelled and execution is not None and execution.status == "ok"
         result: models.CancelResult = {
             "session_id": session.id,
             "execution_id": execution.id if execution else None,
-            "cancelled": cancelled,
+            "cancelled": cancelled and not complete,
             "status": execution.status if execution else None,
         }
-        return structured_result(result, "Cancelled." if cancelled else "Nothing was running.")
+        text = "Cancelled." if cancelled else "Nothing was running."
+        return structured_result(result, "It was complete before the cancel reached it." if complete else text)
 
     # -- sessions -----------------------------------------------------------------------------------------------
 

@@ -1,23 +1,27 @@
 """The session as a notebook: every execution is a cell of `notebook.ipynb`.
 
-The truth is a journal beside it (`notebook.jsonl`, one cell per line); the notebook is made from it as a whole, so that
-a session holds no memory for it, however long it is. Both are bounded: the oldest outputs go first, then the oldest
-cells, and the notebook says so. What touches a file runs in a worker thread, a moment after the last change: never on a
-call's way; and nothing here can keep a session from opening. Above: sessions. Below: cells, journal.
+The truth is a journal beside it (`notebook.jsonl`, one cell per line). New cells are appended to both: a session holds
+no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs go first,
+then the oldest cells, and the notebook says so. What touches a file runs in a worker thread, a moment after the last
+change: never on a call's way; and nothing here can keep a session from opening.
+Above: sessions. Below: cells, journal, notebook_file.
 """
 
 import json
+import secrets
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import structlog
 
 from kernelmcp import cells
 from kernelmcp.executions import Execution
-from kernelmcp.journal import Journal, put_aside, replace
+from kernelmcp.journal import Journal, put_aside
+from kernelmcp.notebook_file import NotebookFile, pieces
 
 MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
 # What it shrinks to when it has grown beyond: shrinking is a rewrite, and must not come with every cell.
@@ -29,12 +33,6 @@ MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
 # A cell shorter than this gains nothing by losing its outputs.
 MIN_LINE_BYTES = 4096
 GROWN = "the notebook had grown too large"
-_METADATA = {
-    "kernelspec": {"name": "kernelmcp", "display_name": "Python (kernelmcp)", "language": "python"},
-    "language_info": {"name": "python"},
-}
-_HEAD = b'{"cells": [\n'
-_FOOT = f'\n], "metadata": {json.dumps(_METADATA)}, "nbformat": 4, "nbformat_minor": 5}}\n'.encode()
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +45,7 @@ class Transcript:
         """Something is not in the notebook yet."""
         self._file = file
         self._journal = Journal(file.with_suffix(".jsonl"))
+        self._notebook = NotebookFile(file)
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._first = 0
@@ -82,10 +81,9 @@ class Transcript:
         """Write what is new. Raises `OSError`, and then nothing is lost that was not lost before."""
         with self._lock:
             self._open()
-            self._write_pending()
-            if self._journal.size > MAX_NOTEBOOK_BYTES:
-                self._shrink()
-            replace(self._file, self._write)
+            if not self._notebook.is_as_we_left_it:
+                self._notebook.open(self._journal.lines())
+            self._write_notebook(self._write_pending())
             with self._pending_lock:
                 self.changed = bool(self._pending)
 
@@ -95,27 +93,30 @@ class Transcript:
             self._open()
             with self._pending_lock:
                 new = list(self._pending)
-            return b"".join(self._pieces([*self._journal.lines(), *new])).decode()
+            return b"".join(pieces([*self._journal.lines(), *new])).decode()
 
-    def _write_pending(self) -> None:
+    def _write_notebook(self, new: list[bytes] | None) -> None:
+        if self._journal.size > MAX_NOTEBOOK_BYTES:
+            self._shrink()
+            new = None
+        if new is not None and self._notebook.is_as_we_left_it:
+            self._notebook.append(new)
+        else:
+            self._notebook.write(self._journal.lines())
+
+    def _write_pending(self) -> list[bytes] | None:
+        """The lines that the journal has got behind those which were there; None when these have changed."""
         with self._pending_lock:
             new, first, lost = list(self._pending), self._first, self._lost
         missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
-        self._journal.append([*missing, *new])
+        before = self._journal.size
+        start = self._journal.append([*missing, *new])
         with self._pending_lock:
             # Meanwhile cells came at the end, and some may have gone from the front: those are not lost.
             self._lost -= lost + min(self._first - first, len(new))
             while self._pending and self._first < first + len(new):
                 self._take_first()
-
-    def _write(self, out: BinaryIO) -> None:
-        out.writelines(self._pieces(self._journal.lines()))
-
-    def _pieces(self, lines: Iterator[bytes] | list[bytes]) -> Iterator[bytes]:
-        yield _HEAD
-        for number, line in enumerate(lines):
-            yield b",\n" + line if number else line
-        yield _FOOT
+        return [*missing, *new] if 0 < start == before else None
 
     # -- too large ----------------------------------------------------------------------------------------------
 
@@ -153,39 +154,26 @@ class Transcript:
         if self._opened:
             return
         self._journal.open(cells.is_cell, MAX_FOREIGN_BYTES)
-        if self._file.exists():
-            if not self._file.is_file():
-                put_aside(self._file)
-            elif not self._journal.size:
-                self._import()
-            elif not self._is_ours():
-                log.warning("a notebook was changed by somebody else, it is put aside", file=str(self._file))
-                put_aside(self._file)
+        imported = self._file.is_file() and not self._journal.size and self._import()
+        is_complete = not imported and self._notebook.open(self._journal.lines())
+        if not is_complete and self._journal.size:
+            with suppress(OSError):  # it is written again with the next cell
+                self._notebook.write(self._journal.lines())
         self._opened = True
 
-    def _import(self) -> None:
-        """A notebook without a journal."""
+    def _import(self) -> bool:
+        """A notebook without a journal becomes one, when it is a notebook."""
         try:
             if self._file.stat().st_size > MAX_FOREIGN_BYTES:
                 raise ValueError("it is too large")
             found: list[Any] = cast("dict[str, Any]", json.loads(self._file.read_bytes()))["cells"]
-            lines = [json.dumps(cell).encode() for cell in found]
+            # Before minor version 5 cells had no ids.
+            lines = [json.dumps({"id": secrets.token_hex(4), **cell}).encode() for cell in found]
             if not all(map(cells.is_cell, lines)):
                 raise ValueError("it has cells that are none")
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             log.error("a notebook is damaged, it is put aside", file=str(self._file), error=str(exc)[:200])
             put_aside(self._file)
-        else:
-            self._journal.rewrite(lines)
-
-    def _is_ours(self) -> bool:
-        """Whether the notebook is what we wrote: the journal, or its beginning when the last server was killed."""
-        with self._file.open("rb") as stream:
-            left = self._file.stat().st_size - len(_FOOT)
-            for piece in self._pieces(self._journal.lines()):
-                if left == 0:
-                    break
-                if len(piece) > left or stream.read(len(piece)) != piece:
-                    return False
-                left -= len(piece)
-            return left == 0 and stream.read(len(_FOOT) + 1) == _FOOT
+            return False
+        self._journal.rewrite(lines)
+        return True

@@ -1,0 +1,140 @@
+"""The notebook of a session: what a cell costs, and what becomes of it when files are damaged or torn."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import nbformat
+import psutil
+import pytest
+from mcp import Client
+
+from .support import Connect, wait_until
+
+pytestmark = pytest.mark.anyio
+NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
+
+
+async def run(client: Client, code: str) -> dict:
+    return (await client.call_tool("execute_code", {"code": code, "session_id": "s"})).structured_content
+
+
+def valid(file: Path) -> nbformat.NotebookNode:
+    notebook = nbformat.read(file, as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def server() -> psutil.Process:
+    [found] = [one for one in psutil.Process().children() if one.cmdline()[1:3] == ["-m", "kernelmcp"]]
+    return found
+
+
+async def grown(file: Path, cells: int) -> None:
+    """Until the notebook has so many cells."""
+
+    def has() -> bool:
+        with suppress(ValueError):  # a reader may come in the very moment of a write
+            return file.exists() and len(valid(file).cells) == cells
+        return False
+
+    assert await anyio.to_thread.run_sync(wait_until, has)
+
+
+async def test_a_cell_costs_the_same_however_long_the_notebook_is(connect: Connect, tmp_path: Path) -> None:
+    file = tmp_path / "home/sessions/s/notebook.ipynb"
+    async with connect(**NO_POOL) as client:
+        for _ in range(7):
+            await run(client, "display({'image/x': 'x' * 1_900_000}, raw=True)")
+        await grown(file, 7)
+        for number in range(3):
+            before = server().io_counters()
+            await run(client, "1")
+            await grown(file, 8 + number)
+            after = server().io_counters()
+            assert file.stat().st_size > 12_000_000
+            assert after.write_chars - before.write_chars < 200_000
+            assert after.read_chars - before.read_chars < 1_000_000, "what a message and /proc take"
+        text = (await client.read_resource("kernelmcp://sessions/s/notebook")).contents[0].text
+        assert text == file.read_text()
+
+
+@pytest.mark.parametrize("torn", ["no foot", "half a cell", "an older foot after half a cell", "an older notebook"])
+async def test_a_notebook_that_was_torn_by_a_kill_is_made_good_from_the_journal(
+    connect: Connect, tmp_path: Path, torn: str
+) -> None:
+    file = tmp_path / "home/sessions/s/notebook.ipynb"
+    async with connect(**NO_POOL) as client:
+        await run(client, "'first'")
+        await client.call_tool("stop_session", {"session_id": "s"})
+        older = file.read_bytes()
+        await run(client, "'second'")
+    whole = file.read_bytes()
+    foot = older[older.rindex(b"\n], ") :]
+    end = len(older) - len(foot)
+    file.write_bytes(
+        {
+            "no foot": whole[: -len(foot)],
+            "half a cell": whole[: end + 300],
+            "an older foot after half a cell": whole[: end + 40] + older[end + 40 :],
+            "an older notebook": older,
+        }[torn]
+    )
+    async with connect(**NO_POOL) as client:
+        await client.read_resource("kernelmcp://sessions/s/notebook")
+        assert file.read_bytes() == whole, "as soon as somebody asks for it"
+        await run(client, "'third'")
+    assert [cell.source for cell in valid(file).cells] == ["'first'", "'second'", "'third'"]
+    assert not list(file.parent.glob("*damaged*"))
+
+
+async def test_a_notebook_that_somebody_changes_while_the_server_runs_is_put_aside(
+    connect: Connect, tmp_path: Path
+) -> None:
+    file = tmp_path / "home/sessions/s/notebook.ipynb"
+    async with connect(**NO_POOL) as client:
+        await run(client, "1")
+        await grown(file, 1)
+        edited = file.read_text().replace('"source": "1"', '"source": "edited"')
+        file.write_text(edited)
+        await run(client, "2")
+        await grown(file, 2)
+        file.unlink()
+        await run(client, "3")
+        await grown(file, 3)
+    assert [cell.source for cell in valid(file).cells] == ["1", "2", "3"]
+    assert file.with_name("notebook.damaged.ipynb").read_text() == edited
+
+
+async def test_no_flipped_bit_of_a_journal_makes_a_notebook_that_is_none(connect: Connect, tmp_path: Path) -> None:
+    folder = tmp_path / "home/sessions/s"
+    async with connect(**NO_POOL) as client:
+        await run(client, "print('x')\ndisplay({'text/html': '<b>'}, raw=True)\n2")
+        await run(client, "1 / 0")
+    good = (folder / "notebook.jsonl").read_bytes()
+    flipped = bytearray()
+    for line in good.splitlines(keepends=True):
+        for position in range(0, len(line) - 1, 7):
+            flipped += line[:position] + bytes([line[position] ^ 1 << position % 7]) + line[position + 1 :]
+    (folder / "notebook.jsonl").write_bytes(bytes(flipped) + good)
+    (folder / "notebook.ipynb").unlink()
+    async with connect(**NO_POOL) as client:
+        assert (await run(client, "'after'"))["result"] == "'after'"
+    notebook = json.loads((folder / "notebook.ipynb").read_text())
+    for cell in notebook["cells"]:
+        nbformat.validate({**notebook, "cells": [cell]})
+    assert (folder / "notebook.damaged.jsonl").exists()
+
+
+async def test_directories_in_the_place_of_the_files_are_put_aside_each_time(connect: Connect, tmp_path: Path) -> None:
+    folder = tmp_path / "home/sessions/s"
+    for number in range(2):
+        async with connect(**NO_POOL) as client:
+            assert (await run(client, f"{number}"))["result"] == str(number)
+        assert valid(folder / "notebook.ipynb").cells[-1].source == str(number)
+        for name in ("notebook.jsonl", "notebook.ipynb"):
+            (folder / name).unlink()
+            (folder / name).mkdir()
+            (folder / name / "file").write_text("x")
+    assert len(list(folder.glob("notebook.damaged*/file"))) == 2

@@ -1,0 +1,206 @@
+"""What a guest's pictures cost: the server's memory, its time and its end do not depend on them."""
+
+import base64
+import io
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import anyio
+import psutil
+import pytest
+from mcp import Client
+from mcp_types import CallToolResult
+from PIL import Image
+
+from . import bombs
+from .support import Connect, wait_until
+
+pytestmark = pytest.mark.anyio
+NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
+MAX_GROWTH_BYTES = 64 * 2**20
+ANSWER_SECONDS = 5.0
+
+
+def server() -> psutil.Process:
+    """The server that this test has started."""
+    [found] = [one for one in psutil.Process().children() if one.cmdline()[1:3] == ["-m", "kernelmcp"]]
+    return found
+
+
+def decoders(of: psutil.Process) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for child in of.children():
+        with suppress(psutil.NoSuchProcess):
+            found += [child] if any(argument.endswith("main.py") for argument in child.cmdline()) else []
+    return found
+
+
+@contextmanager
+def growth(process: psutil.Process) -> Iterator[list[int]]:
+    """By how much the process was larger at its largest than at the beginning: the list has one number afterwards."""
+    before = process.memory_info().rss
+    found: list[int] = []
+    seen: list[int] = [before]
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.002):
+            seen.append(process.memory_info().rss)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        watcher.join()
+        found.append(max(seen) - before)
+
+
+async def run(client: Client, code: str) -> CallToolResult:
+    return await client.call_tool("execute_code", {"code": code, "session_id": "s"})
+
+
+def sides(result: CallToolResult) -> list[tuple[int, int]]:
+    blocks = [block for block in result.content if block.type == "image"]
+    return [Image.open(io.BytesIO(base64.b64decode(block.data))).size for block in blocks]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "side"),
+    [
+        ("image/jpeg", bombs.flat_jpeg(9000, 7000), 2048),
+        ("image/png", bombs.flat_png(7990), 2048),
+        # Announced as something else.
+        ("image/png", bombs.flat_jpeg(9000, 7000), 2048),
+        ("image/jpeg", bombs.progressive_jpeg(7900, 6000), None),
+        ("image/png", bombs.flat_png(9000), None),
+        ("image/jpeg", b"\xff\xd8\xff\xe0\0\x02" * 500_000, None),
+        ("image/png", b"\x89PNG\r\n\x1a\n" + b"\0" * 10_000_000, None),
+    ],
+    ids=["jpeg", "png", "jpeg as png", "scans", "pixels", "segments", "rubbish"],
+)
+async def test_a_picture_of_any_shape_costs_the_server_neither_memory_nor_time(
+    connect: Connect, kind: str, data: bytes, side: int | None
+) -> None:
+    async with connect(**NO_POOL) as client:
+        await run(client, bombs.show(bombs.flat_jpeg(20, 20), "image/jpeg"))
+        await run(client, f"data = {base64.b64encode(data).decode()!r}")
+        process = server()
+        with growth(process) as grown:
+            begun = time.monotonic()
+            result = await run(client, f"display({{{kind!r}: data}}, raw=True)")
+            seconds = time.monotonic() - begun
+        print(f"{grown[0] / 2**20:.0f} MiB, {seconds:.1f} s")
+        assert seconds < ANSWER_SECONDS
+        assert grown[0] < MAX_GROWTH_BYTES
+        found = sides(result)
+        assert [max(size) <= side for size in found] == ([True] if side else [])
+        [output] = result.structured_content["outputs"]
+        assert output["uri"] in result.content[0].text, "it says where the picture is, as it was"
+        assert (await run(client, "1 + 1")).structured_content["result"] == "2"
+        assert decoders(process) == []
+
+
+async def test_small_pictures_pay_for_no_process(connect: Connect) -> None:
+    async with connect(**NO_POOL) as client:
+        await run(client, "1")
+        started: set[int] = set()
+        process = server()
+        known = {child.pid for child in process.children()}
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.wait(0.001):
+                started.update(child.pid for child in process.children())
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        result = await run(client, bombs.show(bombs.flat_png(1000), "image/png") * 3)
+        over.set()
+        watcher.join()
+        assert sides(result) == [(1000, 1000)] * 3
+        assert started <= known
+
+
+async def test_many_slow_pictures_share_one_deadline_and_few_processes(connect: Connect) -> None:
+    slow = base64.b64encode(bombs.progressive_jpeg(7900, 6000)).decode()
+    async with connect(**NO_POOL) as client:
+
+        async def show(session_id: str) -> None:
+            await client.call_tool("execute_code", {"code": f"data = {slow!r}", "session_id": session_id})
+            begun = time.monotonic()
+            code = "for _ in range(5): display({'image/jpeg': data}, raw=True)"
+            result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
+            assert time.monotonic() - begun < 2 * ANSWER_SECONDS  # two cores, and four cells beside each other
+            assert "do not fit into this result: 5" in result.content[0].text
+
+        most = 0
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                nonlocal most
+                while True:
+                    most = max(most, len(decoders(process)))
+                    await anyio.sleep(0.02)
+
+            await run(client, "1")
+            process = server()
+            tasks.start_soon(watch)
+            async with anyio.create_task_group() as calls:
+                for number in range(4):
+                    calls.start_soon(show, f"s{number}")
+            tasks.cancel_scope.cancel()
+        assert 0 < most <= 2
+
+
+@pytest.mark.parametrize("end", ["stdin", "SIGKILL"])
+async def test_the_server_ends_in_time_while_a_picture_is_unpacked_and_leaves_no_process(
+    connect: Connect, end: str
+) -> None:
+    code = bombs.show(bombs.progressive_jpeg(7900, 6000), "image/jpeg")
+    found: list[psutil.Process] = []
+    try:
+        async with connect(**NO_POOL) as client, anyio.create_task_group() as tasks:
+            await run(client, "1")
+            process = server()
+            tasks.start_soon(run, client, code)
+            await anyio.to_thread.run_sync(wait_until, lambda: found.extend(decoders(process)) or bool(found))
+            if end == "SIGKILL":
+                process.kill()
+            begun = time.monotonic()
+            tasks.cancel_scope.cancel()
+    except* Exception:  # noqa: BLE001  # its connection is gone
+        pass
+    assert await anyio.to_thread.run_sync(wait_until, lambda: not process.is_running())
+    if end == "stdin":
+        assert time.monotonic() - begun < 3 + 2, "the client waits two seconds before it ends the process itself"
+    assert await anyio.to_thread.run_sync(wait_until, lambda: not any(one.is_running() for one in found), 5)
+
+
+async def test_an_output_is_linked_or_a_picture_but_not_both(connect: Connect) -> None:
+    shown = bombs.show(bombs.flat_png(20), "image/png")
+    async with connect(**NO_POOL) as client:
+        result = await run(client, shown + "display({'text/html': '<b>x</b>'}, raw=True)\n" + shown)
+    assert len(sides(result)) == 2
+    links = [block.uri for block in result.content if block.type == "resource_link"]
+    outputs = [output["uri"] for output in result.structured_content["outputs"]]
+    assert [str(uri) for uri in links] == outputs[1:2]
+    assert len(outputs) == 3
+
+
+async def test_pictures_that_a_result_has_no_room_for_are_named(connect: Connect) -> None:
+    shown = base64.b64encode(bombs.flat_png(20)).decode()
+    async with connect(**NO_POOL) as client:
+        result = await run(client, f"for _ in range(1_000): display({{'image/png': {shown!r}}}, raw=True)")
+        text = result.content[0].text
+        assert len(sides(result)) == 20
+        assert "do not fit into this result: 980" in text
+        execution = result.structured_content["execution_id"]
+        assert f"kernelmcp://executions/{execution}/outputs/20" in text
+        assert "1,000 objects were displayed, and the first 100 of them are listed" in text
+        assert f"kernelmcp://executions/{execution}/outputs/N, with N from 0 to 999" in text
+        last = await client.read_resource(f"kernelmcp://executions/{execution}/outputs/999")
+        assert last.contents[0].mime_type == "image/png"
