@@ -116,8 +116,6 @@ class Installer:
         wanted: list[Requirement] = []
         there: list[Present] = []
         for requirement in requirements:
-            if requirement.marker and not requirement.marker.evaluate(dict(distribution.guest_markers())):
-                continue
             present = self._present.get(canonicalize_name(requirement.name))
             if present is None or requirement.extras:
                 wanted.append(requirement)
