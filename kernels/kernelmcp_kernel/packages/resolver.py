@@ -27,7 +27,7 @@ from packaging.version import Version
 from kernelmcp_kernel import confine
 from kernelmcp_kernel.confine import Policy
 from kernelmcp_kernel.packages import distribution, pip_output, pip_policy
-from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable
+from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, unwritable
 from kernelmcp_kernel.packages.requirements import checked
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 from kernelmcp_kernel.runtime import packages_root
@@ -41,6 +41,8 @@ _MAX_LINE_BYTES = 4 << 20
 _MAX_OUTPUT_CHARS = 4 << 20
 # pip's default of five, with its growing pauses, takes half a minute where there is no network.
 _RETRIES = 1
+# A fast network brings 100 MB in it.
+_WATCH_SECONDS = 0.5
 # Goes before every real wheel of its version, whose build tags are dates at most.
 _STUB_BUILD = "99999999"
 
@@ -62,6 +64,8 @@ class Request:
     requirements: list[Requirement]
     present: Mapping[str, Present]
     cached: list[tuple[str, Path]]
+    has_room: Callable[[], bool] = lambda: True
+    """Asked now and then while pip fetches; blocking."""
 
 
 async def download(request: Request, folder: Path, say: Say) -> list[Path]:
@@ -132,13 +136,17 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
         stderr=asyncio.subprocess.STDOUT,
         limit=_MAX_LINE_BYTES,
     )
+    watch = asyncio.create_task(_watch_room(request, process))
     try:
         output = await _read(process, say)
         status = await process.wait()
     finally:
+        watch.cancel()
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if status != 0 and not request.has_room():
+        raise unwritable("is full")
     if status != 0:
         raise pip_output.explain(output, _log_lines(folder / "log"))
     wheels = (folder / "wheels").glob("*.whl")
@@ -155,6 +163,14 @@ def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     links += [Path(path) for path in named if path]
     links += {file.parents[1] for _, file in request.cached}
     return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
+
+
+async def _watch_room(request: Request, process: asyncio.subprocess.Process) -> None:
+    """End pip when more is being fetched than may be."""
+    while await asyncio.to_thread(request.has_room):  # noqa: ASYNC110  # a folder's size has no event
+        await asyncio.sleep(_WATCH_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
 async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
