@@ -191,6 +191,9 @@ class PackagesSection(Section):
     """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
     max_package_mb: int = Field(default=512, ge=1)
     """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+    max_cache_mb: int = Field(default=4096, ge=1)
+    """Most bytes of the package cache, MiB. What no session uses goes first, the longest unused; when all is in use,
+    nothing new is installed. One session may use half of it."""
 
 
 class LoggingSection(Section):
