@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from kernelmcp.callers import REFUSED_KEY
-from kernelmcp.errors import InternalError, InvalidArgument, ServerError
+from kernelmcp.errors import InternalError, InvalidArgument, ServerError, StorageFailed
 from kernelmcp.models import ContractError
 from kernelmcp.outputs import clean
 from kernelmcp.results import error_result
@@ -39,6 +39,15 @@ class ContractTool(Tool):
             return error_result(self._invalid_arguments(exc))
         except ServerError as exc:
             return error_result(exc)
+        except OSError as exc:
+            log.exception("tool failed", tool=self.name)
+            reason = exc.strerror or type(exc).__name__
+            return error_result(
+                StorageFailed(
+                    f"the server's disk or operating system refused: {reason}",
+                    "Try again in a moment. Whoever runs the server must see to its home and its limits.",
+                )
+            )
         except Exception:
             log.exception("tool failed", tool=self.name)
             return error_result(InternalError("the server failed; its log says why", "Try again, or report a bug."))

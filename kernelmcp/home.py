@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kernelmcp.beneath import delete_for_good, delete_tree, empty_tree
-from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
+from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, SessionDamaged, StorageFailed
 
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
@@ -274,8 +274,25 @@ def write_private(file: Path, text: str) -> None:
 
 
 def lock_session(directory: Path, session_id: str) -> Lock:
-    """Two servers may share one home (two clients on one machine), but not one session."""
-    lock = Lock(directory / "lock")
+    """Two servers may share one home (two clients on one machine), but not one session.
+
+    Raises `ResourceLimitExceeded` when another server has it, `SessionDamaged`, `StorageFailed`.
+    """
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        lock = Lock(directory / "lock")
+    except (IsADirectoryError, FileExistsError) as exc:
+        raise SessionDamaged(
+            f"session {session_id!r} cannot be locked: {exc.filename} is not what it should be",
+            "Whoever runs the server must move it away, or use another session_id.",
+            session_id=session_id,
+        ) from exc
+    except OSError as exc:
+        raise StorageFailed(
+            f"session {session_id!r} cannot be opened: {exc.strerror}: {exc.filename}",
+            "Whoever runs the server must see to its home: is it there, and can it be written?",
+            session_id=session_id,
+        ) from exc
     if not lock.try_acquire():
         lock.close()
         raise ResourceLimitExceeded(

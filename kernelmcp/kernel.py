@@ -24,6 +24,7 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
+from kernelmcp.guestdata import clean
 
 # The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts shows.
 RECONNECT_INTERVAL_MS = 5
@@ -38,6 +39,7 @@ REAP_SECONDS = 1.0
 # Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
 MESSAGES_PER_TURN = 100
 LOG_TAIL_BYTES = 2000
+MAX_LAST_WORDS_CHARS = 300
 
 log = structlog.get_logger(__name__)
 
@@ -149,6 +151,8 @@ class Kernel:
     async def spawn(self) -> None:
         env = {name: value for name, value in os.environ.items() if not _is_setting(name)} | dict(self.launch.env)
         try:
+            # It may lie where temporary files are cleaned up.
+            self.launch.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log_file.open("wb") as log_file:
                 await self._manager.start_kernel(env=env, cwd=str(self.launch.cwd), stdout=log_file, stderr=log_file)
         except NoSuchKernel as exc:
@@ -174,7 +178,7 @@ class Kernel:
                         return
         except (TimeoutError, KernelDied) as exc:
             late = isinstance(exc, TimeoutError)
-            reason = f"it did not answer within {self.launch.start_timeout_seconds:g} s" if late else "it ended at once"
+            reason = f"it did not answer within {self.launch.start_timeout_seconds:g} s" if late else self._last_words()
             raise KernelStartFailed(
                 f"the kernel could not be started: {reason}", *START_ADVICE, kernel_log=self._log_tail()
             ) from exc
@@ -318,6 +322,10 @@ class Kernel:
         if request.reply is not None and request.idle:
             del self._requests[msg_id]
             request.settle()
+
+    def _last_words(self) -> str:
+        lines = self._log_tail().strip().splitlines()
+        return f"it ended at once: {clean(lines[-1])[:MAX_LAST_WORDS_CHARS]}" if lines else "it ended at once"
 
     def _log_tail(self) -> str:
         try:

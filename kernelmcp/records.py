@@ -3,16 +3,23 @@
 Above: registry, binding. Below: home. Must not know kernels or MCP.
 """
 
+import errno
+import hashlib
+import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kernelmcp.config import Flavor
-from kernelmcp.errors import SessionDamaged
+from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.home import BERTH_NAME, RECORD_FILES, read_small, write_private
 from kernelmcp.packages import Package
+
+# These say nothing about the file.
+_NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 
 log = structlog.get_logger(__name__)
 
@@ -55,19 +62,38 @@ class Record(BaseModel):
         return names
 
     def write(self, directory: Path) -> None:
-        text = self.model_dump_json()
+        """Raises OSError."""
+        values = self.model_dump(mode="json")
+        text = json.dumps({**values, "checksum": _checksum(values)})
         for name in RECORD_FILES:
             write_private(directory / name, text)
 
 
+def _checksum(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _parse(text: bytes) -> Record:
+    """Raises ValueError. A record of an older version has no checksum."""
+    values: Any = json.loads(text)
+    if isinstance(values, dict) and "checksum" in values:
+        checksum = cast("dict[str, Any]", values).pop("checksum")
+        if checksum != _checksum(cast("dict[str, Any]", values)):
+            raise ValueError("the checksum does not fit")
+    return Record.model_validate(values)
+
+
 def read_record(directory: Path) -> Record | None:
-    """The record of a session's directory. None when there is no session; raises `SessionDamaged`."""
+    """The record of a session's directory. None when there is no session.
+
+    Raises `SessionDamaged`, and `StorageFailed` when the disk or the system does not let it be read now.
+    """
     texts = [_read(directory / name) for name in RECORD_FILES]
     for name, text in zip(RECORD_FILES, texts, strict=True):
         try:
             if text is not None:
-                return Record.model_validate_json(text)
-        except ValidationError:
+                return _parse(text)
+        except (ValueError, RecursionError):  # pydantic's errors are ValueErrors
             log.error("a session's record is damaged", file=str(directory / name))
     if any(text is not None for text in texts):
         raise SessionDamaged(
@@ -79,10 +105,16 @@ def read_record(directory: Path) -> Record | None:
 
 
 def _read(file: Path) -> bytes | None:
-    """None when there is no such file; empty when it cannot be read."""
+    """None when there is no such file; empty when it cannot be read. Raises `StorageFailed`."""
     try:
         return read_small(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError:
+    except OSError as exc:
+        if exc.errno in _NOT_NOW:
+            raise StorageFailed(
+                f"the record of session {file.parent.name!r} cannot be read now: {exc.strerror}",
+                "Try again in a moment. Whoever runs the server must see to its limits (ulimit -n) and its disk.",
+                session_id=file.parent.name,
+            ) from exc
         return b""

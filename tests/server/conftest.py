@@ -41,8 +41,10 @@ def connect(server_env: dict[str, str]) -> Connect:
     """`async with connect(mode="legacy", SESSIONS__INLINE_WAIT_SECONDS="1") as client`."""
 
     @asynccontextmanager
-    async def connect(mode: str = "legacy", **settings: str) -> AsyncIterator[Client]:
-        env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}
+    async def connect(
+        mode: str = "legacy", environment: dict[str, str] | None = None, **settings: str
+    ) -> AsyncIterator[Client]:
+        env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()} | (environment or {})
         server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
         with anyio.fail_after(10 * DEADLINE):  # all that a test does with it
             async with Client(server, mode=mode) as client:
