@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 import zmq.asyncio
+from end_bench import measure_ends
 from http_bench import http_server, measure_calls, soak
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
@@ -376,6 +377,8 @@ async def measure(rounds: int) -> list[Row]:
             rows += await measure_output(native, ours)
             rows += await measure_interrupts(ours)
     context.destroy(linger=0)
+    with tempfile.TemporaryDirectory(prefix="kmb-") as name:
+        rows += [Row(what, "ms", took, bar=bar) for what, took, bar in measure_ends(Path(name))]
     return rows
 
 

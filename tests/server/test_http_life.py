@@ -17,7 +17,7 @@ from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run,
 from .support import DEADLINE, kernels_of, wait_until
 
 CLIENTS, SESSIONS, CALLS = 20, 4, 200
-STEPS = "import time\nfor i in range(15): time.sleep(0.1)\nfinished = 'all of it'"
+STEPS = "import time\nfor i in range(5): time.sleep(0.1)\nfinished = 'all of it'"
 FOREVER = "import time\nwhile True: print('.', end=''); time.sleep(0.05)"
 
 
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
         folder,
         SESSIONS__INLINE_WAIT_SECONDS="30",
         SESSIONS__MAX_SESSIONS_PER_CLIENT="20",
-        TRANSPORT_HTTP__DRAIN_SECONDS="6",
+        TRANSPORT_HTTP__DRAIN_SECONDS="15",
     ) as found:
         found.folder = folder
         yield found

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from mcp import Client
 
-from .support import Connect, kernel_pids, wait_until
+from .support import DEADLINE, Connect, kernel_pids, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +108,7 @@ async def call_in_background(client: Client, code: str, statuses: list[str]) -> 
 
 
 async def busy(client: Client) -> bool:
-    with anyio.fail_after(60):
+    with anyio.fail_after(DEADLINE):
         while (await call(client, "get_sessions", session_id="b"))["sessions"][0]["state"] != "busy":
             await anyio.lowlevel.checkpoint()
     return True

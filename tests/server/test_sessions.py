@@ -9,7 +9,7 @@ import psutil
 import pytest
 from mcp import Client, MCPError
 
-from .support import Connect, kernel_pids, wait_until
+from .support import DEADLINE, Connect, kernel_pids, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ async def call(client: Client, tool: str, **arguments: object) -> dict:
 
 
 async def until_state(client: Client, state: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(DEADLINE):
         while (await call(client, "get_sessions"))["sessions"][0]["state"] != state:
             await anyio.lowlevel.checkpoint()
 
