@@ -2,10 +2,13 @@
 
 import base64
 import io
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import anyio
 import psutil
@@ -15,10 +18,11 @@ from mcp_types import CallToolResult
 from PIL import Image
 
 from . import bombs
-from .support import Connect, wait_until
+from .support import DEADLINE, Connect, wait_until
 
 pytestmark = pytest.mark.anyio
 NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
+ROOT = Path(__file__).parents[2]
 MAX_GROWTH_BYTES = 64 * 2**20
 ANSWER_SECONDS = 5.0
 
@@ -204,3 +208,21 @@ async def test_pictures_that_a_result_has_no_room_for_are_named(connect: Connect
         assert f"kernelmcp://executions/{execution}/outputs/N, with N from 0 to 999" in text
         last = await client.read_resource(f"kernelmcp://executions/{execution}/outputs/999")
         assert last.contents[0].mime_type == "image/png"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
+def test_whoever_takes_over_the_decoder_reaches_nothing(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o644)
+    attacker = ROOT / "tests/attacks/programs/decoder.py"
+    folder = ROOT / "kernelmcp/decoder_process"
+
+    def attack(how: str, env: dict[str, str]) -> set[str]:
+        command = [sys.executable, "-I", "-S", str(attacker), str(folder), str(secret), how]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=env, check=True)
+        return set(found.stdout.split())
+
+    everything = {"read", "write", "list", "socket", "fork", "signal", "environment", "memory", "exec"}
+    assert attack("open", {"KEY": "x", "TOKEN": "y"}) == everything | {"done"}, "the attempts are real"
+    assert attack("confined", {}) == {"done"}
