@@ -38,6 +38,7 @@ class App:
 
     server: ResourceServer
     registry: Registry
+    callers: Callers
     pool: Pool
 
     @property
@@ -80,9 +81,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             await stack.enter_async_context(exporting(telemetry, settings.config.server.name))
             registry.on_submit.append(trace_execution)
         tasks.start_soon(registry.stop_idle)
+        tasks.start_soon(registry.sweep_disk)
         tasks.start_soon(reload.keep_current, settings)
         try:
-            yield App(server, registry, pool)
+            yield App(server, registry, callers, pool)
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await registry.close()

@@ -127,6 +127,8 @@ class TokenFile:
         for name, token in values.items():
             if not isinstance(token, str) or not token:
                 raise ConfigurationError(f"{self.path}: {name}: must be a text", 'Each line is: name = "token"')
+            if not name.strip():
+                raise ConfigurationError(f"{self.path}: a token has no name", 'Each line is: name = "token"')
             yield name, _digest(token)
 
 

@@ -140,6 +140,15 @@ def delete_tree(path: Path) -> None:
             path.unlink()
 
 
+def delete_for_good(path: Path) -> None:
+    """Delete whatever is there. Raises OSError when something stays."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    empty_tree(path)
+    path.rmdir()
+
+
 def empty_tree(path: Path) -> None:
     """Delete what is in a directory. Raises OSError when there is none, or when something stays.
 

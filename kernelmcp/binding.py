@@ -15,12 +15,14 @@ import structlog
 
 from kernelmcp import background
 from kernelmcp.config import Settings
+from kernelmcp.disk import DiskUse
 from kernelmcp.errors import KernelStartFailed, SessionDamaged
 from kernelmcp.home import Berth, Home
 from kernelmcp.kernel import Kernel
 from kernelmcp.packages import restore, with_installed
 from kernelmcp.pool import OWN_KERNELSPEC, BerthedKernel, Pool
 from kernelmcp.records import Record
+from kernelmcp.workspace import Quota
 
 # Until a killed kernel's files may be removed; it is only tidiness.
 DISPOSE_SECONDS = 5.0
@@ -38,6 +40,7 @@ class Binding:
         settings: Settings,
         home: Home,
         pool: Pool,
+        disk: DiskUse,
         tasks: anyio.abc.TaskGroup,
         directory: Path,
         record: Record,
@@ -45,6 +48,7 @@ class Binding:
         self._settings = settings
         self._home = home
         self._pool = pool
+        self._disk = disk
         self._tasks = tasks
         self._directory = directory
         self._record = record
@@ -52,7 +56,7 @@ class Binding:
         self._bound: BerthedKernel | None = None
         self.berth = find_berth(home, record.berths)
         # A session from before has files but no variables.
-        self.lost = record.execution_count > 0
+        self.lost = record.has_run
         """Variables are gone, and no execution has said so yet."""
         self._used = False
         """The kernel has run something."""
@@ -70,7 +74,13 @@ class Binding:
         return self._bound is not None and self._bound.kernel is kernel
 
     def begin(self) -> bool:
-        """An execution goes to the kernel. True: it is the one to say that earlier variables are lost."""
+        """An execution goes to the kernel. True: it is the one to say that earlier variables are lost.
+
+        The record says so first: a server that is killed from now on leaves a session whose variables are gone.
+        """
+        if not self._record.has_run:
+            self._record.has_run = True
+            self.save_record()
         lost, self.lost, self._used = self.lost, False, True
         return lost
 
@@ -100,6 +110,14 @@ class Binding:
             if self.berth is None:
                 self.berth = self._home.new_berth()
                 self._write_record(self.berth)
+
+    async def quota(self) -> Quota:
+        """What the files may take from now on."""
+        return await self._disk.quota(self._directory, self._record.principal)
+
+    def note_changed_files(self) -> None:
+        """Something was written or deleted."""
+        self._disk.note_changed(self._directory, self._record.principal)
 
     def _check_files(self) -> None:
         if self.berth is None:
@@ -151,6 +169,7 @@ class Binding:
                 # Any other kernel sits in the directory that the rename just replaced.
                 await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.berth.workspace)!r})", None, silent=True)
         self._bound, self.berth = fresh, fresh.berth
+        self._disk.note_live(self._directory, self._record.principal, live=True)
         self.save_record()
         if old is not None:
             self._delete(old)
@@ -176,16 +195,19 @@ class Binding:
             if old is not None:
                 old.fail("the workspace was reset")
             if files:
+                self.note_changed_files()
                 abandoned, self.berth = self.berth, None
                 self._record.berths, self._record.packages = [], []
                 if abandoned is not None:
                     self._delete(abandoned, old)
+            self._record.has_run = False
             await self._enter(fresh)
             self.lost = False
 
     async def empty_files(self) -> None:
         """An empty workspace, and nothing else changed."""
         async with self._lock:
+            self.note_changed_files()
             if self.berth is None:
                 self._record.berths = []  # what was there is gone, and that is what is wanted now
             else:
@@ -207,6 +229,7 @@ class Binding:
         bound, self._bound = self._bound, None
         if bound is not None:
             self.lost, self._used = self.lost or self._used, False
+            self._disk.note_live(self._directory, self._record.principal, live=False)
             bound.kernel.kill()
 
     def save_record(self) -> None:

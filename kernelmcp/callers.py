@@ -21,6 +21,8 @@ ANONYMOUS = "anonymous"
 """Who uses HTTP without authentication. Not LOCAL: other users of the machine reach a loopback port, too."""
 PRINCIPAL_KEY = "kernelmcp.principal"
 """Where in an ASGI scope the principal stands."""
+CLOSING_KEY = "kernelmcp.closing"
+"""Where in an ASGI scope the event stands that the request's connection is being deleted: calls answer at once then."""
 REFUSED_KEY = "kernelmcp.refused"
 """Where in an ASGI scope a `RateLimited` stands that the tool call shall answer with (`contract_tool`)."""
 
@@ -38,9 +40,9 @@ class Callers:
             return Caller(LOCAL, self._process_default)
         principal = principal_of(request.scope)
         connection = _connection(context, request)
-        return Caller(principal, self._handle(principal, connection) if connection else None)
+        return Caller(principal, self.own_handle(principal, connection) if connection else None)
 
-    def _handle(self, principal: str, connection: str) -> str:
+    def own_handle(self, principal: str, connection: str) -> str:
         """The default session of one legacy connection. Keyed with a secret: neither id tells the other."""
         return hmac.digest(self._secret, f"{principal}\n{connection}".encode(), "sha256").hex()[:48]
 
@@ -54,6 +56,13 @@ def _connection(context: Ctx, request: Any) -> str | None:
     if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     return request.headers.get("mcp-session-id") or request.query_params.get("session_id")
+
+
+def minted_note(caller: Caller, asked: str | None, session_id: str, *, created: bool) -> str:
+    """What a result says of a session that was made for this call: neither the call nor its connection has one."""
+    if not created or asked is not None or caller.default_handle is not None:
+        return ""
+    return f"\n[This is the new session {session_id}: give it as session_id in the next call.]"
 
 
 def gave_up(context: Ctx) -> bool:

@@ -81,7 +81,10 @@ class SessionsSection(Section):
     inline_wait_seconds: float = Field(default=45, ge=0)
     """How long a call waits for its cell before it answers `running`, seconds. Claude Desktop cuts a call at 60 s."""
     keep_days: float = Field(default=30, ge=0, le=36500)
-    """A session that nobody used for so many days is deleted with its files when a server starts. 0: never."""
+    """A session that nobody used for so many days is deleted with its files. 0: never."""
+    max_stored: int = Field(default=500, ge=1)
+    """Sessions per principal that are kept on disk, stopped ones too; the ones that were used longest ago are deleted
+    with their files. Every older client over HTTP leaves one behind."""
     kept_executions: int = Field(default=100, ge=1)
     """Newest executions per session whose whole output can still be read, at most (`outputs_max_bytes` may allow
     fewer); older ones answer EXECUTION_NOT_FOUND."""
@@ -188,6 +191,9 @@ class PackagesSection(Section):
     """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
     max_package_mb: int = Field(default=512, ge=1)
     """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+    max_cache_mb: int = Field(default=4096, ge=1)
+    """Most bytes of the package cache, MiB. What no session uses goes first, the longest unused; when all is in use,
+    nothing new is installed. One session may use half of it."""
 
 
 class LoggingSection(Section):
@@ -197,6 +203,8 @@ class LoggingSection(Section):
     """For a person, or one JSON object per line."""
     file: Path | None = None
     """Where to. Default: stderr. The file may be renamed at any time (logrotate): the next line makes a new one."""
+    file_max_mb: int = Field(default=64, ge=1)
+    """When the file is larger, MiB, it becomes FILE.1, over the one before, and a new one is begun."""
 
 
 class Config(Section):

@@ -91,6 +91,8 @@ class AuthSection(Section):
     @classmethod
     def _not_empty(cls, tokens: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name, token in tokens.items():
+            if not name.strip():
+                raise ValueError("a token's holder has no name")
             if not token.get_secret_value():
                 raise ValueError(f"the token of {name!r} is empty")
         return tokens

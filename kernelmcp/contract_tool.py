@@ -12,14 +12,16 @@ import structlog
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from kernelmcp.callers import REFUSED_KEY
 from kernelmcp.errors import InternalError, InvalidArgument, ServerError
+from kernelmcp.models import ContractError
 from kernelmcp.outputs import clean
 from kernelmcp.results import error_result
 
 log = structlog.get_logger(__name__)
+_ERROR_SCHEMA = TypeAdapter(ContractError).json_schema()
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 
 
@@ -82,7 +84,27 @@ def contract_tool(function: ToolFunction, title: str, annotations: ToolAnnotatio
     model.model_config = model.model_config | ConfigDict(extra="forbid")
     model.model_rebuild(force=True)
     tool.parameters = model.model_json_schema(by_alias=True)
+    if tool.fn_metadata.output_schema is not None:
+        tool.fn_metadata.output_schema = with_errors(tool.fn_metadata.output_schema)
     return tool
+
+
+def with_errors(schema: dict[str, Any]) -> dict[str, Any]:
+    """An output schema that admits the contract's errors as well: some clients check them against it, and give their
+    model a complaint about the schema instead of our advice (TypeScript SDK 1.x)."""
+    refused = {"$ref": "#/$defs/ContractError"}
+    properties = dict(schema["properties"])
+    shown = properties.get("error")
+    properties["error"] = {"anyOf": [*shown["anyOf"], refused]} if shown else refused
+    return {
+        **{key: value for key, value in schema.items() if key != "required"},
+        "$defs": {**schema.get("$defs", {}), "ContractError": _ERROR_SCHEMA},
+        "properties": properties,
+        "anyOf": [
+            {"required": schema.get("required", [])},
+            {"required": ["error"], "properties": {"error": refused}},
+        ],
+    }
 
 
 def structured_result(structured: Any, text: str) -> CallToolResult:

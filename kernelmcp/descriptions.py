@@ -4,6 +4,7 @@ Above: tools, resources. Below: registry, usage.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio.to_thread
@@ -14,16 +15,25 @@ from kernelmcp.registry import Caller, Registry
 from kernelmcp.sessions import Session, State
 from kernelmcp.usage import directory_bytes, tree_memory_mb
 
+DEFAULT_PAGE = 50
+MAX_PAGE = 500
 
-async def describe(registry: Registry, caller: Caller, session_id: str | None = None) -> list[models.SessionInfo]:
-    """The caller's sessions, those of earlier servers too; or one. Raises `SessionNotFound` when there is none such."""
-    opened = [_Glance.of(session) for session in registry.all(caller)]
-    found = await anyio.to_thread.run_sync(_describe_all, opened, registry, caller)
-    if session_id is None:
-        return found
-    one = [info for info in found if info["session_id"] == session_id]
+
+async def describe(registry: Registry, caller: Caller, session_id: str) -> models.SessionInfo:
+    """One session of the caller's, also of an earlier server. Raises `SessionNotFound`."""
+    stored = await anyio.to_thread.run_sync(registry.stored_record, caller, session_id)
+    if stored is not None and registry.find_open(caller.principal, session_id) is None:
+        return await anyio.to_thread.run_sync(_describe_stored, registry, stored)
     # When there is none, `get` says what is wrong with the name, or with the session.
-    return one or [await anyio.to_thread.run_sync(_describe, _Glance.of(registry.get(caller, session_id)))]
+    return await anyio.to_thread.run_sync(_describe, _Glance.of(registry.get(caller, session_id)))
+
+
+async def describe_all(
+    registry: Registry, caller: Caller, limit: int = DEFAULT_PAGE, cursor: str | None = None
+) -> models.SessionList:
+    """A page of the caller's sessions, those of earlier servers too, the one that was used last first."""
+    opened = [_Glance.of(session) for session in registry.all(caller)]
+    return await anyio.to_thread.run_sync(_describe_page, opened, registry, caller, limit, cursor)
 
 
 @dataclass(frozen=True)
@@ -49,16 +59,34 @@ def _describe(session: _Glance) -> models.SessionInfo:
     return info
 
 
-def _describe_all(opened: list[_Glance], registry: Registry, caller: Caller) -> list[models.SessionInfo]:
-    found = [_describe(session) for session in opened]
-    names = {session.record.session_id for session in opened}
-    for record in registry.stored(caller):
-        if record.session_id in names:
-            continue
-        info = _describe_record(record)
-        info["workspace_bytes"] = sum(map(directory_bytes, registry.workspaces(record)))
-        found.append(info)
-    return found
+def _describe_page(
+    opened: list[_Glance], registry: Registry, caller: Caller, limit: int, cursor: str | None
+) -> models.SessionList:
+    known = {session.record.session_id: session for session in opened}
+    records = {record.session_id: record for record in registry.stored(caller)}
+    records |= {name: session.record for name, session in known.items()}
+    everything = sorted(records.values(), key=_place, reverse=True)
+    rest = [record for record in everything if cursor is None or _place(record) < cursor]
+    page = rest[:limit]
+    return {
+        "sessions": [
+            _describe(known[record.session_id]) if record.session_id in known else _describe_stored(registry, record)
+            for record in page
+        ],
+        "total": len(everything),
+        "next_cursor": _place(page[-1]) if len(rest) > limit else None,
+    }
+
+
+def _place(record: Record) -> str:
+    """Where a session stands in the list. As a cursor it holds when others are used, made or deleted meanwhile."""
+    return f"{datetime.fromisoformat(record.last_used_at).astimezone(UTC).isoformat()}~{record.session_id}"
+
+
+def _describe_stored(registry: Registry, record: Record) -> models.SessionInfo:
+    info = _describe_record(record)
+    info["workspace_bytes"] = sum(map(directory_bytes, registry.workspaces(record)))
+    return info
 
 
 def _describe_record(record: Record) -> models.SessionInfo:

@@ -114,6 +114,13 @@ class PackageRefused(PackageFailed):
     error_code = "PERMISSION_DENIED"
 
 
+class StorageFailed(ServerError):
+    """The disk does not do what it should: it is full, read-only, gone or damaged. Whoever runs the server can help."""
+
+    error_code = "RESOURCE_LIMIT_EXCEEDED"
+    category = "storage"
+
+
 class SessionDamaged(ServerError):
     category = "storage"
 

@@ -71,6 +71,11 @@ class ExecutionQueue:
         """What runs, or else is the next."""
         return self.current or (self._queue[0] if self._queue else None)
 
+    @property
+    def last(self) -> Execution | None:
+        """What waits behind all others, or else runs."""
+        return self._queue[-1] if self._queue else self.current
+
     def start(self) -> None:
         """Have a kernel, soon."""
         self.starting = True
@@ -194,12 +199,12 @@ class ExecutionQueue:
                 execution.outputs.feed(kind, content)
 
         # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
-        policy = self._settings.policy
+        quota = await self._binding.quota()
         limits = {
             "kernelmcp": {
-                "cpu_seconds": policy.cpu_seconds,
-                "workspace_mb": policy.workspace_max_mb,
-                "max_files": policy.max_files,
+                "cpu_seconds": self._settings.policy.cpu_seconds,
+                "workspace_bytes": quota.max_bytes,
+                "max_files": quota.max_files,
             }
         }
         return await kernel.execute(

@@ -15,6 +15,7 @@ from mcp_types import CallToolResult, ResourceLink
 from pydantic import Field
 
 from kernelmcp import models, volumes
+from kernelmcp.callers import minted_note
 from kernelmcp.config import Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.errors import InvalidArgument, SessionNotFound
@@ -65,12 +66,16 @@ class FileTools:
         _check_unicode(path)
         limit = max_bytes or min(MAX_PIECE_BYTES, self._settings.policy.output_budget_chars)
 
+        no_files = InvalidArgument(f"there is no file {path!r}: the session has no files yet", LOOK)
+
         def read(workspace: Workspace | None) -> Piece:
             if workspace is None:
-                raise InvalidArgument(f"there is no file {path!r}: the session has no files yet", LOOK)
+                raise no_files
             return workspace.read(path, offset, limit)
 
-        session = await self._session(self._caller(ctx), session_id)
+        session = self._existing(self._caller(ctx), session_id)
+        if session is None:
+            raise no_files
         piece = await session.with_workspace(read)
         content, used, shown_as = _to_content(piece.data, encoding, path)
         end = offset + used
@@ -105,7 +110,8 @@ class FileTools:
         """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
         _check_unicode(path)
         data = _from_content(content, encoding)
-        session = await self._session(self._caller(ctx), session_id, make=True)
+        caller = self._caller(ctx)
+        session, created = await self._session(caller, session_id)
 
         def write(workspace: Workspace | None) -> None:
             if workspace is not None:
@@ -119,17 +125,25 @@ class FileTools:
             "size": len(data),
             "encoding": encoding,
         }
-        return structured_result(result, f"Wrote {len(data):,} bytes to {path}.")
+        text = f"Wrote {len(data):,} bytes to {path}."
+        return structured_result(result, text + minted_note(caller, session_id, session.id, created=created))
 
-    async def _session(self, caller: Caller, session_id: str | None, *, make: bool = False) -> Session:
-        """As everywhere, a session begins with its first use, but reading makes none of another name. A stopped one is
-        not started."""
+    def _existing(self, caller: Caller, session_id: str | None) -> Session | None:
+        """For reading, which makes no session. None: it is the connection's own, which has not begun. Raises
+        `SessionNotFound`."""
         try:
             return self._registry.get(caller, session_id)
         except SessionNotFound:
-            if session_id is not None and not make:
+            if session_id is not None or caller.default_handle is None:
                 raise
-            return (await self._registry.find_or_create(caller, session_id))[0]
+            return None
+
+    async def _session(self, caller: Caller, session_id: str | None) -> tuple[Session, bool]:
+        """A session begins with its first use; whether this is it. One that is stopped is not started."""
+        try:
+            return self._registry.get(caller, session_id), False
+        except SessionNotFound:
+            return await self._registry.find_or_create(caller, session_id)
 
     async def get_workspace_info(
         self, ctx: Ctx, session_id: SessionId = None
@@ -137,17 +151,19 @@ class FileTools:
         """List the files of the session's workspace, and what they take of what they may. Code sees the workspace as
         /workspace, its working directory."""
         caller = self._caller(ctx)
-        session = await self._session(caller, session_id)
-        listing, used = await session.with_workspace(
-            lambda found: (found.listing(), found.usage()) if found else (Listing(), Listing())
-        )
-        files = _fitting(listing.files)
+        session = self._existing(caller, session_id)
         policy = self._settings.policy
-        quota = Quota(policy.workspace_max_mb * 2**20, policy.max_files)
+        quota, listing, used = Quota(policy.workspace_max_mb * 2**20, policy.max_files), Listing(), Listing()
+        if session is not None:
+            quota = await session.quota()
+            listing, used = await session.with_workspace(
+                lambda found: (found.listing(), found.usage()) if found else (Listing(), Listing())
+            )
+        files = _fitting(listing.files)
         result: models.WorkspaceInfo = {
-            "session_id": session.id,
+            "session_id": session.id if session else str(caller.default_handle),
             # Who comes over the network has no use for it, and no business to know it.
-            "path": str(session.workspace) if session.workspace and caller.principal == LOCAL else None,
+            "path": str(session.workspace) if session and session.workspace and caller.principal == LOCAL else None,
             "files": [
                 {
                     "path": clean(entry.path),
@@ -161,7 +177,9 @@ class FileTools:
             "max_files": quota.max_files,
             "total_bytes": used.total_bytes,
             "quota_bytes": quota.max_bytes,
-            "packages": [{"name": each.name, "version": each.version} for each in session.record.packages],
+            "packages": [
+                {"name": each.name, "version": each.version} for each in (session.record.packages if session else ())
+            ],
         }
         return structured_result(result, _listing_text(result))
 

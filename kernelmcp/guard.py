@@ -190,11 +190,17 @@ def metadata_url(settings: Settings) -> str | None:
 
 
 def _outer_principal(scope: Scope) -> str | None:
-    """Whom an application that we are mounted in has authenticated (Starlette's `AuthenticationMiddleware`)."""
+    """Whom an application that we are mounted in has authenticated (Starlette's `AuthenticationMiddleware`).
+
+    Raises `Rejected` for a user without a name: all of them would share one principal's sessions.
+    """
     user: Any = scope.get("user")
     if not getattr(user, "is_authenticated", False):
         return None
-    return f"app:{user.display_name}"
+    name = str(user.display_name)
+    if not name.strip():
+        raise Rejected("the application's user has no name")
+    return f"app:{name}"
 
 
 def _address(scope: Scope) -> str:

@@ -19,11 +19,11 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from kernelmcp.beneath import delete_tree, empty_tree
+from kernelmcp.beneath import delete_for_good, delete_tree, empty_tree
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded
 
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
@@ -38,7 +38,11 @@ RECORD_FILES = ("session.json", "session.copy.json")
 
 
 class Berth:
-    """The one directory that a kernel's guest may write."""
+    """The directory above the two that a kernel's guest may write: workspace and tmp.
+
+    The kernel takes the right to write in it from its owner while a guest may live, because the guest runs as that
+    user; whoever works in it here gives it back for the moment (`_unsealed`).
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,18 +60,38 @@ class Berth:
 
     def take_workspace_of(self, other: "Berth") -> None:
         """Move another berth's files here: one rename over an empty directory, atomic on one file system."""
-        os.rename(other.workspace, self.workspace)
+        with other._unsealed(), self._unsealed():
+            os.rename(other.workspace, self.workspace)
 
     def empty_workspace(self) -> None:
         """Raises OSError when something stays. One that is gone or damaged is made anew."""
         if not self.is_whole:
-            delete_tree(self.workspace)
-            self.workspace.mkdir(mode=0o700, parents=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._unsealed():
+                delete_tree(self.workspace)
+                self.workspace.mkdir(mode=0o700)
         empty_tree(self.workspace)
         empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else would ever empty it
 
     def delete(self) -> None:
+        with suppress(OSError):
+            self.path.chmod(0o700)
         delete_tree(self.path)
+
+    def delete_for_good(self) -> None:
+        """Raises OSError when something stays."""
+        with suppress(FileNotFoundError):
+            self.path.chmod(0o700)
+        delete_for_good(self.path)
+
+    @contextmanager
+    def _unsealed(self) -> Iterator[None]:
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        self.path.chmod(mode | 0o200)
+        try:
+            yield
+        finally:
+            self.path.chmod(mode)
 
 
 class Lock:
@@ -208,7 +232,7 @@ def _sweep_berths(home: Home) -> None:
         if damaged and any((directory / "workspace").glob("*")):
             continue  # it may be the one that a damaged record named
         if not owner_lock.exists() or _is_dead(owner_lock):
-            delete_tree(directory)
+            Berth(directory).delete()
     for lock_file in home.berths.glob(".*.lock"):
         if _is_dead(lock_file):
             lock_file.unlink(missing_ok=True)

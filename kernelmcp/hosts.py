@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address
 
 _LABELS = r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-_HOST = re.compile(rf"(\*\.)?({_LABELS}|\[[0-9a-f:.]+\])(?::([0-9]{{1,5}}))?", re.IGNORECASE)
-_NUMBER = re.compile(r"(?:.*\.)?(?:0x[0-9a-f]*|[0-9]+)", re.IGNORECASE)
+_HOST = re.compile(rf"(\*\.)?({_LABELS}|\[[0-9a-f:.]+\])(?::([0-9]{{1,5}}))?", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(r"(?:.*\.)?(?:0x[0-9a-f]*|[0-9]+)", re.IGNORECASE | re.ASCII)
+# RFC 1035: a name in full, with its dots.
+_MAX_NAME_CHARS = 253
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -23,14 +25,26 @@ def check_host(text: str) -> str:
     examples = "such as example.org, *.example.org, 10.0.0.5:8080 or [fd00::5]:8080"
     if found is None or (found[3] and not 0 < int(found[3]) < 65536):
         raise ValueError(f"{text!r} is not a host, {examples}; no scheme, no path, letters of a name as xn--")
+    if len(found[2]) > _MAX_NAME_CHARS:
+        raise ValueError(f"{text[:40]!r}... is longer than the {_MAX_NAME_CHARS} characters that a name may have")
     try:
-        if found[2].startswith("["):
-            IPv6Address(found[2][1:-1])
-        elif _NUMBER.fullmatch(found[2]):
-            IPv4Address(found[2])
+        is_address = _is_address(found[2])
     except ValueError:
         raise ValueError(f"{text!r} is not an address, {examples}") from None
+    if is_address and found[1]:
+        raise ValueError(f"{text!r}: an address has no names below it; give the address alone, {examples}")
     return text
+
+
+def _is_address(host: str) -> bool:
+    """Whether it is an address and not a name. Raises ValueError for what looks like one and is none."""
+    if host.startswith("["):
+        IPv6Address(host[1:-1])
+        return True
+    if _NUMBER.fullmatch(host):
+        IPv4Address(host)
+        return True
+    return False
 
 
 def check_headers(host: str, headers: Mapping[str, str], environ: Mapping[str, str]) -> None:

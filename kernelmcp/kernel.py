@@ -62,6 +62,7 @@ class _Request:
     done: asyncio.Future[dict[str, Any]]
     replied: asyncio.Future[None]
     on_output: OnOutput | None
+    is_execution: bool
     reply: dict[str, Any] | None = None
     idle: bool = False
 
@@ -256,7 +257,13 @@ class Kernel:
         return self._send(self.shell, "execute_request", content, on_output, metadata).done
 
     def interrupt(self) -> None:
-        self._send(self.control, "interrupt_request", {}, None)
+        """Interrupt the execution under way. It is named, so that an interrupt that comes late hits no other; kernels
+        that are not ours ignore the name."""
+        for msg_id, request in self._requests.items():
+            if request.is_execution:
+                metadata = {"kernelmcp": {"msg_id": msg_id}}
+                self._send(self.control, "interrupt_request", {}, None, metadata)
+                return
 
     def _send(
         self,
@@ -269,7 +276,7 @@ class Kernel:
         session = self._manager.session
         message = session.msg(kind, content, metadata=metadata)
         loop = asyncio.get_running_loop()
-        request = _Request(loop.create_future(), loop.create_future(), on_output)
+        request = _Request(loop.create_future(), loop.create_future(), on_output, kind == "execute_request")
         if self.ended.is_set():
             request.fail(KernelDied("the kernel process has ended"))
             return request

@@ -6,7 +6,10 @@ logged nowhere; tracebacks are written without the values of variables for that 
 
 import logging
 import logging.handlers
+import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -49,12 +52,27 @@ def _handler(section: LoggingSection) -> logging.Handler:
     if section.file is None:
         return logging.StreamHandler(sys.stderr)
     try:
-        return logging.handlers.WatchedFileHandler(section.file, encoding="utf-8")
+        return _BoundedFile(section.file, section.file_max_mb * 2**20)
     except OSError as exc:
         raise ConfigurationError(
             f"logging.file: {section.file} cannot be written: {exc.strerror}",
             "Name a file in a directory that exists and that you may write.",
         ) from exc
+
+
+class _BoundedFile(logging.handlers.WatchedFileHandler):
+    """A file that may be renamed at any time, and that renames itself when it is large: what a client or a guest makes
+    us log must not fill the disk."""
+
+    def __init__(self, file: Path, max_bytes: int) -> None:
+        super().__init__(file, encoding="utf-8")
+        self._max_bytes = max_bytes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            if os.stat(self.baseFilename).st_size > self._max_bytes:
+                os.replace(self.baseFilename, f"{self.baseFilename}.1")
+        super().emit(record)  # opens a new one where none is
 
 
 def _last(section: LoggingSection) -> list[Any]:

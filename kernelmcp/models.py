@@ -91,8 +91,21 @@ class SessionInfo(TypedDict):
     workspace_bytes: int
 
 
+class ContractError(TypedDict):
+    """Why a call was refused, and what to do."""
+
+    error_code: str
+    category: str
+    severity: str
+    message: str
+    recovery_suggestions: list[str]
+    context: dict[str, Any]
+
+
 class SessionList(TypedDict):
     sessions: list[SessionInfo]
+    total: int
+    next_cursor: str | None
 
 
 class InstalledPackage(TypedDict):

@@ -20,6 +20,8 @@ REFETCH_SECONDS = 30.0
 KEYS_LIFE_SECONDS = 3600.0
 FETCH_TIMEOUT_SECONDS = 10.0
 MAX_DOCUMENT_BYTES = 256 * 1024
+# OpenID Connect Core allows 255.
+MAX_SUBJECT_CHARS = 1024
 # Clocks differ.
 LEEWAY_SECONDS = 30
 # What publishes `jwks_uri`: RFC 8414, and OpenID Connect Discovery.
@@ -66,7 +68,7 @@ class Issuer:
             )
         except jwt.PyJWTError as exc:
             raise Rejected(f"the JWT is not valid: {exc}") from exc
-        return Claims(self.issuer, str(claims["sub"]), _scopes(claims))
+        return Claims(self.issuer, _subject(claims), _scopes(claims))
 
     def _algorithms_for(self, key: jwt.PyJWK) -> list[str]:
         """What the key is for, when its issuer says so; the token's own word does not count."""
@@ -134,6 +136,14 @@ def _with_path(issuer: str, well_known: str) -> str:
     """RFC 8414: the well-known part stands between the host and the issuer's own path."""
     url = httpx2.URL(issuer)
     return str(url.copy_with(path=well_known + url.path.rstrip("/")))
+
+
+def _subject(claims: dict[str, Any]) -> str:
+    """Whom the token is about. Raises `Rejected` for nobody: all such tokens would share one principal's sessions."""
+    subject = claims["sub"]
+    if not isinstance(subject, str) or not subject.strip() or len(subject) > MAX_SUBJECT_CHARS:
+        raise Rejected("the JWT's sub names nobody")
+    return subject
 
 
 def _scopes(claims: dict[str, Any]) -> frozenset[str]:

@@ -15,6 +15,7 @@ from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from kernelmcp import models
+from kernelmcp.callers import minted_note
 from kernelmcp.config import Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.errors import InvalidArgument, PackageFailed, PackageNotFound, PackageRefused, ServerError
@@ -67,7 +68,8 @@ class PackageTools:
         """
         names = _checked([package_name] if isinstance(package_name, str) else package_name)
         config = self._settings.config
-        session, created = await self._registry.find_or_create(self._caller(ctx), session_id)
+        caller = self._caller(ctx)
+        session, created = await self._registry.find_or_create(caller, session_id)
         # The kernel's own limit ends it first, with an error that says what to do.
         seconds = max(self._settings.policy.execution_timeout_seconds, config.packages.install_timeout_seconds + 10)
         execution = session.submit("%pip install " + " ".join(map(shlex.quote, names)), longest_seconds=seconds)
@@ -77,7 +79,7 @@ class PackageTools:
         except asyncio.CancelledError:
             session.interrupt(execution)
             raise
-        return _result(execution)
+        return _result(execution, minted_note(caller, session_id, session.id, created=created))
 
     def all(self) -> list[ContractTool]:
         return [contract_tool(self.install_package, "Install packages", INSTALLS)]
@@ -100,7 +102,7 @@ def _checked(names: list[str]) -> list[str]:
     return [name.strip() for name in names]
 
 
-def _result(execution: Execution) -> CallToolResult:
+def _result(execution: Execution, note: str) -> CallToolResult:
     if execution.failure is not None:
         raise execution.failure
     if execution.status not in ("ok", "running"):
@@ -116,7 +118,7 @@ def _result(execution: Execution) -> CallToolResult:
         "already_present": [{"name": package.name, "version": package.version} for package in found.already_present],
         "duration_ms": round(execution.execution_time_ms, 2),
     }
-    return structured_result(result, _text(execution, found))
+    return structured_result(result, _text(execution, found) + note)
 
 
 def _installation(execution: Execution) -> Installation:

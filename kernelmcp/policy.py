@@ -64,6 +64,9 @@ class Policy(Section):
     most tasks, and 32 sessions of it fit on a laptop's disk. A guest that is over it gets ENOSPC."""
     max_files: int = Field(default=10_000, ge=10)
     """Files and directories of a session, its /tmp included. So many are listed in a tenth of a second."""
+    storage_max_mb: int = Field(default=16 * 1024, ge=1)
+    """What all sessions of one principal may take on disk together, stopped ones too, MiB: their files, transcripts and
+    outputs, in blocks of 4 KiB. What is left is shared by the sessions that run. A new session beyond it is refused."""
     flavors: dict[Flavor, FlavorLimits] = Field(default={}, validate_default=True)
     """What the flavors allow. One that is not set: `memory_mb`, else 512, 1024 and 4096 MiB."""
     default_flavor: Flavor = "medium"

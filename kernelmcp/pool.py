@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 import anyio.abc
@@ -27,6 +28,8 @@ from kernelmcp.launch import kernel_environment
 RETRY_SECONDS = 5.0
 # The kernel that KERNELMCP_BERTH means something to: its guest's working directory does not depend on the process's.
 OWN_KERNELSPEC = "kernelmcp"
+# Where its process runs: no guest may write there, and nothing in it is imported.
+TRUSTED_FOLDER = Path("/")
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +118,7 @@ class Pool:
             kernelspec=spec,
             runtime=self._home.runtime,
             name=f"k{next(self._numbers)}",
-            cwd=berth.path if spec == OWN_KERNELSPEC else berth.workspace,
+            cwd=TRUSTED_FOLDER if spec == OWN_KERNELSPEC else berth.workspace,
             env=kernel_environment(self._settings, berth, flavor),
             start_timeout_seconds=self._settings.config.kernels.start_timeout_seconds,
         )

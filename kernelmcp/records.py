@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kernelmcp.config import Flavor
 from kernelmcp.errors import SessionDamaged
@@ -35,6 +35,8 @@ class Record(BaseModel):
     execution_count: int = 0
     berths: list[str] = []
     """Names of the berths that may hold the files; two while they move."""
+    has_run: bool = Field(default_factory=lambda data: data.get("execution_count", 0) > 0)
+    """It may have variables: code was sent to a kernel of it, and they were not cleared since."""
     packages: list[Package] = []
     """What was installed, in this order."""
 

@@ -10,28 +10,27 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
 import anyio.abc
-import anyio.to_thread
 import structlog
 
 from kernelmcp import background
-from kernelmcp.beneath import delete_tree
 from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
+from kernelmcp.disk import CHECK_SECONDS, DiskUse
 from kernelmcp.errors import (
     ExecutionNotFound,
     InvalidArgument,
     ResourceLimitExceeded,
-    ServerError,
     SessionDamaged,
     SessionNotFound,
+    StorageFailed,
 )
 from kernelmcp.executions import Execution
 from kernelmcp.home import Home, Lock, lock_session
+from kernelmcp.old_sessions import OldSessions
 from kernelmcp.pool import Pool
 from kernelmcp.records import Record, now, read_record
 from kernelmcp.sessions import Session
@@ -44,7 +43,8 @@ MAX_EXPIRY_CHECK_SECONDS = 30.0
 # Stopped sessions that are remembered with their executions. Each has a descriptor, its lock; the next call to one
 # that was forgotten finds it on disk.
 MAX_STOPPED = 64
-DELETE_OLD_SECONDS = 3600.0
+# The first kernels start meanwhile.
+FIRST_SWEEP_SECONDS = 3.0
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 log = structlog.get_logger(__name__)
@@ -80,6 +80,7 @@ class Registry:
         self._home = home
         self._pool = pool
         self._tasks = tasks
+        self._disk = DiskUse(settings, home)
         self._sessions: dict[tuple[str, str], Session] = {}
 
     # -- find ---------------------------------------------------------------------------------------------------
@@ -112,6 +113,7 @@ class Registry:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
         self._check_name(handle)
+        await self._check_room(caller, handle)
         while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
             await session.gone.wait()
         # No await from here on: two calls must not make one session twice.
@@ -150,6 +152,18 @@ class Registry:
             if record is None or record.principal != caller.principal:
                 continue
             yield record
+
+    def find_open(self, principal: str, session_id: str) -> Session | None:
+        """A session that this server has opened."""
+        return self._sessions.get((principal, session_id))
+
+    def stored_record(self, caller: Caller, session_id: str) -> Record | None:
+        """The record of one of the caller's sessions on disk. Blocking, and safe in a thread. Raises `InvalidArgument`,
+        `SessionDamaged`."""
+        self._check_name(session_id)
+        record = read_record(self._directory(caller, session_id))
+        mine = record is not None and (record.principal, record.session_id) == (caller.principal, session_id)
+        return record if mine else None
 
     def workspaces(self, record: Record) -> list[Path]:
         """Where the files of a stored session lie."""
@@ -199,6 +213,11 @@ class Registry:
             )
         return min(idle, key=lambda session: session.last_used)
 
+    async def _check_room(self, caller: Caller, handle: str) -> None:
+        """Raises `ResourceLimitExceeded` for a new session when the disk that its caller may fill is full."""
+        if (caller.principal, handle) not in self._sessions and read_record(self._directory(caller, handle)) is None:
+            await self._disk.check_room(caller.principal)
+
     def _directory(self, caller: Caller, handle: str) -> Path:
         # "~" is in no session name, so one principal's name can't be another's directory.
         prefix = "" if caller.principal == LOCAL else f"{hashlib.sha256(caller.principal.encode()).hexdigest()[:16]}~"
@@ -206,11 +225,8 @@ class Registry:
 
     def _revive(self, caller: Caller, handle: str) -> Session | None:
         """A session of an earlier server process: its files and transcript are there, its variables are not."""
-        directory = self._directory(caller, handle)
-        record = read_record(directory)
-        if record is None or (record.principal, record.session_id) != (caller.principal, handle):
-            return None
-        return self._open(directory, record)
+        record = self.stored_record(caller, handle)
+        return None if record is None else self._open(self._directory(caller, handle), record)
 
     def _let_go(self) -> None:
         """Forget the stopped sessions that nobody used for long, and the oldest when they are many."""
@@ -227,7 +243,7 @@ class Registry:
         try:
             # Once more: another server may have moved the files before it let go of the lock.
             record = read_record(directory) or record
-            binding = Binding(self._settings, self._home, self._pool, self._tasks, directory, record)
+            binding = Binding(self._settings, self._home, self._pool, self._disk, self._tasks, directory, record)
             session = Session(
                 self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
             )
@@ -245,15 +261,20 @@ class Registry:
             tell(execution)
 
     async def destroy(self, session: Session) -> None:
-        """Delete a session with everything it has; it goes on when the caller stops waiting."""
+        """Delete a session with everything it has; it goes on when the caller stops waiting. Raises `StorageFailed`."""
         if not session.destroyed:
             session.destroyed = True
             background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
         await session.gone.wait()
+        if session.remains is not None:
+            raise session.remains
 
     async def _destroy(self, session: Session) -> None:
         try:
             await session.destroy()
+            self._disk.forget(self._directory(Caller(session.principal, None), session.id))
+        except StorageFailed as exc:
+            session.remains = exc
         finally:
             del self._sessions[session.principal, session.id]
             session.gone.set()
@@ -261,44 +282,26 @@ class Registry:
 
     # -- background ---------------------------------------------------------------------------------------------
 
+    async def sweep_disk(self) -> None:
+        """Runs for the server's life."""
+        old = OldSessions(self._settings, self._home, self._disk)
+        await anyio.sleep(FIRST_SWEEP_SECONDS)
+        while True:
+            try:
+                await old.sweep()
+            except Exception:  # a disk in any state must not end the server
+                log.exception("old sessions could not be looked for")
+            await anyio.sleep(CHECK_SECONDS)
+
     async def stop_idle(self) -> None:
         """Runs for the server's life."""
-        checked = -DELETE_OLD_SECONDS
         while True:
-            if time.monotonic() - checked > DELETE_OLD_SECONDS:
-                checked = time.monotonic()
-                background.start(
-                    self._tasks, "deleting old sessions", lambda: anyio.to_thread.run_sync(self._delete_old)
-                )
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
             for session in list(self._sessions.values()):
                 if session.wanted and session.is_idle and time.monotonic() - session.last_used > life:
                     log.info("stopping an idle session", session=session.id)
                     background.start(self._tasks, "stopping an idle session", session.stop)
-
-    def _delete_old(self) -> None:
-        """Delete what earlier servers left and nobody used for `keep_days`. Blocking."""
-        days = self._settings.config.sessions.keep_days
-        if not days:
-            return
-        for directory in self._home.sessions.iterdir():
-            try:
-                record = read_record(directory)
-                if record is None or _age(record) < timedelta(days=days):
-                    continue
-                lock = _lock(directory, record.session_id)
-            except (ServerError, OSError):
-                continue  # damaged, or another server's
-            record = read_record(directory) or record
-            if _age(record) < timedelta(days=days):
-                lock.close()
-                continue  # used in the meantime
-            log.info("deleting an old session", session=record.session_id, last_used_at=record.last_used_at)
-            for name in record.berths:
-                self._home.berth(name).delete()
-            delete_tree(directory)
-            lock.close()
 
     async def close(self) -> None:
         """Write what is not written, of all sessions at once. The kernels end with their task group."""
@@ -310,7 +313,3 @@ class Registry:
 def _lock(directory: Path, session_id: str) -> Lock:
     directory.mkdir(mode=0o700, exist_ok=True)
     return lock_session(directory, session_id)
-
-
-def _age(record: Record) -> timedelta:
-    return datetime.now(UTC) - datetime.fromisoformat(record.last_used_at)

@@ -24,7 +24,7 @@ def check_layers(settings: Settings) -> None:
         return
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "kernelmcp_kernel.probe", *required],
+            [sys.executable, "-P", "-m", "kernelmcp_kernel.probe", *required],
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,

@@ -23,7 +23,7 @@ from mcp_types import (
 from pydantic import AnyUrl
 
 from kernelmcp import images
-from kernelmcp.descriptions import describe
+from kernelmcp.descriptions import describe, describe_all
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import Execution
 from kernelmcp.file_resources import FileResources
@@ -140,11 +140,11 @@ class Resources:
         raise ResourceNotFoundError("sessions are read through ResourceServer.read_resource")
 
     async def list_sessions(self, ctx: Ctx) -> str:
-        return json.dumps({"sessions": await describe(self._registry, self._caller(ctx))})
+        return json.dumps(await describe_all(self._registry, self._caller(ctx)))
 
     async def session(self, session_id: str, ctx: Ctx) -> str:
         try:
-            [found] = await describe(self._registry, self._caller(ctx), session_id)
+            found = await describe(self._registry, self._caller(ctx), session_id)
         except ServerError as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc
         return json.dumps(found)

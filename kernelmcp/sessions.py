@@ -16,14 +16,14 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp import background
-from kernelmcp.beneath import delete_tree
+from kernelmcp.beneath import delete_for_good
 from kernelmcp.binding import Binding
 from kernelmcp.config import Flavor, Settings
-from kernelmcp.errors import ResourceLimitExceeded, ServerError, SessionNotFound
+from kernelmcp.errors import ResourceLimitExceeded, ServerError, SessionNotFound, StorageFailed
 from kernelmcp.execution_queue import ExecutionQueue
 from kernelmcp.executions import Execution, changed_paths
 from kernelmcp.history import History
-from kernelmcp.home import Lock
+from kernelmcp.home import RECORD_FILES, Lock
 from kernelmcp.records import Record, now
 from kernelmcp.transcript import Transcript
 from kernelmcp.workspace import Quota, Workspace
@@ -55,6 +55,8 @@ class Session:
         self.last_used = time.monotonic()
         self.destroyed = False
         """Its end has begun: nothing new begins in it."""
+        self.remains: StorageFailed | None = None
+        """Why not everything of it could be deleted."""
         self.gone = asyncio.Event()
         """Its end is complete: its name is free."""
         self.on_submit: Callable[[Execution], None] | None = None
@@ -168,6 +170,12 @@ class Session:
         """What runs, and what waits."""
         self._queue.interrupt_all()
 
+    async def until_idle(self) -> None:
+        """Until everything that runs or waits now has ended."""
+        while (execution := self._queue.last) is not None:
+            await execution.done.wait()
+            await asyncio.sleep(0)  # the queue's task lets go of it
+
     def _record_end(self, execution: Execution) -> None:
         self.record.execution_count += 1
         self.touch()
@@ -180,17 +188,24 @@ class Session:
 
     # -- its files ----------------------------------------------------------------------------------------------
 
+    async def quota(self) -> Quota:
+        """What its files may take from now on."""
+        return await self._binding.quota()
+
     async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
         """Run blocking work on the session's files, which a stopped session has, too. With `make`, there are some."""
         if make:
             await self._binding.make_files()
-        quota = Quota(self._settings.policy.workspace_max_mb * 2**20, self._settings.policy.max_files)
+        quota = await self._binding.quota()
+        if make:
+            self._binding.note_changed_files()
         return await self._binding.with_files(lambda berth: work(berth and Workspace(berth.path, quota)))
 
     async def _look_at_changes(self, execution: Execution, reply: dict[str, Any]) -> None:
         """What the guest says it has written, as far as it is there."""
         paths = changed_paths(reply)
         if paths:
+            self._binding.note_changed_files()
             try:
                 execution.files_changed = await self.with_workspace(lambda files: files.look(paths) if files else [])
             except ServerError as exc:
@@ -243,10 +258,25 @@ class Session:
         if self._save_timer is not None:
             self._save_timer.cancel()
         self.executions.clear()
+        try:
+            await anyio.to_thread.run_sync(self._delete)
+        except OSError as exc:
+            raise StorageFailed(
+                f"session {self.id!r} was stopped, but its files could not be deleted: {exc.strerror}",
+                "Whoever runs the server must make its home writable; then destroy the session once more.",
+                session_id=self.id,
+            ) from exc
+        finally:
+            self._lock.close()
+
+    def _delete(self) -> None:
+        """The record goes last: what could not be deleted still has its owner. Raises OSError. Blocking."""
         if self._binding.berth is not None:
-            await anyio.to_thread.run_sync(self._binding.berth.delete)
-        await anyio.to_thread.run_sync(delete_tree, self._directory)
-        self._lock.close()
+            self._binding.berth.delete_for_good()
+        for entry in self._directory.iterdir():
+            if entry.name not in RECORD_FILES:
+                delete_for_good(entry)
+        delete_for_good(self._directory)
 
     @property
     def is_settled(self) -> bool:

@@ -15,11 +15,14 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from kernelmcp.config import Place, Settings, Values, home_directory
+from kernelmcp.config import Config, Place, Policy, Settings, Values, home_directory
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.home import read_small
 
 ENV_PREFIX = "KERNELMCP_"
+_EXAMPLE = "KERNELMCP_SESSIONS__MAX_SESSIONS"
+# Variables of ours that are no settings of a section.
+OTHER_VARIABLES = frozenset({"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE"})
 # Reading one takes 0.2 s then, and while the server runs everybody waits for it.
 MAX_FILE_BYTES = 256 * 1024
 CONFIG_NAME, POLICY_NAME = "mcp.toml", "policy.toml"
@@ -43,6 +46,7 @@ class Sources:
 
     def read(self) -> Values:
         """Raises `ConfigurationError`."""
+        check_names(self.environ)
         command_line = {("config", section): dict(values) for section, values in self.overrides.items()}
         environment = dict(_environment(self.environ))
         files = {("config",): _read(self.config_file), ("policy",): _read(self.policy_file)}
@@ -63,6 +67,8 @@ class Sources:
         if kind != "extra_forbidden":
             return f"{source}: {key}: {message.removeprefix('Value error, ')}"
         known = _known_keys(Values, loc[:-1])
+        if loc[:-1] == ("config",):
+            known = [*known, "policy"] if source in self.environ else known  # a section as the environment has them
         close = difflib.get_close_matches(path[-1], known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
         return f"{source}: {key}: there is no such setting ({hint})"
@@ -136,6 +142,37 @@ def _target(name: str) -> Key | None:
         # Names of variables are kept as they are, and may have a __ in them.
         return ("policy", first, "__".join(rest[1:])) if first == "env" and rest[1:] else ("policy", *_lower(rest))
     return ("config", section, *_lower(rest))
+
+
+def check_names(environ: Mapping[str, str]) -> None:
+    """Refuse variables that look like settings and are none: one may be a limit that somebody relies on.
+
+    Raises `ConfigurationError`. Names with a section that does not exist are found with the values, later.
+    """
+    unknown = sorted(name for name in environ if name.startswith(ENV_PREFIX) and "__" not in name)
+    unknown = [name for name in unknown if name not in OTHER_VARIABLES]
+    if unknown:
+        lines = [f"{name}: there is no such setting ({_meant(name)})" for name in unknown]
+        raise ConfigurationError("; ".join(lines), "Correct the variable, or unset it, and start again.")
+
+
+def _meant(name: str) -> str:
+    """What would do instead of a variable that is not known."""
+    known = [*_variables(), *sorted(OTHER_VARIABLES)]
+    # The key alone, else the nearest name; compared without underscores, of which one is easily missing.
+    meant = [variable for variable in known if variable.endswith("__" + name.removeprefix(ENV_PREFIX))]
+    plain = {variable.replace("_", ""): variable for variable in known}
+    meant += [plain[key] for key in difflib.get_close_matches(name.replace("_", ""), plain, n=1, cutoff=0.8)]
+    return f"did you mean {meant[0]}?" if meant else f"settings are KERNELMCP_SECTION__KEY, such as {_EXAMPLE}"
+
+
+def _variables() -> Iterator[str]:
+    """The variables of all settings."""
+    for section, found in Config.model_fields.items():
+        for key in _known_keys(Config, (section,)) if _model_in(found.annotation) else ():
+            yield f"{ENV_PREFIX}{section}__{key}".upper()
+    for key in Policy.model_fields:
+        yield f"{ENV_PREFIX}POLICY__{key}".upper()
 
 
 def _lower(parts: list[str]) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ it side by side. From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout
 import asyncio
 import importlib
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import anyio
 import anyio.to_thread
@@ -34,6 +36,7 @@ def claim() -> tuple[int, int]:
 
 def serve(settings: Settings) -> int:
     wire_in, wire_out = claim()
+    threading.Thread(target=_end_when_closed, args=(wire_in,), daemon=True).start()
     with open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home:
         asyncio.run(_serve(settings, home, wire_in, wire_out))
     return 0
@@ -64,6 +67,16 @@ async def serve_wire(
         async with open_wire(wire_in, wire_out) as wire, open_server(settings, home, pool) as app:
             await app.lowlevel.run(wire, wire, app.lowlevel.create_initialization_options())
             on_end()
+
+
+def _end_when_closed(wire_in: int) -> None:
+    """The end is bounded from the moment that the client closes stdin, also while modules are still being imported or
+    something holds up the event loop, which notices it much later then."""
+    poll = select.poll()
+    poll.register(wire_in, getattr(select, "POLLRDHUP", 0))  # that it has ended is told in any case, data is not
+    with suppress(OSError):
+        poll.poll()
+    _watchdog()
 
 
 def _watchdog() -> None:

@@ -16,7 +16,7 @@ from kernelmcp import models
 from kernelmcp.callers import gave_up
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.descriptions import describe
+from kernelmcp.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.executions import Execution
 from kernelmcp.progress import wait_for
@@ -86,10 +86,11 @@ class Tools:
         execution_id: wait for it with get_execution.
         """
         _check_available(language)
-        session, created = await self._registry.find_or_create(self.caller(ctx), session_id)
+        caller = self.caller(ctx)
+        session, created = await self._registry.find_or_create(caller, session_id)
         execution = session.submit(_checked_code(code), timeout, event)
         execution.session_created = created
-        execution.has_minted_session = session_id is None and self.caller(ctx).default_handle is None
+        execution.has_minted_session = session_id is None and caller.default_handle is None
         try:
             await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
         except asyncio.CancelledError:
@@ -170,13 +171,25 @@ class Tools:
         return structured_result(result, f"Session {session.id} {'is ready' if created else 'existed already'}.")
 
     async def get_sessions(
-        self, ctx: Ctx, session_id: SessionId = None
+        self,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many to list.")] = DEFAULT_PAGE,
+        cursor: Annotated[str | None, Field(description="next_cursor of the page before.")] = None,
     ) -> Annotated[CallToolResult, models.SessionList]:
-        """List your sessions, or describe one."""
+        """List your sessions, the one used last first, or describe one."""
         caller = self.caller(ctx)
-        sessions = await describe(self._registry, caller, session_id)
-        lines = [f"{info['session_id']}: {info['state']}, {info['execution_count']} executions" for info in sessions]
-        return structured_result({"sessions": sessions}, "\n".join(lines) or "There are no sessions.")
+        if session_id is None:
+            found = await describe_all(self._registry, caller, limit, cursor)
+        else:
+            one = await describe(self._registry, caller, session_id)
+            found: models.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
+        lines = [
+            f"{info['session_id']}: {info['state']}, {info['execution_count']} executions" for info in found["sessions"]
+        ]
+        if found["next_cursor"] is not None:
+            lines.append(f"[{found['total']:,} in all; the next ones: get_sessions(cursor={found['next_cursor']!r})]")
+        return structured_result(found, "\n".join(lines) or "There are no sessions.")
 
     async def stop_session(
         self, session_id: Annotated[str, Field(description="The session to stop.")], ctx: Ctx
@@ -206,10 +219,13 @@ class Tools:
         """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
         what runs in the session."""
         variables, files = scope != "files", scope != "variables"
+        caller = self.caller(ctx)
         try:
-            session = self._registry.get(self.caller(ctx), session_id)
+            session = self._registry.get(caller, session_id)
         except SessionNotFound:
-            session, _ = await self._registry.find_or_create(self.caller(ctx), session_id)
+            if session_id is None and caller.default_handle is None:
+                raise  # a session that is made to be cleared would be of no use to anybody
+            session, _ = await self._registry.find_or_create(caller, session_id)
         await session.reset(variables=variables, files=files)
         result: models.ResetResult = {
             "session_id": session.id,

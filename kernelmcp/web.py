@@ -25,6 +25,7 @@ from kernelmcp.access import AccessMiddleware
 from kernelmcp.app import App
 from kernelmcp.auth import Authenticator
 from kernelmcp.config import Settings
+from kernelmcp.connections import ConnectionEnds, Connections
 from kernelmcp.guard import Gate, Guard
 from kernelmcp.metrics import CONTENT_TYPE, Metrics
 from kernelmcp.origins import HostMiddleware
@@ -56,7 +57,7 @@ class Web:
         self._gate = Gate(settings, Authenticator(settings), self.throttle)
         self._gate.on_denied = self.metrics.denied
         self._app: App | None = None
-        self._manager: StreamableHTTPSessionManager | None = None
+        self._connections: Connections | None = None
         self._sse: SseServerTransport | None = None
         self.asgi = Starlette(routes=self._routes(), middleware=self._middleware(), lifespan=lifespan)
 
@@ -78,13 +79,15 @@ class Web:
         )
         self.metrics.watch(app)
         async with manager.run():
-            self._app, self._manager, self.draining = app, manager, False
+            ends = ConnectionEnds(app.registry, app.callers)
+            self._connections = Connections(manager.handle_request, limit, interrupt=ends.interrupt, stop=ends.stop)
+            self._app, self.draining = app, False
             self._sse = SseServerTransport("/messages/", max_request_body_size=limit)
             try:
                 yield
             finally:
                 self.throttle.close_streams()
-                self._app = self._manager = self._sse = None
+                self._app = self._connections = self._sse = None
 
     # -- what is where ------------------------------------------------------------------------------------------
 
@@ -129,10 +132,10 @@ class Web:
     # -- MCP ----------------------------------------------------------------------------------------------------
 
     async def streamable_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._manager is None:
+        if self._connections is None:
             await _not_running()(scope, receive, send)
         else:
-            await self._manager.handle_request(scope, receive, send)
+            await self._connections(scope, receive, send)
 
     async def sse(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._sse is None or self._app is None:

@@ -38,6 +38,7 @@ COLUMNS: dict[str, dict[str, set[str] | frozenset[str]]] = {
     "guest": {"all on": set(), **NODE, **SYSTEM},
     "javascript": {"all on": set(), **SYSTEM},
     "native": {"all on": set(), **SYSTEM},
+    "pip": {"all on": set(), **SYSTEM},
 }
 
 

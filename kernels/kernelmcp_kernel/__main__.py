@@ -15,10 +15,12 @@ from kernelmcp_kernel.berth import open_berth
 from kernelmcp_kernel.image import find_baked, find_image
 from kernelmcp_kernel.runtime import open_package_cache, spawn_guest
 from kernelmcp_kernel.settings import settings
+from kernelmcp_kernel.trust import keep_trusted_imports
 
 
 def main() -> None:
     """Parse the command line and serve."""
+    keep_trusted_imports()
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel", description="A sandboxed Python kernel.")
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()

@@ -1,5 +1,6 @@
-"""The one directory that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
+"""The two directories that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
 
+The folder above them is nobody's business but ours: while a guest may live it is sealed (docs/design.md, Files 9).
 A server names the berth in KERNELMCP_BERTH and owns it. Without that the kernel makes a private one, deletes it at
 its end, and sweeps those of kernels that were killed: each private berth is locked for as long as its kernel lives.
 """
@@ -12,6 +13,7 @@ import itertools
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -28,8 +30,24 @@ class Berth:
         for folder in (self.workspace, self.tmp):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
+    @property
+    def writable(self) -> list[Path]:
+        """What the operating system's rules for a guest name.
+
+        On Linux it is the folder above: Landlock's rules belong to directories and not to their names, and a server
+        moves a session's workspace in under a guest that lives. There, `seal` keeps the folder itself shut.
+        """
+        return [self.path] if sys.platform == "linux" else [self.workspace, self.tmp]
+
+    def seal(self, *, passable: bool = False) -> None:
+        """Let nobody without a root's rights make, rename or delete anything beside workspace and tmp. A guest cannot
+        take it back: its system calls that change modes do nothing. `passable`: guests are another user."""
+        self.path.chmod(0o511 if passable else 0o500)
+
     def close(self) -> None:
-        """Give the berth up. A berth that a server named stays as it is."""
+        """Give the berth up. The files in a berth that a server named stay."""
+        with contextlib.suppress(OSError):
+            self.path.chmod(0o700)
 
 
 class PrivateBerth(Berth):
@@ -46,6 +64,11 @@ class PrivateBerth(Berth):
                 break
             os.close(self._lock)  # a sweep came between the two calls, and took it for a dead kernel's
         super().__init__(path)
+
+    @property
+    def writable(self) -> list[Path]:
+        """No server moves anything in here: exactly the two."""
+        return [self.workspace, self.tmp]
 
     def close(self) -> None:
         _delete(self.path)
@@ -77,6 +100,7 @@ def _delete(berth: Path) -> None:
     prefix = secrets.token_hex(8)
     numbers = itertools.count()
     with contextlib.suppress(OSError):
+        berth.chmod(0o700)  # it was sealed
         folders = [folder for folder in berth.iterdir() if folder.is_dir() and not folder.is_symlink()]
         while folders:
             folder = folders.pop()

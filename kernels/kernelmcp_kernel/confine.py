@@ -34,6 +34,9 @@ _MIB = 1024 * 1024
 # A thread's stack, and the first one's: Node's own default, which code would otherwise inherit from whoever started us.
 _STACK_MB = 8
 
+# How a fresh interpreter is told its policy.
+_POLICY_VARIABLE = "KERNELMCP_POLICY"
+
 # What may be left out of a Policy, by name: for the attack suite, which proves each layer by its absence.
 OS_LAYERS = ("descriptors", "limits", "landlock", "seccomp", "seatbelt")
 
@@ -60,6 +63,8 @@ class Policy:
     max_cpu_seconds: int = 0
     max_open_files: int = 256
     uid: int | None = None
+    network: bool = False
+    """It may open connections. A guest never does; pip must."""
     without: list[str] = field(default_factory=list[str])
     """Names of OS_LAYERS that are left off. No setting leads here: only the attack suite's own Python does."""
 
@@ -109,13 +114,21 @@ def _run_fresh(policy: Policy) -> int:
         for target, fd in enumerate(policy.descriptors):
             moved.append(_dup_above(fd, 100))
             actions.append((os.POSIX_SPAWN_DUP2, moved[-1], target))
-        program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.confine"]
-        program += [str(os.getpid()), json.dumps(asdict(policy))]
-        environment = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+        program, environment = command(policy)
         return os.posix_spawn(sys.executable, program, environment, file_actions=actions)
     finally:
         for fd in moved:
             os.close(fd)
+
+
+def command(policy: Policy) -> tuple[list[str], dict[str, str]]:
+    """The command line and environment of a process that confines itself and becomes the program. Whoever starts it
+    puts the descriptors in place."""
+    program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.confine"]
+    program.append(str(os.getpid()))
+    # By the environment, because everybody may read a command line, and an index's address may hold a password.
+    folder = str(Path(__file__).resolve().parent.parent)
+    return program, {"PYTHONPATH": folder, _POLICY_VARIABLE: json.dumps(asdict(policy))}
 
 
 def _dup_above(fd: int, minimum: int) -> int:
@@ -141,14 +154,14 @@ def enter(policy: Policy, parent: int) -> None:
         if off != frozenset(OS_LAYERS):
             _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         if "landlock" not in off and landlock.available():
-            landlock.restrict(_rights(policy))
+            landlock.restrict(_rights(policy), network=policy.network)
         if "limits" not in off:
             _drop_privileges(policy.uid)
         _die_with(parent)
         if "seccomp" not in off and seccomp.available():
-            seccomp.restrict(ctypes.addressof(path))
+            seccomp.restrict(ctypes.addressof(path), network=policy.network)
     elif "seatbelt" not in off and seatbelt.available():
-        seatbelt.restrict(policy.readable, policy.writable, policy.executable)
+        seatbelt.restrict(policy.readable, policy.writable, policy.executable, network=policy.network)
     _execute(path, policy)
 
 
@@ -222,4 +235,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    enter(Policy(**json.loads(sys.argv[2])), int(sys.argv[1]))
+    enter(Policy(**json.loads(os.environ[_POLICY_VARIABLE])), int(sys.argv[1]))

@@ -35,16 +35,25 @@ def cpu_seconds(metadata: Content | None) -> float | None:
 
 
 def quota(metadata: Content | None) -> Quota:
-    """What the guest may store from now on: as `{"kernelmcp": {"workspace_mb": 10, "max_files": 100}}` in the request's
-    metadata says, else as this kernel was told."""
+    """What the guest may store from now on: as `{"kernelmcp": {"workspace_bytes": 10000000, "max_files": 100}}` in the
+    request's metadata says, else as this kernel was told."""
     ours: Any = (metadata or {}).get("kernelmcp")
     wanted: Content = cast("Content", ours) if isinstance(ours, dict) else {}
-    megabytes, files = wanted.get("workspace_mb"), wanted.get("max_files")
+    size, files = wanted.get("workspace_bytes"), wanted.get("max_files")
     usual = settings().quota
     return Quota(
-        megabytes * 2**20 if isinstance(megabytes, int) and megabytes > 0 else usual.max_bytes,
+        size if isinstance(size, int) and size >= 0 else usual.max_bytes,
         files if isinstance(files, int) and files > 0 else usual.max_files,
     )
+
+
+def named_request(metadata: Content | None) -> str | None:
+    """The execution that an interrupt_request is for, as `{"kernelmcp": {"msg_id": ...}}` in its metadata says.
+
+    None: whatever runs."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    named: Any = cast("Content", ours).get("msg_id") if isinstance(ours, dict) else None
+    return named if isinstance(named, str) else None
 
 
 def checked_reply(reply: Content) -> Content:

@@ -19,7 +19,7 @@ from jupyter_client.session import Session
 from kernelmcp_kernel.answers import AnsweringKernel
 from kernelmcp_kernel.berth import Berth, open_berth
 from kernelmcp_kernel.cpu import CpuLimit
-from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds, quota
+from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds, named_request, quota
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
@@ -123,9 +123,15 @@ class SandboxKernel(AnsweringKernel):
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
-        self._slot.interrupt()
-        self._loop.call_soon_threadsafe(self._calls.cancel)
+        self._loop.call_soon_threadsafe(self._interrupt, named_request(parent.get("metadata")))
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
+
+    def _interrupt(self, named: str | None) -> None:
+        """Interrupt what runs; when the request names an execution, that one and no later one."""
+        if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
+            return
+        self._slot.interrupt()
+        self._calls.cancel()
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """After an error: abort the requests that are queued now. With its shell thread, ipykernel does it well;

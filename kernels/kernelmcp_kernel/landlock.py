@@ -1,4 +1,4 @@
-"""Landlock: which files a process may touch, and no network at all (Linux 5.13 and later, without privileges).
+"""Landlock: which files a process may touch, and whether TCP (Linux 5.13 and later, without privileges).
 
 Above: `confine`. Below: the kernel's three system calls, which no Python library wraps. What an older kernel does not
 know is left out, never assumed: `available` says which version there is. https://docs.kernel.org/userspace-api/landlock.html
@@ -42,10 +42,11 @@ def available() -> int:
     return max(0, int(version))
 
 
-def restrict(rights: dict[str, int], version: int | None = None) -> None:
+def restrict(rights: dict[str, int], version: int | None = None, *, network: bool = False) -> None:
     """Leave this process, for good, only the given rights on paths (READ, EXECUTE, WRITE). Missing paths are skipped.
 
     Raises OSError. The process must have set no_new_privs. `version`: use no more than that one has.
+    `network`: leave TCP alone.
 
     Before version 2 no file moves between directories; before 3 Landlock does not see truncation, which is why the
     seccomp filter does.
@@ -56,10 +57,10 @@ def restrict(rights: dict[str, int], version: int | None = None) -> None:
     handled |= _REFER if version >= 2 else 0
     handled |= _TRUNCATE if version >= 3 else 0
     handled |= _IOCTL_DEV if version >= 5 else 0
-    network = _BIND_AND_CONNECT_TCP if version >= 4 else 0
+    tcp = _BIND_AND_CONNECT_TCP if version >= 4 and not network else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if version >= 6 else 0
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    attributes = struct.pack("QQQ", handled, network, scoped)[:size]
+    attributes = struct.pack("QQQ", handled, tcp, scoped)[:size]
     ruleset = libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
     if ruleset < 0:
         raise OSError(ctypes.get_errno(), "landlock_create_ruleset")

@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import zmq
 from ipykernel.control import ControlThread
@@ -30,9 +30,29 @@ Connection = dict[str, Any]
 _LINGER_MS = 1000
 
 
+# What a kernel may log in its life, characters: its log is a file, and a guest can be the cause of every line.
+_MAX_LOG_CHARS = 1 << 20
+
+
+class BoundedLog(logging.StreamHandler[TextIO]):
+    """Writes to stderr until there is enough of it, and says so at the end."""
+
+    _left = _MAX_LOG_CHARS
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)[: self._left]
+        self._left -= len(text)
+        return text if self._left else f"{text}\n[kernelmcp] nothing more is logged by this kernel"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._left > 0:
+            super().emit(record)
+
+
 def run(connection_file: str) -> None:
     """Serve the kernel on the sockets of the connection file until it is shut down."""
     connection: Connection = json.loads(Path(connection_file).read_text())
+    logging.basicConfig(handlers=[BoundedLog()], level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     log = logging.getLogger("kernelmcp_kernel")
     parent = int(os.environ.get("JPY_PARENT_PID") or 0)
     if parent > 1:

@@ -112,7 +112,7 @@ def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
         "keep_globals": settings().keep_globals,
         "keep_imports": False,
     }
-    node = _node((image, *_paths(volumes)), (berth.path, *_paths(volumes, "rw")))
+    node = _node((image, *_paths(volumes)), (berth.workspace, berth.tmp, *_paths(volumes, "rw")))
     return [*node, str(HOST / "main.mjs"), json.dumps(mounts)]
 
 
@@ -136,7 +136,7 @@ def _node(readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
 def guest_policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
     """What a guest may do."""
     volumes = settings().volumes
-    readable, writable = (image, *_paths(volumes, "ro")), (berth.path, *_paths(volumes, "rw"))
+    readable, writable = (image, *_paths(volumes, "ro")), (*berth.writable, *_paths(volumes, "rw"))
     program = guest_program(berth, image, build_id)
     return _policy(program, descriptors, readable, writable, settings().workspace_mb)
 
@@ -193,20 +193,21 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
 
 
 def spawn_builder(berth: Berth, mounts: list[dict[str, str]], file: Path, build_id: str, errors: int) -> int:
-    """Start a confined process that makes a boot image with packages as `file`, in the berth; its process id.
+    """Start a confined process that makes a boot image with packages as `file`, in the berth's tmp; its process id.
 
     It imports the packages, so it is as hostile as a guest. What goes wrong it writes to the descriptor `errors`.
     """
     inside = PACKAGE / "inside"
-    node = _node([inside], [berth.path])
+    node = _node([inside], [berth.tmp])
     program = [*node, str(HOST / "build.mjs"), str(RUNTIME), str(inside), str(file), build_id]
     program.append(json.dumps(mounts))
     with ExitStack() as stack:
         null = _keep(stack, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-        return _spawn(berth, _policy(program, [null, null, errors], [inside], [berth.path], _MAX_IMAGE_MB))
+        return _spawn(berth, _policy(program, [null, null, errors], [inside], [berth.tmp], _MAX_IMAGE_MB))
 
 
 def _spawn(berth: Berth, policy: Policy) -> int:
+    berth.seal()
     if policy.uid is not None:
         lend(berth, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
     return spawn(policy)
@@ -215,14 +216,15 @@ def _spawn(berth: Berth, policy: Policy) -> int:
 def lend(berth: Berth, uid: int, paths: Iterable[str]) -> None:
     """Give the berth's folders to the user that the guest becomes. Raises PermissionError when that user cannot get to
     what it needs: Landlock only takes away, the file system's own modes go on to count."""
-    berth.path.chmod(0o711)
-    for path in paths:
-        if (closed := closed_to(uid, Path(path))) is not None:
+    berth.seal(passable=True)
+    own = (berth.workspace, berth.tmp)
+    for path in (berth.path, *(path for path in map(Path, paths) if path not in own)):
+        if (closed := closed_to(uid, path)) is not None:
             raise PermissionError(
                 f"the user {uid} of guest_uid cannot reach {path}: {closed} is closed to others; put"
                 " KERNELMCP_HOME and the installation where that user may go, or leave guest_uid out"
             )
-    for folder in (berth.workspace, berth.tmp):
+    for folder in own:
         os.chown(folder, uid, uid)
 
 

@@ -20,7 +20,6 @@ _ALWAYS = """\
 (allow file-read-metadata)
 (allow sysctl-read)
 (allow signal (target self))
-(deny network*)
 (deny process-fork)
 (deny file-link)"""
 
@@ -30,12 +29,15 @@ def available() -> bool:
     return sys.platform == "darwin"
 
 
-def profile(readable: Iterable[str], writable: Iterable[str], executable: Iterable[str]) -> str:
-    """The profile in Seatbelt's language: deny all but reading, writing and executing beneath the given paths.
+def profile(
+    readable: Iterable[str], writable: Iterable[str], executable: Iterable[str], *, network: bool = False
+) -> str:
+    """The profile in Seatbelt's language: deny all but reading, writing and executing beneath the given paths, and
+    connections to others when `network` is wanted.
 
     Raises ValueError for a path that is not absolute: it would match nothing, in silence.
     """
-    lines = [_ALWAYS]
+    lines = [_ALWAYS, "(allow network-outbound)" if network else "(deny network*)"]
     lines += [f"(allow file-read* (subpath {_quoted(path)}))" for path in (*readable, *executable, *writable)]
     lines += [f"(allow process-exec (literal {_quoted(path)}))" for path in executable]
     for path in writable:
@@ -56,10 +58,12 @@ def _quoted(path: str) -> str:
     return f'"{text}"'
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str], executable: Iterable[str]) -> None:
+def restrict(
+    readable: Iterable[str], writable: Iterable[str], executable: Iterable[str], *, network: bool = False
+) -> None:
     """Put this process, for good, under the profile. Raises OSError."""
     library = ctypes.CDLL("/usr/lib/libSystem.dylib", use_errno=True)
     error = ctypes.c_char_p()
-    text = profile(readable, writable, executable).encode()
+    text = profile(readable, writable, executable, network=network).encode()
     if library.sandbox_init(text, ctypes.c_uint64(0), ctypes.byref(error)) != 0:
         raise OSError(ctypes.get_errno(), f"sandbox_init: {(error.value or b'').decode('utf-8', 'replace')}")

@@ -1,8 +1,8 @@
-"""A seccomp filter: the system calls that Node with Pyodide needs, and no others (Linux, without privileges).
+"""A seccomp filter: the system calls that Node with Pyodide needs (or pip), and no others (Linux, without privileges).
 
 Above: `confine`. Below: `syscalls` (numbers) and the kernel. An allow-list, so that a system call of tomorrow is
-refused: unknown ones answer ENOSYS, as on an old kernel. There is no socket of any family, no new process, no new
-program.
+refused: unknown ones answer ENOSYS, as on an old kernel. There is no socket of any family (for pip: of none but IP), no
+new process, no new program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Callable
 
-from kernelmcp_kernel.syscalls import AARCH64, X86_64
+from kernelmcp_kernel.syscalls import AARCH64, NETWORK_AARCH64, NETWORK_X86_64, X86_64
 
 # Classic BPF opcodes, and offsets into struct seccomp_data.
 _LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
@@ -24,6 +24,9 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _X32_BIT = 0x40000000
 _SET_MODE_FILTER, _GET_ACTION_AVAILABLE = 1, 2
+
+_NETWORK = {"x86_64": NETWORK_X86_64, "aarch64": NETWORK_AARCH64}
+_ADDRESS_FAMILIES = (2, 10)  # AF_INET, AF_INET6
 
 _CLONE_THREAD = 0x10000
 _CLONE_NEW_NAMESPACES = 0x7E020080
@@ -67,12 +70,14 @@ def available() -> bool:
     return libc.syscall(number, _GET_ACTION_AVAILABLE, 0, ctypes.byref(action)) == 0
 
 
-def restrict(program_path: int) -> None:
+def restrict(program_path: int, *, network: bool = False) -> None:
     """Install the filter for this process, for good. Raises OSError.
+
+    `network`: it may connect over IP.
 
     `program_path` is the address of the string that the coming execve will name: no other execve is let through.
     """
-    program = _assemble(program_path, os.getpid())
+    program = _assemble(program_path, os.getpid(), network=network)
     buffer = ctypes.create_string_buffer(program, len(program))
     description = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -123,14 +128,17 @@ class _Filter:
         return b"".join(self._code)
 
 
-def _assemble(program_path: int, pid: int) -> bytes:
-    numbers, architecture, _ = _MACHINES[platform.machine()]
+def _assemble(program_path: int, pid: int, *, network: bool) -> bytes:
+    machine = platform.machine()
+    numbers, architecture, _ = _MACHINES[machine]
+    if network:
+        numbers = numbers | _NETWORK[machine]
     code = _Filter()
     code.add(_LOAD, _ARCHITECTURE)
     code.add(_JUMP_EQUAL, architecture, 1, 0)
     code.answer(_KILL_PROCESS)
     code.add(_LOAD, _NUMBER)
-    if platform.machine() == "x86_64":
+    if machine == "x86_64":
         code.add(_JUMP_AT_LEAST, _X32_BIT, 0, 1)
         code.refuse(errno.ENOSYS)
     special = _special_cases(code, numbers, program_path, pid)
@@ -183,15 +191,23 @@ def _special_cases(
 
         return body
 
+    sockets = {"socket": lambda: code.allow_when_argument(0, _ADDRESS_FAMILIES, errno.EAFNOSUPPORT)}
+    networked = sockets if "socket" in numbers else {}
     opens = {name: opening(index) for name, index in (("open", 1), ("openat", 2)) if name in numbers}
-    return opens | {
-        "clone": clone,
-        "clone3": lambda: code.refuse(errno.ENOSYS),  # its flags cannot be read by a filter; glibc falls back to clone
-        "execve": execve,
-        "kill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
-        "tgkill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
-        "prlimit64": prlimit64,
-        "ioctl": lambda: code.allow_when_argument(1, _TERMINAL_QUERIES, errno.ENOTTY),
-        "prctl": lambda: code.allow_when_argument(0, _PRCTL_OPTIONS, errno.EINVAL),
-        "fcntl": lambda: code.allow_when_argument(1, _FCNTL_COMMANDS, errno.EINVAL),
-    }
+    return (
+        opens
+        | networked
+        | {
+            "clone": clone,
+            "clone3": lambda: code.refuse(
+                errno.ENOSYS
+            ),  # its flags cannot be read by a filter; glibc falls back to clone
+            "execve": execve,
+            "kill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
+            "tgkill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
+            "prlimit64": prlimit64,
+            "ioctl": lambda: code.allow_when_argument(1, _TERMINAL_QUERIES, errno.ENOTTY),
+            "prctl": lambda: code.allow_when_argument(0, _PRCTL_OPTIONS, errno.EINVAL),
+            "fcntl": lambda: code.allow_when_argument(1, _FCNTL_COMMANDS, errno.EINVAL),
+        }
+    )

@@ -56,6 +56,7 @@ class PackageSettings:
     resolution_ttl_seconds: float = 24 * 3600
     install_timeout_seconds: float = 300
     max_package_mb: int = 512
+    max_cache_mb: int = 4096
 
 
 @dataclass(frozen=True)

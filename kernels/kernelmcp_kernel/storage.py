@@ -31,31 +31,35 @@ _IDLE_SECONDS = 5.0
 _SHARE = 20
 
 
-def excess(folder: Path, quota: Quota) -> str | None:
-    """Why this is more than the quota and its slack; None when it is not. Blocking; stops counting when it is."""
+class Excess(Exception):
+    """There is more than the quota and its slack. The text says of what."""
+
+
+def count(folder: Path, quota: Quota) -> Quota:
+    """What is stored. Blocking. Raises Excess, and then counts no further."""
     max_bytes = int(quota.max_bytes * _SLACK) + _SLACK_BYTES
     max_files = int(quota.max_files * _SLACK) + _SLACK_FILES
-    size = count = 0
+    size = files = 0
     pending = [str(folder)]
     while pending:
         current = pending.pop()
         try:
             with _entries(current) as entries:
                 for entry in entries:
-                    count += 1
+                    files += 1
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(entry.path)
                     else:
                         with contextlib.suppress(OSError):
                             size += entry.stat(follow_symlinks=False).st_size
                     if size > max_bytes:
-                        return f"its files take more than the {quota.max_bytes:,} bytes that are allowed"
-                    if count > max_files:
-                        return f"it has more than the {quota.max_files:,} files that are allowed"
+                        raise Excess(f"its files take more than the {quota.max_bytes:,} bytes that are allowed")
+                    if files > max_files:
+                        raise Excess(f"it has more than the {quota.max_files:,} files that are allowed")
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:  # only renaming makes such a tree, and nobody can count it
-                return "its directories are nested deeper than a path can say"
-    return None
+                raise Excess("its directories are nested deeper than a path can say") from None
+    return Quota(size, files)
 
 
 @contextlib.contextmanager
@@ -93,12 +97,12 @@ class StorageWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._earliest = 0.0
+        self._stored = Quota(0, 0)
         self._reason: str | None = None
 
     def allow(self, quota: Quota) -> None:
-        """Takes a larger quota over. Not a smaller one: the guest's own count holds new files to that, and what was
-        stored under the larger one is no reason to end it."""
-        self._quota = Quota(max(self._quota.max_bytes, quota.max_bytes), max(self._quota.max_files, quota.max_files))
+        """What may be stored from now on. A smaller quota than before ends nobody for what is stored already."""
+        self._quota = Quota(max(quota.max_bytes, self._stored.max_bytes), max(quota.max_files, self._stored.max_files))
 
     def poke(self) -> None:
         """A cell begins."""
@@ -143,4 +147,8 @@ class StorageWatch:
         self._schedule(_BUSY_SECONDS if self._busy() else _IDLE_SECONDS)
 
     async def _count(self) -> None:
-        self._reason = await asyncio.to_thread(excess, self._folder, self._quota)
+        try:
+            self._stored = await asyncio.to_thread(count, self._folder, self._quota)
+            self._reason = None
+        except Excess as error:
+            self._reason = str(error)

@@ -48,4 +48,15 @@ AARCH64 = {
     "getrandom": 278, "membarrier": 283, "copy_file_range": 285, "pkey_mprotect": 288, "pkey_alloc": 289,
     "pkey_free": 290, "statx": 291, "rseq": 293, "clone3": 435, "faccessat2": 439, "fchmodat2": 452,
 }
+# What a program with a network needs besides. Not listen and accept: it only asks.
+NETWORK_X86_64 = {
+    "select": 23, "socket": 41, "connect": 42, "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47,
+    "shutdown": 48, "bind": 49, "getsockname": 51, "getpeername": 52, "setsockopt": 54, "getsockopt": 55,
+    "pselect6": 270, "recvmmsg": 299, "sendmmsg": 307,
+}
+NETWORK_AARCH64 = {
+    "pselect6": 72, "socket": 198, "bind": 200, "connect": 203, "getsockname": 204, "getpeername": 205, "sendto": 206,
+    "recvfrom": 207, "setsockopt": 208, "getsockopt": 209, "shutdown": 210, "sendmsg": 211, "recvmsg": 212,
+    "recvmmsg": 243, "sendmmsg": 269,
+}
 # fmt: on

@@ -23,9 +23,10 @@ from kernelmcp_kernel.guest import Guest, GuestDied, new_request_id
 from kernelmcp_kernel.hostcalls import HostCalls
 from kernelmcp_kernel.image import BootImage, rebuild_image
 from kernelmcp_kernel.network import Network
+from kernelmcp_kernel.packages import pip_policy
 from kernelmcp_kernel.relay import Cell
 from kernelmcp_kernel.runtime import guest_policy, spawn_guest
-from kernelmcp_kernel.settings import NetworkSettings
+from kernelmcp_kernel.settings import NetworkSettings, PackageSettings
 
 from .world import World
 
@@ -149,6 +150,7 @@ class ProgramPrisoner:
 
         descriptors = [null, null, null, requests_theirs, replies_theirs, null]
         policy = guest_policy(self._world.berth, self._image.path, self._image.build_id, descriptors)
+        self._world.berth.seal()  # as `runtime` does before a guest starts
         self.pid = spawn(without(self._changed(policy), self._off - {"permission", "globals"}))
         for fd in (null, requests_theirs, replies_theirs):
             os.close(fd)
@@ -220,6 +222,9 @@ class NativePrisoner(ProgramPrisoner):
     name = "native"
 
     def _changed(self, policy: Policy) -> Policy:
+        return self._as_python(policy)
+
+    def _as_python(self, policy: Policy) -> Policy:
         python = Path(sys.executable).resolve()
         program = [str(python), "-I", "-S", "-B", str(PROGRAMS / "native.py"), json.dumps(self._world.targets())]
         paths = sysconfig.get_paths()
@@ -228,6 +233,23 @@ class NativePrisoner(ProgramPrisoner):
         loaders = [path for path in linked_files(python) if os.path.basename(path).startswith("ld-")]
         readable = [*policy.readable, *folders, *linked_files(python), *libraries]
         return replace(policy, program=program, readable=readable, executable=[str(python), *loaders])
+
+
+class PipPrisoner(NativePrisoner):
+    """Any system call, by code that has taken over the pip that a kernel process runs."""
+
+    name = "pip"
+    # What pip is for. It sends nothing that a guest could not ask it to send.
+    MAY = ("socket(AF_INET)", "socket(AF_INET6)", "connect and send")
+
+    async def attempts(self) -> list[str]:
+        return [title for title in await super().attempts() if title not in self.MAY]
+
+    def _changed(self, policy: Policy) -> Policy:
+        settings, folder = PackageSettings(), self._world.berth.workspace
+        environment = pip_policy.environment(settings, folder)
+        own = pip_policy.policy([], settings, environment, folder, [])
+        return replace(self._as_python(own), descriptors=policy.descriptors)
 
 
 def _extensions() -> list[Path]:
@@ -240,4 +262,5 @@ PRISONERS: dict[str, Callable[[World, BootImage, frozenset[str]], Prisoner]] = {
     "guest": GuestPrisoner,
     "javascript": JavaScriptPrisoner,
     "native": NativePrisoner,
+    "pip": PipPrisoner,
 }

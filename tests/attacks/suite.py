@@ -18,6 +18,7 @@ TITLES = {
     "guest": "Python in the guest",
     "javascript": "JavaScript that owns its process",
     "native": "Native code that owns its process",
+    "pip": "Native code that owns pip",
 }
 
 

@@ -20,11 +20,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating s
 
 # How many must get through without the layers, so that a suite which attacks nothing is noticed. Not all: some that
 # Python's own stand-ins refuse are depth, and some need a root's rights or a system without a container's own filter.
-THROUGH_WITHOUT_LAYERS = {"guest": 32, "javascript": 45, "native": 35}
+THROUGH_WITHOUT_LAYERS = {"guest": 32, "javascript": 45, "native": 38, "pip": 35}
 ALWAYS_THROUGH = {
     "guest": {"js: fs.readFileSync", "js: process.env", "js: net.connect", "js: process.kill of another process"},
     "javascript": {"read the secret", "read its own environment", "connect by TCP", "signal another process"},
     "native": {"open the secret", "its environment", "connect and send", "kill another process", "fork"},
+    "pip": {"open the secret", "its environment", "kill another process", "fork"},
 }
 THREAT_MODEL = Path(__file__).resolve().parents[2] / "docs" / "threat-model.md"
 

@@ -61,6 +61,7 @@ class World:
             "secret": str(self.secret),
             "outside": str(self.outside),
             "workspace": str(self.berth.workspace),
+            "above": str(self.berth.path),
             "victim": self.victim.pid,
             "parent": os.getpid(),
             "group": os.getpgrp(),
@@ -74,6 +75,11 @@ class World:
     def reset(self) -> None:
         """Everything as at the beginning."""
         self.arrived.clear()
+        sealed = stat.S_IMODE(self.berth.path.stat().st_mode)
+        self.berth.path.chmod(0o700)
+        for entry in self._beside():
+            entry.unlink()
+        self.berth.path.chmod(sealed)
         for entry in (*self.outside.iterdir(), *self.berth.workspace.iterdir(), *self.berth.tmp.iterdir()):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -94,6 +100,18 @@ class World:
             self.victim.stdout.read(1)
         self._before = self._folder()
 
+    def _beside(self) -> list[Path]:
+        """What there is beside the two directories that a guest may write."""
+        return [entry for entry in self.berth.path.iterdir() if entry not in (self.berth.workspace, self.berth.tmp)]
+
+    def _put_back(self) -> None:
+        """The workspace, by which the listeners are reached, where it was."""
+        if not self.berth.workspace.exists():
+            mode = stat.S_IMODE(self.berth.path.stat().st_mode)
+            self.berth.path.chmod(0o700)
+            os.rename(self.berth.path / "elsewhere", self.berth.workspace)
+            self.berth.path.chmod(mode)
+
     def _folder(self) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
         for entry in sorted(self.outside.iterdir()):
@@ -108,8 +126,11 @@ class World:
     async def evidence(self, told: str, pid: int) -> list[str]:
         """What an attack by process `pid` has done to the outside."""
         assert self.victim is not None
-        await self._drain()
         found: list[str] = []
+        if self._beside():
+            found.append("it changed the folder above its workspace")
+            self._put_back()
+        await self._drain()
         if self.token in told:
             found.append("it read a secret")
         if self.arrived:

@@ -60,6 +60,21 @@ def test_an_interrupt_when_nothing_runs_hits_nothing(kernel: Kernel) -> None:
     assert kernel.run("1 + 1").result == "2"
 
 
+def test_an_interrupt_that_names_another_request_hits_nothing(kernel: Kernel) -> None:
+    request = kernel.send("import time\nfor _ in range(20): time.sleep(0.01)\n'whole'")
+    kernel.wait_until_busy(request)
+    session = kernel.client.session
+    message = session.msg("interrupt_request", {}, metadata={"kernelmcp": {"msg_id": "another"}})
+    kernel.client.control_channel.send(message)
+    assert kernel.finish(request).result == "'whole'"
+    request = kernel.send("while True: pass")
+    kernel.wait_until_busy(request)
+    kernel.client.control_channel.send(
+        session.msg("interrupt_request", {}, metadata={"kernelmcp": {"msg_id": request}})
+    )
+    assert kernel.finish(request).error == "KeyboardInterrupt: "
+
+
 def test_cleanup_runs_when_an_await_is_interrupted(kernel: Kernel) -> None:
     code = "import asyncio\ntry:\n    await asyncio.sleep(1000)\nfinally:\n    print('cleaned up')"
     ran = kernel.interrupt_once_it_prints(GO + code)

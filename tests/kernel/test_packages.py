@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
+import secrets
 import shutil
 import stat
 import zipfile
@@ -288,3 +290,67 @@ def test_a_full_disk_is_said_and_costs_nothing(index: Index, settings: PackageSe
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(store.root.glob("tmp/*"))
     assert names(install(settings, Store(store.root), "large")) == {"large": "pypi"}
+
+
+def taken(store: Store) -> int:
+    """What the cache takes on disk, without what is being made."""
+    return sum(file.stat().st_size for part in ("wheels", "unpacked") for file in (store.root / part).rglob("*"))
+
+
+def large(index: Index, *packages: str) -> None:
+    """Packages that take 640 kB, half of it unpacked."""
+    for name in packages:
+        index.add(name, files={f"{name}/data": secrets.token_bytes(320 * 1024)})
+
+
+def test_the_cache_keeps_to_its_cap_and_the_longest_unused_goes(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    large(index, *(f"pile{number}" for number in range(6)))
+    for number in range(6):
+        one = Store(store.root, 2 << 20)
+        install(settings, one, f"pile{number}")
+        assert taken(one) <= 2 << 20
+        one.room.use_only([])  # its kernel ends
+    left = {file.name.split("-")[0] for file in store.root.glob("wheels/*/*")}
+    assert "pile5" in left
+    assert "pile0" not in left
+
+
+def test_what_a_live_kernel_has_stays_and_a_new_installation_is_refused(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    large(index, "kept0", "kept1", "kept2", "kept3")
+    kernels = [Store(store.root, 2 << 20) for _ in range(3)]
+    held = [install(settings, kernels[number], f"kept{number}").installed[0].folder for number in range(2)]
+    small = Store(store.root, 1536 << 10)
+    with pytest.raises(e.PackageCacheError, match=r"max_cache_mb.*in use"):
+        install(settings, small, "kept2")
+    assert all((folder / f"kept{number}.py").is_file() for number, folder in enumerate(held))
+    assert names(install(settings, kernels[2], "kept0")) == {"kept0": "pypi"}, "what is there can still be had"
+
+
+def test_one_session_cannot_take_the_whole_cache(index: Index, settings: PackageSettings, store: Store) -> None:
+    large(index, "greedy0", "greedy1", "greedy2")
+    own = Store(store.root, 2 << 20)
+    with pytest.raises(e.PackageCacheError, match="half of the package cache"):
+        install(settings, own, "greedy0", "greedy1", "greedy2")
+    assert names(install(settings, own, "greedy0")) == {"greedy0": "pypi"}
+    with pytest.raises(e.PackageCacheError, match="half of the package cache"):
+        install(settings, own, "greedy1")
+
+
+def test_what_killed_kernels_left_in_the_making_goes_and_their_leases_too(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("after")
+    abandoned = store.root / "tmp" / "abandoned"
+    abandoned.mkdir(parents=True)
+    os.utime(abandoned, (1, 1))
+    lease = store.root / "leases" / "of-a-killed-kernel"
+    lease.parent.mkdir()
+    lease.write_text("0" * 64)
+    install(settings, Store(store.root, 1 << 20), "after")
+    assert not abandoned.exists()
+    large(index, "afterlarge")
+    install(settings, Store(store.root, 1400 << 10), "afterlarge")

@@ -42,7 +42,7 @@ def test_the_version_has_one_source() -> None:
 def test_the_kernelspec_is_found_by_jupyter() -> None:
     spec = KernelSpecManager().get_kernel_spec("kernelmcp")
     assert Path(spec.resource_dir) == Path(sys.prefix, "share", "jupyter", "kernels", "kernelmcp")
-    assert spec.argv == ["python", "-m", "kernelmcp_kernel", "-f", "{connection_file}"]
+    assert spec.argv == ["python", "-P", "-m", "kernelmcp_kernel", "-f", "{connection_file}"]
     assert (spec.display_name, spec.language) == ("Python (kernelmcp sandbox)", "python")
     assert (spec.interrupt_mode, spec.metadata["debugger"]) == ("message", False)
     logos = {file.name for file in Path(spec.resource_dir).glob("logo-*")}

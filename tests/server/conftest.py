@@ -23,7 +23,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def kernelspec() -> str:
     """The kernel behind the server. Only Jupyter's protocol joins them, so native Python (`python3`) does as well."""
-    return os.environ.get("KERNELMCP_TEST_KERNELSPEC", "kernelmcp")
+    return os.environ.get("TEST_KERNELSPEC", "kernelmcp")
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[HttpServ
         **os.environ,
         "KERNELMCP_HOME": str(folder / "home"),
         "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
-        "KERNELMCP_KERNELS__KERNELSPEC": os.environ.get("KERNELMCP_TEST_KERNELSPEC", "kernelmcp"),
+        "KERNELMCP_KERNELS__KERNELSPEC": os.environ.get("TEST_KERNELSPEC", "kernelmcp"),
         "KERNELMCP_LOGGING__FORMAT": "json",
     }
     process = subprocess.Popen(

@@ -75,6 +75,8 @@ class ByHeader(AuthenticationBackend):
 
     async def authenticate(self, conn: Any) -> tuple[AuthCredentials, SimpleUser] | None:
         name = conn.headers.get("x-user")
+        if name == "nameless":
+            return AuthCredentials(), SimpleUser("")
         return (AuthCredentials(), SimpleUser(name)) if name else None
 
 
@@ -117,6 +119,8 @@ async def test_mounted_in_another_application_with_its_users_and_traces(
                 async with client_of(app, f"{url}/mcp", **{"X-User": "bob"}) as bob:
                     listed = await bob.call_tool("get_sessions", {"session_id": session})
                     assert listed.is_error
+                nameless = await http.post(f"{url}/mcp", headers={"X-User": "nameless"}, json={})
+                assert nameless.status_code == 401, "users without a name would be one principal"
         assert (await http.get(f"{url}/ready")).status_code == 503
     # The HTTP header's trace goes on in the request's span, the MCP message's (the client sends one) in the call's.
     assert {span.name for span in Collector.spans if span.trace_id.hex() == TRACE} == {"POST"}

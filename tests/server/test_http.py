@@ -142,6 +142,27 @@ async def test_nobody_reaches_what_is_another_principals(server: HttpServer) -> 
         await alice.call_tool("destroy_session", {"session_id": session})
 
 
+@pytest.mark.anyio
+async def test_a_call_without_a_session_makes_one_only_to_write_and_says_so(server: HttpServer) -> None:
+    async with server.client(ALICE, mode="auto") as client:
+        before = (await client.call_tool("get_sessions", {})).structured_content["total"]
+        for tool, arguments in (
+            ("read_file", {"path": "f"}),
+            ("get_workspace_info", {}),
+            ("reset_workspace", {}),
+            ("cancel_execution", {}),
+        ):
+            assert await error_code(client, tool, **arguments) == "SESSION_NOT_FOUND", tool
+        assert (await client.call_tool("get_sessions", {})).structured_content["total"] == before
+        written = await client.call_tool("write_file", {"path": "f", "content": "x"})
+        session = written.structured_content["session_id"]
+        assert (
+            f"[This is the new session {session}: give it as session_id in the next call.]" in written.content[0].text
+        )
+        assert (await client.call_tool("get_sessions", {})).structured_content["total"] == before + 1
+        await client.call_tool("destroy_session", {"session_id": session})
+
+
 def test_a_connection_belongs_to_who_opened_it(server: HttpServer) -> None:
     opened = server.post(INITIALIZE, ALICE)
     assert opened.status_code == 200
@@ -217,6 +238,9 @@ def test_a_jwt_of_the_issuer_opens_and_no_other(server: HttpServer, issuer: str)
         "without an end": make_jwt(issuer, exp=None),
         "not yet valid": make_jwt(issuer, nbf=int(time.time()) + 600),
         "nobody's": make_jwt(issuer, sub=None),
+        "nobody's, said": make_jwt(issuer, sub=""),
+        "a blank's": make_jwt(issuer, sub=" "),
+        "a number's": make_jwt(issuer, sub=7),
         "signed with the public key as a secret": jwt.encode(
             {"iss": issuer, "aud": RESOURCE, "sub": "dave", "exp": int(time.time()) + 600},
             str(public.n), "HS256", {"kid": "k1"},

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .support import kernels_of, wait_until
+from .support import DEADLINE, kernels_of, wait_until
 
 INITIALIZE = {
     "jsonrpc": "2.0", "id": 1, "method": "initialize",
@@ -60,6 +61,31 @@ def test_the_server_ends_within_three_seconds_and_leaves_no_process(
     assert time.monotonic() - begin < 3
     assert not [kernel for kernel in kernels if kernel.is_running() and kernel.status() != "zombie"]
     assert list(Path(server_env["KERNELMCP_SERVER__RUNTIME"]).iterdir()) == []
+
+
+BUSY = """
+import time
+from kernelmcp import stdio
+from kernelmcp.config import Settings
+
+async def busy(*arguments):
+    print("busy", file=__import__("sys").stderr, flush=True)
+    time.sleep(3600)
+
+stdio.serve_wire = busy
+stdio.serve(Settings())
+"""
+
+
+def test_a_server_whose_event_loop_is_held_up_ends_when_stdin_is_closed(server_env: dict[str, str]) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", BUSY], env=server_env, **pipes) as process:
+        assert process.stderr
+        assert process.stderr.readline() == b"busy\n"
+        assert process.poll() is None
+        assert process.stdin
+        process.stdin.close()
+        process.wait(DEADLINE)
 
 
 def test_no_process_is_left_when_the_server_is_killed(server_process: subprocess.Popen[bytes]) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import anyio
+import jsonschema
 import psutil
 import pytest
 from mcp import Client, MCPError
@@ -52,6 +53,24 @@ async def test_bad_calls_say_what_was_wrong_and_what_to_do(
         assert words in result.content[0].text
         assert set(error) == {"error_code", "category", "severity", "message", "recovery_suggestions", "context"}
         assert error["recovery_suggestions"]
+        # Some clients check errors, too, against the schema, and show their model a complaint about it instead.
+        schema = next(one.output_schema for one in (await client.list_tools()).tools if one.name == tool)
+        jsonschema.validate(result.structured_content, schema)
+
+
+async def test_results_and_failures_of_code_fit_the_schema(connect: Connect) -> None:
+    async with connect() as client:
+        schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+        for tool, arguments in (
+            ("execute_code", {"code": "1"}),
+            ("execute_code", {"code": "1 / 0"}),
+            ("get_sessions", {}),
+            ("write_file", {"path": "f", "content": "x"}),
+            ("get_workspace_info", {}),
+        ):
+            jsonschema.validate((await call(client, tool, **arguments)), schemas[tool])
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({}, schemas[tool])
 
 
 async def test_the_listed_tools_have_titles_annotations_and_output_schemas(connect: Connect) -> None:

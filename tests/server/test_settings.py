@@ -82,6 +82,32 @@ def test_a_wrong_value_in_the_environment_or_the_command_line_is_named(tmp_path:
         load(environ=home, overrides={"logging": {"level": "loud"}})
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("KERNELMCP_POLICY_REQUIRED_LAYERS", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
+        ("KERNELMCP_REQUIRED_LAYERS", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
+        ("KERNELMCP_PORT", "did you mean KERNELMCP_TRANSPORT_HTTP__PORT?"),
+        ("KERNELMCP_CONFIG_FIEL", "did you mean KERNELMCP_CONFIG_FILE?"),
+        ("KERNELMCP_KEEP_GLOBALS", "settings are KERNELMCP_SECTION__KEY, such as"),
+        ("KERNELMCP_POLICY__REQUIRED_LAYER", "did you mean required_layers?"),
+        ("KERNELMCP_POLICI__REQUIRED_LAYERS", "did you mean"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_what_was_meant(tmp_path: Path, name: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(environ={"KERNELMCP_HOME": str(tmp_path), name: '["landlock"]'})
+    assert caught.value.message.startswith(f"{name}: ")
+    assert "there is no such setting" in caught.value.message
+    assert meant in caught.value.message
+
+
+def test_a_server_does_not_start_without_the_layer_that_a_misspelt_variable_requires() -> None:
+    done = kernelmcp(KERNELMCP_POLICY_REQUIRED_LAYERS="landlock")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?" in done.stderr
+
+
 def test_a_file_that_is_named_must_be_there_and_one_in_its_default_place_may(tmp_path: Path) -> None:
     environ = {"KERNELMCP_HOME": str(tmp_path)}
     assert load(environ=environ).config == Config()

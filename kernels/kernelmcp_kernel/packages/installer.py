@@ -78,7 +78,7 @@ class Installer:
 
     def __init__(self, settings: PackageSettings, store: Store | None = None) -> None:
         self._settings = settings
-        self._store = store or Store(packages_root())
+        self._store = store or Store(packages_root(), settings.max_cache_mb << 20)
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
         self._preinstalled: dict[str, Present] = {}
@@ -103,11 +103,15 @@ class Installer:
             wanted, there = self._sort_out(requirements)
             if not wanted:
                 return Outcome([], there)
-            packages = await self._fetch(wanted, say)
-            for package in packages:
-                name = canonicalize_name(package.wheel.name)
-                self._packages[name] = package
-                self._present[name] = await asyncio.to_thread(_read_present, package)
+            try:
+                packages = await self._fetch(wanted, say)
+                for package in packages:
+                    name = canonicalize_name(package.wheel.name)
+                    self._packages[name] = package
+                    self._present[name] = await asyncio.to_thread(_read_present, package)
+            finally:
+                used = [package.wheel.sha256 for package in self._packages.values()]
+                await asyncio.to_thread(self._store.room.use_only, used)
             self._remember_whole()
             return Outcome(packages, there)
 
@@ -116,8 +120,6 @@ class Installer:
         wanted: list[Requirement] = []
         there: list[Present] = []
         for requirement in requirements:
-            if requirement.marker and not requirement.marker.evaluate(dict(distribution.guest_markers())):
-                continue
             present = self._present.get(canonicalize_name(requirement.name))
             if present is None or requirement.extras:
                 wanted.append(requirement)
@@ -138,7 +140,7 @@ class Installer:
             return packages
         cached = await asyncio.to_thread(store.wheel_files)
         with store.staging() as staging:
-            request = Request(self._settings, wanted, self._present, cached)
+            request = Request(self._settings, wanted, self._present, cached, self._has_room)
             files = await download(request, staging, say)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
@@ -147,6 +149,10 @@ class Installer:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
         await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
         return packages
+
+    def _has_room(self) -> bool:
+        """Whether what is being fetched may go on growing. Blocking."""
+        return self._store.staged_bytes() <= self._store.room.max_staged_bytes
 
     def _recall(self, wanted: list[Requirement]) -> list[Wheel] | None:
         """What was resolved before: for just this, or for each requirement in a fresh session if that fits together."""
@@ -175,6 +181,7 @@ class Installer:
         check_not_denied(self._settings, [wheel.name for wheel in wheels])
         max_bytes = self._settings.max_package_mb * 2**20
         packages: list[Package] = []
+        await asyncio.to_thread(self._store.room.use, [wheel.sha256 for wheel in wheels])
         for wheel in wheels:
             folder = await asyncio.to_thread(self._store.unpack, wheel, max_bytes)
             if folder is None:

@@ -1,19 +1,15 @@
-"""Runs pip for another Python than this one: `python pip_main.py MARKERS_JSON pip-arguments...`
+"""Runs pip for another Python than this one: `python -I pip_main.py FOLDER MARKERS_JSON pip-arguments...`.
 
-pip has options for the tags of a foreign platform but none for its environment markers: it would judge `sys_platform ==
-"emscripten"` by this machine. And it follows addresses in the metadata of packages (`Requires-Dist: x @ file:///...`),
-where it builds what it finds, which runs code: here they are refused. A program of its own, because pip's modules are
-not to be used within another process.
+FOLDER is the one that pip is imported from. pip has options for the tags of a foreign platform but none for its
+environment markers: it would judge `sys_platform == "emscripten"` by this machine. And it follows addresses in the
+metadata of packages (`Requires-Dist: x @ file:///...`), where it builds what it finds, which runs code: here they are
+refused. A program of its own, because pip's modules are not to be used within another process.
 """
 
 import json
 import os
-import resource
 import sys
 import threading
-
-# It takes 60 MB; the largest index pages make 200 of them.
-MAX_MEMORY_BYTES = 2 << 30
 
 
 def _end_with_parent() -> None:
@@ -22,16 +18,11 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _limit_memory() -> None:
-    """pip reads metadata into memory, which in a hostile wheel may be of any size."""
-    if sys.platform == "linux":  # elsewhere the limit does not hold, or counts what is only reserved
-        resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-
-
 def main() -> int:
     """Run pip, for as long as the parent lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    markers = json.loads(sys.argv[1])
+    sys.path[:] = [*dict.fromkeys([*sys.path, sys.argv[1]])]  # it may be in a folder that an isolated Python leaves out
+    markers = json.loads(sys.argv[2])
     from pip._vendor.packaging import markers as vendored
     from pip._vendor.packaging import requirements
 
@@ -44,10 +35,9 @@ def main() -> int:
             raise requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
 
     requirements.Requirement.__init__ = parse_name
-    _limit_memory()
     from pip._internal.cli.main import main as pip
 
-    return pip(sys.argv[2:])
+    return pip(sys.argv[3:])
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
 """What may be asked for: requirements as PEP 508 writes them, by name. Everything comes from a guest and is hostile.
 
-A requirement that is accepted here begins with a letter or a digit and holds no URL, so that it can be neither an
-option nor a path when pip reads it.
+No text of the guest goes on from here: a requirement is taken apart, refused unless it is plain, and written again from
+its parts, because pip would see options, paths and variables of the environment in some texts (`six===${TOKEN}`).
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
+from packaging import markers
 from packaging import requirements as pep508
 from packaging.requirements import Requirement
+from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
+from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.packages.errors import InvalidRequirement, PackageDenied, PackagesDisabled
 from kernelmcp_kernel.settings import PackageSettings
 
@@ -19,39 +24,80 @@ from kernelmcp_kernel.settings import PackageSettings
 MAX_CHARS = 500
 MAX_REQUIREMENTS = 200
 
+_NAME = "[a-z0-9]+(?:-[a-z0-9]+)*"
+_SPECIFIER = r"(?:==|!=|<=|>=|~=|<|>)[0-9][a-z0-9.!+]*(?:\.\*)?"
+_LINE = re.compile(rf"{_NAME}(?:\[{_NAME}(?:,{_NAME})*\])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?")
+
+# Means something to shells, to pip's files or to paths, and nothing here.
+_FORBIDDEN = re.compile(r"[$/\\`@{}|&]")
+
 _ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".tbz", ".txz", ".tlz", ".lzma", ".lz")
 
 
 def parse_all(asked: Any) -> list[Requirement]:
-    """Raises InvalidRequirement for anything but a list of requirements by name."""
+    """Those that are for the guest. Raises InvalidRequirement for anything but a list of requirements by name."""
     if not isinstance(asked, list) or not asked:
         raise InvalidRequirement("no package was named; give a name, such as: six, or: pydantic>=2")
     texts = cast("list[Any]", asked)
     if len(texts) > MAX_REQUIREMENTS:
         raise InvalidRequirement(f"{len(texts)} packages in one call; install at most {MAX_REQUIREMENTS} at a time")
-    return [_parse(text) for text in texts]
+    return [requirement for text in texts if (requirement := _parse(text)) is not None]
 
 
-def _parse(text: Any) -> Requirement:
+def _parse(text: Any) -> Requirement | None:
+    """The requirement, written again from its parts; None when its marker says that it is not for the guest."""
     if not isinstance(text, str) or len(text) > MAX_CHARS:
         raise InvalidRequirement(f"a requirement must be text of at most {MAX_CHARS} characters")
     shown = repr(text[:100])
+    if not (text.isascii() and text.isprintable()):
+        raise InvalidRequirement(f"{shown} holds a character that no requirement has; write plain ASCII on one line")
     try:
-        requirement = Requirement(text)
-    except pep508.InvalidRequirement as error:
-        reason = str(error).splitlines()[0]
+        asked = Requirement(text)
+        wanted = asked.marker is None or asked.marker.evaluate(dict(guest_markers()))
+        found = Requirement(_plain(asked)) if asked.url is None else asked
+    except (pep508.InvalidRequirement, markers.UndefinedEnvironmentName, ValueError, RecursionError) as error:
+        reason = (str(error).splitlines() or ["?"])[0]
         raise InvalidRequirement(
             f"{shown} does not name a package ({reason}); write a name and, if need be, versions, as in: pydantic>=2. "
             "Options of pip, paths and version control addresses are not taken"
         ) from error
-    if requirement.url:
+    if found.url:
         raise InvalidRequirement(
             f"{shown}: packages come from the configured sources, not from an address; put the wheel into a wheel "
             "folder of the server (docs/packages.md) and install it by its name"
         )
-    if requirement.name.lower().endswith(_ARCHIVES):
+    if forbidden := _FORBIDDEN.search(text):
+        raise InvalidRequirement(f"{shown} holds {forbidden[0]!r}, which no requirement needs")
+    if found.name.endswith(tuple(ending.replace(".", "-") for ending in _ARCHIVES)) and "." in asked.name:
         raise InvalidRequirement(f"{shown} is the name of a file; give the name of the package in it")
-    return requirement
+    return found if wanted else None
+
+
+def _plain(asked: Requirement) -> str:
+    """The text that pip gets: made from the parts of a requirement and never from the caller's text. Raises ValueError.
+
+    Its marker has been evaluated, and is not passed on.
+    """
+    extras = ",".join(sorted({canonicalize_name(extra) for extra in asked.extras}))
+    versions = ",".join(sorted(_plain_specifier(part) for part in asked.specifier))
+    text = canonicalize_name(asked.name) + (f"[{extras}]" if extras else "") + versions
+    return checked(text)
+
+
+def _plain_specifier(part: Specifier) -> str:
+    if part.operator == "===":
+        raise ValueError("=== takes any text; use ==")
+    version, wildcard = part.version, ""
+    if version.endswith(".*"):
+        version, wildcard = version[:-2], ".*"
+    return f"{part.operator}{Version(version)}{wildcard}"
+
+
+def checked(text: str) -> str:
+    """The last look at a line before pip reads it. Raises ValueError when it is more than a name with versions."""
+    if not _LINE.fullmatch(text):
+        raise ValueError("it is no plain name with versions")
+    return text
 
 
 def check_allowed(settings: PackageSettings, asked: list[Requirement]) -> None:

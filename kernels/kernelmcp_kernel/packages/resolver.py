@@ -2,7 +2,7 @@
 
 pip knows the index, proxies, certificates and credentials that the user of this machine has configured; it resolves and
 verifies hashes. `pip download` does all of it and runs no code of a package. It is a process of its own
-(`pip_main`), under a time limit, in an empty folder, which is where the wheels arrive.
+(`pip_main`), under a time limit, confined to a folder of its own (`pip_policy`), which is where the wheels arrive.
 
 What the guest has already joins as wheels with nothing in them that go before all others of their version: pip takes
 them as they are, and so neither fetches nor replaces them. Above: `installer`. Below: `distribution`, `pip_output`.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
@@ -21,12 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from kernelmcp_kernel.packages import distribution, pip_output
-from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable
+from kernelmcp_kernel import confine
+from kernelmcp_kernel.confine import Policy
+from kernelmcp_kernel.packages import distribution, pip_output, pip_policy
+from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, unwritable
+from kernelmcp_kernel.packages.requirements import checked
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
+from kernelmcp_kernel.runtime import packages_root
 from kernelmcp_kernel.settings import PackageSettings
 
 Say = Callable[[str], None]
@@ -37,6 +41,8 @@ _MAX_LINE_BYTES = 4 << 20
 _MAX_OUTPUT_CHARS = 4 << 20
 # pip's default of five, with its growing pauses, takes half a minute where there is no network.
 _RETRIES = 1
+# A fast network brings 100 MB in it.
+_WATCH_SECONDS = 0.5
 # Goes before every real wheel of its version, whose build tags are dates at most.
 _STUB_BUILD = "99999999"
 
@@ -58,6 +64,8 @@ class Request:
     requirements: list[Requirement]
     present: Mapping[str, Present]
     cached: list[tuple[str, Path]]
+    has_room: Callable[[], bool] = lambda: True
+    """Asked now and then while pip fetches; blocking."""
 
 
 async def download(request: Request, folder: Path, say: Say) -> list[Path]:
@@ -117,27 +125,52 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
     """One run of pip, with a page of links as a further source."""
     await asyncio.to_thread(_lay_out, request, folder, page)
     arguments = _arguments(request, folder, has_page=page is not None)
-    program = [sys.executable, "-P", str(_MAIN), json.dumps(distribution.guest_markers()), *arguments, *options]
+    policy = await asyncio.to_thread(_policy, request, folder, [*arguments, *options])
+    program, environment = confine.command(policy)
     process = await asyncio.create_subprocess_exec(
         *program,
-        cwd=folder / "empty",
-        env=_environment(request.settings, folder),
+        cwd="/",
+        env=environment,
         stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process is gone
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         limit=_MAX_LINE_BYTES,
     )
+    watch = asyncio.create_task(_watch_room(request, process))
     try:
         output = await _read(process, say)
         status = await process.wait()
     finally:
+        watch.cancel()
         if process.returncode is None:
             process.kill()
             await process.wait()
+    if status != 0 and not request.has_room():
+        raise unwritable("is full")
     if status != 0:
         raise pip_output.explain(output, _log_lines(folder / "log"))
     wheels = (folder / "wheels").glob("*.whl")
     return [file for file in wheels if canonicalize_name(wheel_identity(file.name)[0]) not in request.present]
+
+
+def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
+    """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
+    markers = json.dumps(distribution.guest_markers())
+    program = [sys.executable, "-I", "-B", str(_MAIN), str(pip_policy.pip_folder()), markers, *arguments]
+    settings = request.settings
+    links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]
+    named = [pip_policy.local_path(url) for url in (settings.index_url, distribution.distribution_url(settings)) if url]
+    links += [Path(path) for path in named if path]
+    links += {file.parents[1] for _, file in request.cached}
+    return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
+
+
+async def _watch_room(request: Request, process: asyncio.subprocess.Process) -> None:
+    """End pip when more is being fetched than may be."""
+    while await asyncio.to_thread(request.has_room):  # noqa: ASYNC110  # a folder's size has no event
+        await asyncio.sleep(_WATCH_SECONDS)
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
 async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
@@ -160,9 +193,11 @@ def _lay_out(request: Request, folder: Path, page: str | None) -> None:
     constraints: list[str] = []
     for package in request.present.values():
         _write_stub(package, folder / "present")
-        constraints.append(f"{package.name}=={package.version}\n")
+        constraints.append(checked(f"{canonicalize_name(package.name)}=={Version(package.version)}") + "\n")
     (folder / "constraints.txt").write_text("".join(constraints), "utf-8")
-    (folder / "requirements.txt").write_text("".join(f"{wanted}\n" for wanted in request.requirements), "utf-8")
+    (folder / "requirements.txt").write_text(
+        "".join(f"{checked(str(wanted))}\n" for wanted in request.requirements), "utf-8"
+    )
     if page is not None:
         (folder / "page.html").write_text(page, "utf-8")
 
@@ -170,11 +205,20 @@ def _lay_out(request: Request, folder: Path, page: str | None) -> None:
 def _write_stub(package: Present, folder: Path) -> None:
     stem = f"{canonicalize_name(package.name).replace('-', '_')}-{package.version}"
     lines = ["Metadata-Version: 2.4", f"Name: {package.name}", f"Version: {package.version}"]
-    lines += [f"Requires-Dist: {requirement}" for requirement in package.extras]
+    lines += [f"Requires-Dist: {plain}" for text in package.extras if (plain := _plain_dependency(text))]
     with zipfile.ZipFile(folder / f"{stem}-{_STUB_BUILD}-py3-none-any.whl", "w") as archive:
         archive.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
         archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+def _plain_dependency(text: str) -> str | None:
+    """A line of a package's metadata, which is a stranger's, written again; None for an address or nonsense."""
+    try:
+        found = Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        return None
+    return None if found.url else " ".join(str(found).split())
 
 
 def _arguments(request: Request, folder: Path, *, has_page: bool) -> list[str]:
@@ -190,19 +234,10 @@ def _arguments(request: Request, folder: Path, *, has_page: bool) -> list[str]:
         f"--dest={folder / 'wheels'}",
         f"--log={folder / 'log'}",
         *distribution.guest_tags(),
-        *([f"--index-url={settings.index_url}"] if settings.index_url else []),
         *(f"--find-links={link}" for link in links),
         f"--constraint={folder / 'constraints.txt'}",
         f"--requirement={folder / 'requirements.txt'}",
     ]
-
-
-def _environment(settings: PackageSettings, folder: Path) -> dict[str, str]:
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": str(folder / "empty")}
-    if settings.index_url:
-        # Whoever names an index means it: further ones of the user's configuration must not take part.
-        environment["PIP_EXTRA_INDEX_URL"] = settings.index_url
-    return environment
 
 
 def _log_lines(file: Path) -> list[str]:

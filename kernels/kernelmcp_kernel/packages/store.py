@@ -1,9 +1,10 @@
-"""The package cache: content-addressed, shared by all kernels of a user, never locked.
+"""The package cache: content-addressed, shared by all kernels of a user, bounded (`room`).
 
     KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as it came
     KERNELMCP_HOME/packages/unpacked/<sha256>/            what guests mount, with a stamp of what must be in it
     KERNELMCP_HOME/packages/resolutions/<key>.json        what pip chose for a request, and when
-    KERNELMCP_HOME/packages/tmp/                          what is being made
+    KERNELMCP_HOME/packages/tmp/                          what is being made, locked while its process lives
+    KERNELMCP_HOME/packages/leases/                       who uses what
 
 Everything is made in tmp/ and renamed into place as a whole; of two kernels that make the same, one wins, both go on.
 An entry that does not fit its stamp is made again from its wheel, a wheel that does not fit its name is fetched again.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -28,14 +30,16 @@ from typing import Any
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from kernelmcp_kernel.packages.errors import PackageCacheError, PackageInvalid, unwritable
+from kernelmcp_kernel.packages.room import STAMP, Room, delete_abandoned, size_of_files
 from kernelmcp_kernel.packages.unpack import unpack
 
-_STAMP = ".kernelmcp-package.json"
 _READ_BYTES = 1 << 20
 # The largest that people use, with a manual for a description, have 300 kB.
 _MAX_METADATA_BYTES = 4 << 20
-# Left by a kernel that was killed; none works that long.
-_ABANDONED_SECONDS = 24 * 3600.0
+# Between making a staging folder and locking it no process takes that long.
+_UNLOCKED_SECONDS = 60.0
+# What packages.max_cache_mb is when nobody says.
+_MAX_BYTES = 4096 << 20
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,9 @@ class Wheel:
 class Store:
     """One cache folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, max_bytes: int = _MAX_BYTES) -> None:
         self.root = root
+        self.room = Room(root, max_bytes)
         self.unpacked = root / "unpacked"
         self._wheels = root / "wheels"
         self._resolutions = root / "resolutions"
@@ -66,6 +71,8 @@ class Store:
         try:
             self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
             folder = Path(tempfile.mkdtemp(dir=self._tmp))
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_EX)
             self._sweep()
         except OSError as error:
             raise self._unwritable(error) from error
@@ -75,6 +82,11 @@ class Store:
             raise self._unwritable(error) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+            os.close(fd)
+
+    def staged_bytes(self) -> int:
+        """What all kernels are making at the moment."""
+        return size_of_files(self._tmp)
 
     def _unwritable(self, error: OSError) -> PackageCacheError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -83,8 +95,8 @@ class Store:
     def _sweep(self) -> None:
         for folder in self._tmp.iterdir():
             with contextlib.suppress(OSError):
-                if time.time() - folder.stat().st_mtime > _ABANDONED_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)
+                if time.time() - folder.stat().st_mtime > _UNLOCKED_SECONDS:
+                    delete_abandoned(folder)
 
     # -- wheels
 
@@ -93,9 +105,11 @@ class Store:
         name, version = wheel_identity(file.name)
         wheel = Wheel(name, version, sha256_of(file), file.name, source)
         place = self._wheel_file(wheel)
+        self.room.use([wheel.sha256])
         if self._has_wheel(wheel):
             return wheel
         with self.staging() as staging:
+            self.room.make(file.stat().st_size)
             folder = staging / "wheel"
             folder.mkdir()
             os.replace(file, folder / place.name)
@@ -120,7 +134,7 @@ class Store:
     def find(self, wheel: Wheel) -> Path | None:
         """The unpacked package, if it is there and whole. Each is looked through once in a process."""
         folder = self.unpacked / wheel.sha256
-        if wheel.sha256 not in self._checked:
+        if wheel.sha256 not in self._checked or not folder.is_dir():
             if not _is_whole(folder):
                 return None
             self._checked.add(wheel.sha256)
@@ -140,7 +154,9 @@ class Store:
             folder.mkdir()
             unpack(self._wheel_file(wheel), folder, max_bytes)
             _check_identity(folder, wheel)
-            (folder / _STAMP).write_text(json.dumps({"listing": _listing(folder)}), "utf-8")
+            size = size_of_files(folder)
+            self.room.make(size)
+            (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), "bytes": size}), "utf-8")
             self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
         return self.find(wheel)
 
@@ -177,6 +193,7 @@ class Store:
             with os.fdopen(fd, "w", encoding="utf-8") as stream:
                 stream.write(text)
             os.replace(draft, self._resolutions / f"{key}.json")
+            self.room.trim_resolutions()
 
 
 def wheel_identity(file: str) -> tuple[str, str]:
@@ -212,7 +229,7 @@ def _check_identity(folder: Path, wheel: Wheel) -> None:
 
 def _is_whole(folder: Path) -> bool:
     try:
-        stamp: Any = json.loads((folder / _STAMP).read_text("utf-8"))
+        stamp: Any = json.loads((folder / STAMP).read_text("utf-8"))
         return stamp["listing"] == _listing(folder)
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -223,7 +240,7 @@ def _listing(folder: Path) -> str:
     lines: list[str] = []
     for parent, _, files in os.walk(folder):
         for name in files:
-            if name != _STAMP:
+            if name != STAMP:
                 path = os.path.join(parent, name)
                 lines.append(f"{os.path.relpath(path, folder)} {os.lstat(path).st_size}")
     return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()

@@ -513,6 +513,38 @@ def second_realm(t):
     )
 
 
+# -- the folder above the workspace
+
+
+def above_through_the_mount(t):
+    """its mount's root one folder up, then write"""
+    import pyodide_js
+
+    options = pyodide_js.FS.lookupPath("/workspace").node.mount.opts
+    kept = options.root
+    options.root = t["above"]
+    try:
+        open("/workspace/packaging.py", "w").write("x")
+    finally:
+        options.root = kept
+
+
+def above_through_node(t):
+    """js: fs.writeFileSync above the workspace"""
+    node("fs").writeFileSync(t["above"] + "/packaging.py", "x")
+
+
+def above_after_chmod(t):
+    """js: fs.chmodSync of the folder above, then write"""
+    node("fs").chmodSync(t["above"], 0o777)
+    node("fs").writeFileSync(t["above"] + "/packaging.py", "x")
+
+
+def rename_workspace(t):
+    """js: rename the workspace itself"""
+    node("fs").renameSync(t["workspace"], t["above"] + "/elsewhere")
+
+
 # -- bounds
 
 

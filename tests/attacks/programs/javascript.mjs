@@ -131,6 +131,12 @@ const attacks = {
   "may it signal its parent's group?": () => process.kill(-t.group, 0) && "BREACH: it may",
   "debug another process by SIGUSR1": () => process._debugProcess(t.victim),
   "change another process's priority": () => (os.setPriority(t.victim, 5), "BREACH: it did"),
+  "write above the workspace": () => fs.writeFileSync(`${t.above}/packaging.py`, "x"),
+  "chmod the folder above, then write": () => {
+    fs.chmodSync(t.above, 0o777);
+    fs.writeFileSync(`${t.above}/packaging.py`, "x");
+  },
+  "rename the workspace itself": () => fs.renameSync(t.workspace, `${t.above}/elsewhere`),
   "a sparse file of 100 GB": () => {
     const fd = fs.openSync(`${t.workspace}/sparse`, "w");
     try {

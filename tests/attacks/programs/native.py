@@ -474,6 +474,30 @@ def x32(t):
     return reach(0x40000000 + 41, None, 2, 1, 0)
 
 
+def write_above(t):
+    """write above the workspace"""
+    open(f"{t['above']}/packaging.py", "w").write("x")
+
+
+def write_above_after_chmod(t):
+    """chmod the folder above, then write"""
+    os.chmod(t["above"], 0o777)
+    write_above(t)
+
+
+def write_above_after_acl(t):
+    """setxattr of an access list of the folder above, then write"""
+    entries = [(1, 7, -1), (4, 7, -1), (0x20, 7, -1)]  # owner, group and others: all rights
+    access = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(t["above"], "system.posix_acl_access", access)
+    write_above(t)
+
+
+def rename_workspace(t):
+    """rename the workspace itself"""
+    os.rename(t["workspace"], f"{t['above']}/elsewhere")
+
+
 def sparse_file(t):
     """a sparse file of 100 GB"""
     fd = os.open(f"{t['workspace']}/sparse", os.O_CREAT | os.O_WRONLY)

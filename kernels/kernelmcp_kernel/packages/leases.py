@@ -1,0 +1,79 @@
+"""Who uses what of the package cache, so that room is made only from what nobody uses.
+
+    KERNELMCP_HOME/packages/leases/<random>    the sha256 of each package that one kernel process has, one a line
+    KERNELMCP_HOME/packages/lock               held while somebody takes a lease, or deletes what has none
+
+A lease's file is locked by flock for as long as its process lives, so that a killed kernel's lease ends with it.
+Above: `store`. Below: the file system. Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+class Leases:
+    """The leases of one cache, and this process's own."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "leases"
+        self._lock = root / "lock"
+        self._file: Path | None = None
+        self._fd = -1
+        self.own: frozenset[str] = frozenset()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody else takes a lease or deletes meanwhile. Raises OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def keep(self, packages: Iterable[str]) -> None:
+        """From now on this process uses these packages, and no others. Raises OSError."""
+        wanted = frozenset(packages)
+        if wanted == self.own:
+            return
+        with self.alone():
+            self._write(wanted)
+
+    def _write(self, wanted: frozenset[str]) -> None:
+        if self._file is None:
+            file = self._folder / secrets.token_hex(8)
+            self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._file = file
+        text = "".join(f"{sha256}\n" for sha256 in sorted(wanted)).encode()
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, text, 0)
+        self.own = wanted
+
+    def held(self) -> set[str]:
+        """What live processes use, this one too. Call it `alone`. A lease that nobody holds any more is deleted."""
+        found = set(self.own)
+        for file in self._folder.iterdir():
+            if file != self._file:
+                found.update(self._of_another(file))
+        return found
+
+    @staticmethod
+    def _of_another(file: Path) -> list[str]:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read_text("utf-8").split()
+        else:
+            file.unlink(missing_ok=True)
+            return []
+        finally:
+            os.close(fd)

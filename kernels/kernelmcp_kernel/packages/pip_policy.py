@@ -1,0 +1,177 @@
+"""What pip gets of this machine: a few environment variables, its configuration, files to read, one folder to write.
+
+pip reads text that strangers wrote (names, versions, index pages, metadata), so it is confined as a guest is: it writes
+the folder of its run and nothing else, reads itself and what its user has configured, starts no program, and of the
+network has outgoing IP. Where the operating system lacks a layer, that layer is left out, as everywhere.
+docs/packages.md says which variables and files count. Above: `resolver`. Below: `confine`, `trust`.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib.util
+import mimetypes
+import os
+import re
+import ssl
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from kernelmcp_kernel.confine import Policy
+from kernelmcp_kernel.elf import linked_files
+from kernelmcp_kernel.settings import PackageSettings
+from kernelmcp_kernel.trust import is_trusted
+
+# Nothing else of the environment is passed on: it holds secrets of the server and of the guest's requests.
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "PIP_CLIENT_CERT")
+SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_TRUSTED_HOST")
+BEHAVIOUR = ("PIP_PROXY", "PIP_TIMEOUT", "PIP_DEFAULT_TIMEOUT", "PIP_PRE", "PIP_USE_FEATURE", "PIP_USE_DEPRECATED")
+# Files and folders: passed on only if no guest can write there.
+PATHS = ("NETRC", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME")
+
+# It takes 60 MB; the largest index pages make 200 of them.
+MAX_MEMORY_MB = 2048
+
+# Of the system: how names are resolved, which certificates count, what libraries and kinds of files there are.
+_OF_THE_SYSTEM = (
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/usr/share/ca-certificates",
+    "/usr/local/share/ca-certificates",
+    "/usr/share/zoneinfo",
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/nsswitch.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/protocols",
+    "/etc/localtime",
+    "/etc/ld.so.cache",
+    "/etc/os-release",
+    "/etc/lsb-release",
+    "/etc/debian_version",
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/passwd",
+    "/dev/urandom",
+    os.devnull,
+)
+_OPTIONS_WITH_PATHS = ("cert", "client-cert", "find-links", "index-url", "extra-index-url")
+
+
+def environment(settings: PackageSettings, scratch: Path) -> dict[str, str]:
+    """The whole environment of pip. `scratch` stands for a home, a configuration or a temporary folder that a guest
+    could write, or that there is not."""
+    found = {name: os.environ[name] for name in (*PROXIES, *SOURCES, *BEHAVIOUR) if name in os.environ}
+    for name in (*CERTIFICATES, *PATHS):
+        if (value := os.environ.get(name)) and is_trusted(value):
+            found[name] = value
+    found["HOME"] = _home(scratch)
+    if not all(map(is_trusted, _configuration(found))):
+        found |= {"HOME": str(scratch), "PIP_CONFIG_FILE": os.devnull}
+        found.pop("XDG_CONFIG_HOME", None)
+    if settings.index_url:
+        # Whoever names an index means it: further ones of the user's configuration must not take part.
+        found |= {"PIP_INDEX_URL": settings.index_url, "PIP_EXTRA_INDEX_URL": settings.index_url}
+    # The files are in our own cache; pip's would be written by a process that strangers' text may have taken over.
+    return found | {"LC_ALL": "C.UTF-8", "TMPDIR": str(scratch), "PIP_NO_CACHE_DIR": "1"}
+
+
+def _home(scratch: Path) -> str:
+    home = os.path.expanduser("~")
+    return home if is_trusted(home) else str(scratch)
+
+
+def _configuration(environ: Mapping[str, str]) -> list[Path]:
+    """The files and folders from which pip reads settings and credentials, whether or not they are there."""
+    home = Path(environ["HOME"])
+    named = [Path(environ[name]) for name in ("PIP_CONFIG_FILE", "NETRC") if name in environ]
+    own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip"
+    mac = home / "Library" / "Application Support" / "pip"
+    user = [own, mac, home / ".pip", home / ".netrc", home / "_netrc"]
+    return [*named, *user, Path("/etc/pip.conf"), Path("/etc/xdg/pip"), Path(sys.prefix) / "pip.conf"]
+
+
+def policy(
+    program: list[str], settings: PackageSettings, environ: dict[str, str], folder: Path, also: Iterable[Path]
+) -> Policy:
+    """pip's confinement: it may write `folder`, and read what it needs and `also`."""
+    python = Path(sys.executable).resolve()
+    linked = linked_files(python)
+    loaders = [path for path in linked if os.path.basename(path).startswith("ld-")]
+    readable: list[str] = [
+        *_OF_THE_SYSTEM,
+        *linked,
+        *map(str, mimetypes.knownfiles),
+        *map(str, _of_python()),
+        *map(str, also),
+    ]
+    readable += [environ[name] for name in CERTIFICATES if name in environ]
+    readable += [path for path in ssl.get_default_verify_paths() if path and os.path.isabs(path)]
+    configuration = [path for path in _configuration(environ) if path.exists()]
+    readable += [*map(str, configuration), *_named_in(configuration, environ)]
+    return Policy(
+        program=program,
+        descriptors=[0, 1, 2],
+        environment=environ,
+        readable=list(dict.fromkeys(readable)),
+        writable=[str(folder)],
+        executable=[str(python), sys.executable, *loaders],
+        max_data_mb=MAX_MEMORY_MB,
+        max_file_mb=settings.max_package_mb,
+        max_cpu_seconds=int(settings.install_timeout_seconds) + 60,
+        network=True,
+    )
+
+
+def pip_folder() -> Path:
+    """The folder that pip is imported from."""
+    spec = importlib.util.find_spec("pip")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("pip is not installed; run: python -m ensurepip")
+    return Path(spec.origin).parents[1]
+
+
+def _of_python() -> list[Path]:
+    paths = sysconfig.get_paths()
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    venv = Path(sys.prefix) / "pyvenv.cfg"
+    return [*(Path(paths[name]) for name in names), pip_folder(), venv, Path(__file__).resolve().parents[1]]
+
+
+def _named_in(files: Iterable[Path], environ: Mapping[str, str]) -> list[str]:
+    """The local files and folders that the user's configuration names: wheels, indexes, certificates."""
+    values = [environ.get(name, "") for name in SOURCES]
+    for file in files:
+        for each in sorted(file.glob("pip.conf")) if file.is_dir() else [file]:
+            parser = configparser.RawConfigParser(strict=False)
+            try:
+                parser.read(each, "utf-8")
+            except (configparser.Error, OSError, UnicodeError):
+                continue  # .netrc, or something that pip will complain of
+            values += [
+                parser.get(name, key)
+                for name in parser.sections()
+                for key in _OPTIONS_WITH_PATHS
+                if parser.has_option(name, key)
+            ]
+    words = [word for value in values for word in re.split(r"[\s,]+", value) if word]
+    return [path for word in words if (path := local_path(word))]
+
+
+def local_path(word: str) -> str | None:
+    """The path that a setting means; None for an address elsewhere."""
+    if word.startswith("file:"):
+        return unquote(urlsplit(word).path)
+    path = os.path.expanduser(word)
+    return path if os.path.isabs(path) else None

@@ -1,0 +1,168 @@
+"""Keeps the package cache under its cap: the packages that nobody has used for longest go, those in use never.
+
+In use is what a live kernel has a lease on, and what a boot image was made with. One session may use half of the cap,
+so that it cannot keep all others from installing. Above: `store`. Below: `leases`. Blocking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelmcp_kernel.packages.errors import PackageCacheError
+from kernelmcp_kernel.packages.leases import Leases
+
+STAMP = ".kernelmcp-package.json"
+# What was resolved is a kilobyte each, and a guest can ask in many ways.
+MAX_RESOLUTIONS = 2000
+# What a file takes at least; a package of 50,000 empty ones is no small one.
+_BLOCK_BYTES = 4096
+
+
+@dataclass
+class _Entry:
+    """A package in the cache, as a wheel, unpacked, or both."""
+
+    bytes: int = 0
+    used_at: float = 0
+
+
+class Room:
+    """The room that is left in one cache."""
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+        self._leases = Leases(root)
+
+    @property
+    def max_staged_bytes(self) -> int:
+        """What may be in the making at one time, by all kernels together."""
+        return self._max_bytes // 2
+
+    def use(self, packages: Iterable[str]) -> None:
+        """Take a lease on these besides what this process has, before it looks whether they are there. A cache that
+        cannot be written gives none, and loses nothing either."""
+        packages = list(packages)
+        with contextlib.suppress(OSError):
+            self._leases.keep(self._leases.own.union(packages))
+        for sha256 in packages:
+            for part in ("wheels", "unpacked"):
+                with contextlib.suppress(OSError):
+                    os.utime(self._root / part / sha256)
+
+    def use_only(self, packages: Iterable[str]) -> None:
+        """An installation is over: this process has these packages."""
+        with contextlib.suppress(OSError):
+            self._leases.keep(packages)
+
+    def make(self, needed: int) -> None:
+        """See to it that so many bytes fit. Raises PackageCacheError, OSError."""
+        with self._leases.alone():
+            entries = self._entries()
+            self._check_share(entries, needed)
+            used = sum(entry.bytes for entry in entries.values())
+            free = self._unused(entries) if used + needed > self._max_bytes else []
+            while used + needed > self._max_bytes:
+                if not free:
+                    raise PackageCacheError(
+                        f"the package cache has the {self._megabytes(self._max_bytes)} that it may have "
+                        "(packages.max_cache_mb), and all of it is in use; stop sessions that have large packages, "
+                        "or ask for a higher limit. What is in it still can be installed"
+                    )
+                sha256 = free.pop(0)
+                used -= entries[sha256].bytes
+                self._delete(sha256)
+
+    def _check_share(self, entries: dict[str, _Entry], needed: int) -> None:
+        own = sum(entries[sha256].bytes for sha256 in self._leases.own if sha256 in entries)
+        if own + needed > self._max_bytes // 2:
+            raise PackageCacheError(
+                f"this session's packages would take more than {self._megabytes(self._max_bytes // 2)}, half of the "
+                "package cache (packages.max_cache_mb); use fewer packages, or ask for a higher limit"
+            )
+
+    @staticmethod
+    def _megabytes(size: int) -> str:
+        return f"{size / 2**20:,.0f} MB"
+
+    def _entries(self) -> dict[str, _Entry]:
+        found: dict[str, _Entry] = {}
+        for part, size_of in (("wheels", size_of_files), ("unpacked", _size_of_package)):
+            for folder in _folders(self._root / part):
+                with contextlib.suppress(OSError):
+                    entry = found.setdefault(folder.name, _Entry())
+                    entry.bytes += size_of(folder)
+                    entry.used_at = max(entry.used_at, folder.stat().st_mtime)
+        return found
+
+    def _unused(self, entries: dict[str, _Entry]) -> list[str]:
+        """What may go, the longest unused first."""
+        kept = self._leases.held() | self._of_images()
+        return sorted((sha256 for sha256 in entries if sha256 not in kept), key=lambda name: entries[name].used_at)
+
+    def _of_images(self) -> set[str]:
+        """The packages that boot images were made with: guests mount them without asking here."""
+        kept: set[str] = set()
+        for listing in (self._root.parent / "images").glob("*.json"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                packages = json.loads(listing.read_text("utf-8"))["packages"]
+                kept.update(Path(package["folder"]).name for package in packages)
+        return kept
+
+    def _delete(self, sha256: str) -> None:
+        """At once for whoever looks, by a rename."""
+        with tempfile.TemporaryDirectory(dir=self._root / "tmp", ignore_cleanup_errors=True) as grave:
+            for part in ("unpacked", "wheels"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(self._root / part / sha256, Path(grave) / part)
+
+    def trim_resolutions(self) -> None:
+        """Forget the older half of what was resolved when it is too much."""
+        found = [entry for entry in os.scandir(self._root / "resolutions") if entry.is_file(follow_symlinks=False)]
+        if len(found) > MAX_RESOLUTIONS:
+            for entry in sorted(found, key=lambda entry: entry.stat().st_mtime)[: len(found) // 2]:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+
+
+def size_of_files(folder: Path) -> int:
+    """What the files beneath a folder take of the disk, in bytes. What vanishes meanwhile counts nothing."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += -(-os.lstat(os.path.join(parent, name)).st_size // _BLOCK_BYTES) * _BLOCK_BYTES + _BLOCK_BYTES
+    return total
+
+
+def _size_of_package(folder: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads((folder / STAMP).read_text("utf-8"))["bytes"])
+    return size_of_files(folder)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def delete_abandoned(folder: Path) -> None:
+    """Delete a staging folder whose process is gone: nobody holds its lock."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        pass  # its process lives
+    finally:
+        os.close(fd)

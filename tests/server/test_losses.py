@@ -1,0 +1,104 @@
+"""What must not be lost, and losses that must be said: what cannot be deleted, servers that are killed, cancels."""
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+from mcp import Client
+
+from kernelmcp import beneath
+
+from .support import DEADLINE, Connect
+
+pytestmark = pytest.mark.anyio
+
+
+async def call(client: Client, tool: str, **arguments: object) -> dict[str, Any]:
+    found = await client.call_tool(tool, arguments)
+    assert found.structured_content is not None, found.content
+    return found.structured_content
+
+
+async def test_a_session_that_cannot_be_deleted_is_not_called_destroyed(connect: Connect, tmp_path: Path) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        await call(client, "write_file", session_id="s", path="secret", content="x")
+        folder = tmp_path / "home" / "sessions" / "s"
+        (folder / "kept").mkdir()
+        with immutable(folder / "kept" / "file"):
+            refused = await client.call_tool("destroy_session", {"session_id": "s"})
+            assert refused.is_error
+            assert "could not be deleted" in refused.content[0].text
+            listed = await call(client, "get_sessions")
+            assert [one["session_id"] for one in listed["sessions"]] == ["s"], "it is still there, and says so"
+        assert (await call(client, "destroy_session", session_id="s"))["destroyed"]
+        assert not folder.exists()
+        assert (await call(client, "get_sessions"))["sessions"] == []
+
+
+class immutable:  # noqa: N801  # reads as a statement
+    """A file that nobody can delete: it is mounted over itself (root), or its folder is not writable."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        self._file.write_text("x")
+        if os.geteuid() == 0:
+            assert os.system(f"mount --bind {self._file} {self._file}") == 0
+        else:
+            self._file.parent.chmod(0o500)
+
+    def __exit__(self, *_: object) -> None:
+        if os.geteuid() == 0:
+            assert os.system(f"umount {self._file}") == 0
+        else:
+            self._file.parent.chmod(0o700)
+
+
+async def test_a_server_that_is_killed_in_a_sessions_first_cell_leaves_a_session_that_says_what_is_gone(
+    connect: Connect,
+) -> None:
+    with suppress(BaseException):  # the client's streams break with its server
+        async with connect() as client:
+            ran = await call(client, "execute_code", session_id="s", code="x = 1")
+            assert not ran["state_lost"]
+            [server] = [one for one in psutil.Process().children() if "kernelmcp" in " ".join(one.cmdline())]
+            os.kill(server.pid, signal.SIGKILL)
+            await call(client, "execute_code", session_id="s", code="x")
+    async with connect() as client:
+        ran = await call(client, "execute_code", session_id="s", code="'x' in globals()")
+        assert (ran["result"], ran["state_lost"]) == ("False", True)
+        assert not (await call(client, "execute_code", session_id="s", code="1"))["state_lost"]
+
+
+async def test_a_cancel_hits_the_cell_that_it_names_and_no_later_one(connect: Connect) -> None:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="0.01") as client:
+        await call(client, "create_session", session_id="s")
+        with anyio.fail_after(DEADLINE * 5):
+            for number in range(60):
+                first = await call(client, "execute_code", session_id="s", code="for i in range(20000): pass")
+                second: dict[str, Any] = {}
+
+                async def run_second(into: dict[str, Any] = second) -> None:
+                    into |= await call(
+                        client, "execute_code", session_id="s", code="import time; time.sleep(0.03); 'whole'"
+                    )
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(run_second)
+                    await call(client, "cancel_execution", execution_id=first["execution_id"])
+                while second["status"] == "running":
+                    second = await call(client, "get_execution", execution_id=second["execution_id"], wait_seconds=5)
+                assert (second["status"], second["result"]) == ("ok", "'whole'"), number
+
+
+def test_deleting_for_good_says_what_stays(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    beneath.delete_for_good(tmp_path / "folder")
+    beneath.delete_for_good(tmp_path / "missing")
+    assert list(tmp_path.iterdir()) == []
