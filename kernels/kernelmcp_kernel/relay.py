@@ -23,7 +23,7 @@ MAX_MESSAGES = 10_000
 # One cell's pictures, tables and the like together.
 MAX_DISPLAY_BYTES = 256 * 1024 * 1024
 
-# One of them. A client has the frame in memory twice before it can look at it, and the server reads 10 MiB of one at most.
+# One of them. A client has the frame in memory twice before it can look at it; the server reads 10 MiB at most.
 MAX_DISPLAY_FRAME_BYTES = 24 * 1024 * 1024
 
 # Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
