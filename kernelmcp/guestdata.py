@@ -7,6 +7,20 @@ import re
 import sys
 from typing import Any, cast
 
+# Of a message with a displayed object or a reply: to read one takes three times its text, and the server is to grow by
+# 64 MiB at most. A float, a small dict or a list takes many times its own text: they are counted before they are made.
+MAX_MESSAGE_BYTES = 10 * 1024 * 1024
+MAX_CONTAINERS = 100_000
+MAX_ITEMS = 800_000
+SMALL_MESSAGE_BYTES = 300_000
+# In the place of the content of a message that was not read: as a reply it is an error.
+UNREAD: dict[str, Any] = {
+    "unread": True,
+    "status": "error",
+    "ename": "ReplyTooLarge",
+    "evalue": "the kernel's reply was too large to be read",
+    "traceback": [],
+}
 # RFC 6838, with parameters; IPython lets a cell write anything in the place of a mime type.
 _MIME_NAME = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}"
 _MIME_TYPE = re.compile(rf"{_MIME_NAME}/{_MIME_NAME}(; ?[A-Za-z0-9._-]{{1,40}}=[A-Za-z0-9._-]{{1,40}}){{0,2}}")
@@ -38,6 +52,14 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
             return {clean(key): clean_json(item, depth - 1) for key, item in cast("dict[Any, Any]", value).items()}
         case _:
             return value
+
+
+def is_readable(encoded: bytes) -> bool:
+    """Whether this JSON may be unpacked. Brackets and commas within strings count as well: it is an upper bound."""
+    if len(encoded) <= SMALL_MESSAGE_BYTES:
+        return True
+    containers = encoded.count(b"[") + encoded.count(b"{")
+    return len(encoded) <= MAX_MESSAGE_BYTES and containers <= MAX_CONTAINERS and encoded.count(b",") <= MAX_ITEMS
 
 
 def is_mime_type(name: Any) -> bool:

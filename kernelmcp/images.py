@@ -11,7 +11,7 @@ IMAGE_TYPES = ("image/png", "image/jpeg")
 # Larger pictures are refused by the models' APIs (8000) or scaled down by them anyway (about 1600).
 MAX_SIDE_PIXELS = 4096
 # Of the file. What is larger is not looked at: its base64 text and its bytes would be in memory side by side.
-MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_FILE_BYTES = 8 * 1024 * 1024
 _PNG = b"\x89PNG\r\n\x1a\n"
 # JPEG markers: those of a frame's header tell the size; these have no length after them.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -24,7 +24,7 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
-from kernelmcp.guestdata import clean
+from kernelmcp.guestdata import UNREAD, clean, is_readable
 
 # The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts shows.
 RECONNECT_INTERVAL_MS = 5
@@ -40,6 +40,8 @@ REAP_SECONDS = 1.0
 MESSAGES_PER_TURN = 100
 LOG_TAIL_BYTES = 2000
 MAX_LAST_WORDS_CHARS = 300
+# Which part of a message its content is.
+_CONTENT = 4
 
 log = structlog.get_logger(__name__)
 
@@ -297,14 +299,23 @@ class Kernel:
         while True:
             frames = await socket.recv_multipart()
             try:
-                message = session.deserialize(session.feed_identities(frames)[1])
-                self._dispatch(message, is_iopub)
+                self._dispatch(self._unpack(session.feed_identities(frames)[1]), is_iopub)
             except Exception:
                 # A message that is not signed, not JSON or not what the protocol says; or our bug in a handler.
                 log.exception("dropped a message from the kernel", kernel=self.launch.name)
             handled += 1
             if handled % MESSAGES_PER_TURN == 0:
                 await asyncio.sleep(0)
+
+    def _unpack(self, parts: list[bytes]) -> dict[str, Any]:
+        """The message; of one that would take too much memory only what it is. A stream's text is one string."""
+        session = self._manager.session
+        if is_readable(parts[_CONTENT]):
+            return session.deserialize(parts)
+        message = session.deserialize(parts, content=False)
+        is_stream = message["msg_type"] == "stream"
+        message["content"] = session.unpack(parts[_CONTENT]) if is_stream else dict(UNREAD)
+        return message
 
     def _dispatch(self, message: dict[str, Any], is_iopub: bool) -> None:
         msg_id = message["parent_header"].get("msg_id")

@@ -122,6 +122,9 @@ class Outputs:
         return self.stdout if name == "stdout" else self.stderr
 
     def feed(self, kind: str, content: dict[str, Any]) -> None:
+        if content.get("unread") and kind != "error":
+            self.dropped_displays += 1
+            return
         handler = self._HANDLERS.get(kind)
         if handler is not None:
             if self._clear_next and kind in ("stream", "display_data", "execute_result", "error"):

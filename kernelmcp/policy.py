@@ -56,7 +56,7 @@ class Policy(Section):
     """Text shown in one result, characters: about 5,000 tokens. The whole stays readable as a resource."""
     max_outputs: int = Field(default=1000, ge=1)
     """Displayed objects kept per execution; the rest is counted and dropped."""
-    outputs_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    outputs_max_bytes: int = Field(default=24 * 1024 * 1024, ge=1024)
     """Memory of the displayed objects kept of one execution, and of all a session's finished ones together, bytes. The
     newest finished one is always kept; a session without a kernel keeps 4 MiB."""
     workspace_max_mb: int = Field(default=1024, ge=1)

@@ -1,9 +1,9 @@
 """The session as a notebook: every execution is a cell of `notebook.ipynb`.
 
 The truth is a journal beside it (`notebook.jsonl`, one cell per line). New cells are appended to both: a session holds
-no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs go first,
-then the oldest cells, and the notebook says so. What touches a file runs in a worker thread, a moment after the last
-change: never on a call's way; and nothing here can keep a session from opening.
+no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs go
+first, then the oldest cells, and the notebook says so. What touches a file runs in a worker thread, a moment after the
+last change: never on a call's way; and nothing here can keep a session from opening.
 Above: sessions. Below: cells, journal, notebook_file.
 """
 

@@ -23,9 +23,14 @@ MAX_MESSAGES = 10_000
 # One cell's pictures, tables and the like together.
 MAX_DISPLAY_BYTES = 256 * 1024 * 1024
 
+# One of them. A client has the frame in memory twice before it can look at it; the server reads 10 MiB at most.
+MAX_DISPLAY_FRAME_BYTES = 24 * 1024 * 1024
+
 # Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
 _COLLECT_SECONDS = 0.03
 _COLLECT_CHARS = 64 * 1024
+# Of one message. A guest may send all its text in one frame, and a client is to read it in pieces.
+_MESSAGE_CHARS = 1024 * 1024
 
 # Files that one cell is told to have changed, and the longest path (the host's PATH_MAX).
 MAX_FILES = 1000
@@ -139,7 +144,10 @@ class Relay:
             self._timer = None
         if self._text_of is not None:
             cell, name = self._text_of
-            self._publish("stream", {"name": name, "text": "".join(self._text)}, {}, cell.parent)
+            text = "".join(self._text)
+            for start in range(0, len(text), _MESSAGE_CHARS):
+                piece = text[start : start + _MESSAGE_CHARS]
+                self._publish("stream", {"name": name, "text": piece}, {}, cell.parent)
         self._text, self._text_chars, self._text_of = [], 0, None
 
     def _display(self, cell: Cell, frame: Frame) -> None:
@@ -163,7 +171,8 @@ class Relay:
                 cell.files[path] = None
 
     def _may_send(self, cell: Cell, size: int) -> bool:
-        if cell.messages >= MAX_MESSAGES or cell.display_bytes + size > MAX_DISPLAY_BYTES:
+        room = min(MAX_DISPLAY_FRAME_BYTES, MAX_DISPLAY_BYTES - cell.display_bytes)
+        if cell.messages >= MAX_MESSAGES or size > room:
             cell.dropped += 1
             return False
         cell.messages += 1

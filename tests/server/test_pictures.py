@@ -2,10 +2,13 @@
 
 import base64
 import io
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import anyio
 import psutil
@@ -15,10 +18,11 @@ from mcp_types import CallToolResult
 from PIL import Image
 
 from . import bombs
-from .support import Connect, wait_until
+from .support import DEADLINE, Connect, wait_until
 
 pytestmark = pytest.mark.anyio
 NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
+ROOT = Path(__file__).parents[2]
 MAX_GROWTH_BYTES = 64 * 2**20
 ANSWER_SECONDS = 5.0
 
@@ -78,7 +82,7 @@ def sides(result: CallToolResult) -> list[tuple[int, int]]:
         ("image/jpeg", bombs.progressive_jpeg(7900, 6000), None),
         ("image/png", bombs.flat_png(9000), None),
         ("image/jpeg", b"\xff\xd8\xff\xe0\0\x02" * 500_000, None),
-        ("image/png", b"\x89PNG\r\n\x1a\n" + b"\0" * 10_000_000, None),
+        ("image/png", b"\x89PNG\r\n\x1a\n" + b"\0" * 7_000_000, None),
     ],
     ids=["jpeg", "png", "jpeg as png", "scans", "pixels", "segments", "rubbish"],
 )
@@ -204,3 +208,59 @@ async def test_pictures_that_a_result_has_no_room_for_are_named(connect: Connect
         assert f"kernelmcp://executions/{execution}/outputs/N, with N from 0 to 999" in text
         last = await client.read_resource(f"kernelmcp://executions/{execution}/outputs/999")
         assert last.contents[0].mime_type == "image/png"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the filter is Linux's")
+def test_whoever_takes_over_the_decoder_reaches_nothing(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    secret.chmod(0o644)
+    attacker = ROOT / "tests/attacks/programs/decoder.py"
+    folder = ROOT / "kernelmcp/decoder_process"
+
+    def attack(how: str, env: dict[str, str]) -> set[str]:
+        command = [sys.executable, "-I", "-S", str(attacker), str(folder), str(secret), how]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, env=env, check=True)
+        return set(found.stdout.split())
+
+    everything = {"read", "write", "list", "socket", "fork", "signal", "environment", "memory", "exec"}
+    assert attack("open", {"KEY": "x", "TOKEN": "y"}) == everything | {"done"}, "the attempts are real"
+    assert attack("confined", {}) == {"done"}
+
+
+async def test_a_display_that_no_client_could_take_is_dropped_by_the_kernel_and_said(connect: Connect) -> None:
+    async with connect(**NO_POOL) as client:
+        await run(client, "1")
+        with growth(server()) as grown:
+            result = await run(client, "for _ in range(3): display({'text/plain': 'x' * 40_000_000}, raw=True)")
+        assert grown[0] < MAX_GROWTH_BYTES
+        assert "3 more outputs of this cell were dropped" in result.content[0].text
+
+
+@pytest.mark.parametrize(
+    ("code", "dropped"),
+    [
+        ("display({'text/plain': 'x' * 24_000_000}, raw=True)", 1),
+        ("display({'image/png': 'iVBORw0KGgo=' + 'x' * 24_000_000}, raw=True)", 1),
+        ("for _ in range(6): display({'text/plain': 'x' * 9_000_000}, raw=True)", 4),
+        ("display({'text/plain': 'é' * 4_000_000}, raw=True)", 0),
+        ("display({'application/json': [[] for _ in range(1_000_000)]}, raw=True)", 1),
+        ("display({'application/json': [{'': {}} for _ in range(49_000)]}, raw=True)", 0),
+        ("display({'application/json': [1.5] * 700_000}, raw=True)", 0),
+        ("display({'application/json': [1.5] * 2_000_000}, raw=True)", 1),
+        ("display({'x' * 8_000_000: 'y'}, raw=True)", 1),
+        ("print('x' * 60_000_000)", 0),
+        ("raise ValueError('x' * 60_000_000)", 0),
+    ],
+    ids=["text", "picture", "six", "wide", "lists", "dicts", "numbers", "more numbers", "name", "stream", "error"],
+)
+async def test_a_result_of_any_shape_costs_the_server_no_memory(connect: Connect, code: str, dropped: int) -> None:
+    async with connect(**NO_POOL) as client:
+        await run(client, "display({'text/plain': 'x'}, raw=True)")
+        with growth(server()) as grown:
+            result = await run(client, code)
+        print(f"{grown[0] / 2**20:.0f} MiB")
+        assert grown[0] < MAX_GROWTH_BYTES
+        assert result.structured_content["outputs_dropped"] == dropped
+        assert ("not kept" in result.content[0].text) == bool(dropped)
+        assert (await run(client, "1 + 1")).structured_content["result"] == "2"
