@@ -83,7 +83,9 @@ def _is_below(path: Path, directory: Path) -> bool:
 def _imported() -> list[Path]:
     """The folders that the server, its kernels and their pip import from, and where they make temporary ones."""
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    return [Path(entry).absolute() for entry in (*sys.path, *user, tempfile.gettempdir())]
+    # `python -m kernelmcp` looks there first for this very package, before any of our code could say no.
+    started_from = [os.getcwd()] if "-m" in sys.orig_argv[:-1] and not sys.flags.safe_path else []
+    return [Path(entry).absolute() for entry in (*sys.path, *user, *started_from, tempfile.gettempdir())]
 
 
 def _configuration(settings: Settings) -> list[Path]:

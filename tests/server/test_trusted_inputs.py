@@ -97,7 +97,7 @@ def test_a_server_imports_nothing_from_its_working_directory(tmp_path: Path, ser
 
 @pytest.mark.parametrize(
     "variable",
-    ["PYTHONPATH", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME", "HOME", "JUPYTER_PATH", "TMPDIR", "KERNELMCP_CONFIG_FILE"],
+    ["", "PYTHONPATH", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME", "HOME", "JUPYTER_PATH", "TMPDIR", "KERNELMCP_CONFIG_FILE"],
 )
 def test_a_writable_volume_with_what_trusted_code_reads_is_refused(
     tmp_path: Path, server_env: dict[str, str], variable: str
@@ -111,6 +111,11 @@ def test_a_writable_volume_with_what_trusted_code_reads_is_refused(
     config = tmp_path / "config.toml"
     text = f'[volumes]\nshared = {{ path = "{volume}", mode = "rw" }}\n'
     (volume / "mcp.toml" if variable == "KERNELMCP_CONFIG_FILE" else config).write_text(text)
-    done = serve(tmp_path, {**os.environ, **server_env, "KERNELMCP_CONFIG_FILE": str(config)}, **{variable: str(value)})
+    started_in = tmp_path if variable else volume
+    done = serve(
+        started_in,
+        {**os.environ, **server_env, "KERNELMCP_CONFIG_FILE": str(config)},
+        **({variable: str(value)} if variable else {}),
+    )
     assert done.returncode != 0
     assert "volumes.shared" in done.stderr
