@@ -342,7 +342,8 @@ def test_what_a_live_kernel_has_stays_and_a_new_installation_is_refused(
 
 
 def test_one_session_cannot_take_the_whole_cache(index: Index, settings: PackageSettings, store: Store) -> None:
-    large(index, "greedy0", "greedy1", "greedy2")
+    for number in range(3):  # small to fetch
+        index.add(f"greedy{number}", files={f"greedy{number}/zeros": bytes(640 << 10)})
     own = Store(store.root, 2 << 20)
     with pytest.raises(e.PackageCacheError, match="half of the package cache"):
         install(settings, own, "greedy0", "greedy1", "greedy2")
@@ -408,6 +409,24 @@ def test_pip_is_configured_by_the_users_files_and_reads_what_they_name(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     assert names(install(settings, store, "configured")) == {"configured": "pypi"}
+
+
+def test_a_local_index_may_link_to_what_lies_beside_it(
+    settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path / "mirror" / "files", "mirrored")
+    page = tmp_path / "mirror" / "simple" / "mirrored" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="../../files/{wheel.name}">{wheel.name}</a>')
+    own = replace(settings, index_url=page.parents[1].as_uri())
+    assert names(install(own, store, "mirrored")) == {"mirrored": "pypi"}
+
+    outside = make_wheel(tmp_path / "elsewhere", "unmirrored")
+    page = tmp_path / "mirror" / "simple" / "unmirrored" / "index.html"
+    page.parent.mkdir()
+    page.write_text(f'<a href="{outside.as_uri()}">{outside.name}</a>')
+    with pytest.raises(e.PackageUnreachable, match="may not read"):
+        install(own, store, "unmirrored")
 
 
 def test_a_wheel_that_is_too_large_to_fetch_is_said(index: Index, settings: PackageSettings, store: Store) -> None:

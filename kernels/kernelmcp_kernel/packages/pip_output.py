@@ -28,7 +28,7 @@ _UNREACHABLE = re.compile(
     r"|ConnectTimeout|Read timed out|connection broken by|connection timed out|Network is unreachable"
 )
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
-_UNWRITABLE = re.compile(r"\[Errno (?P<number>13|28|30|122)\] (?P<what>[A-Za-z ]+)")
+_UNWRITABLE = re.compile(r"\[Errno (?P<number>28|30|122)\] (?P<what>[A-Za-z ]+)")
 # Names a file of ours.
 _FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
 _FULL = ("28", "122")
@@ -69,6 +69,11 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
     if "[Errno 27]" in output:  # EFBIG: the limit that pip runs under
         return PackageTooLarge(
             "a wheel of it is larger than packages.max_package_mb; use a smaller package, or ask for a higher limit"
+        )
+    if "[Errno 13]" in output:  # it writes only what is ours
+        return PackageUnreachable(
+            "a package source lies in a folder that pip may not read. Whoever runs the server can name the folder in "
+            "packages.wheel_folders (docs/packages.md says what pip may read)"
         )
     if match := _UNWRITABLE.search(output):
         return unwritable("is full" if match["number"] in _FULL else f"cannot be written ({match['what']})")
