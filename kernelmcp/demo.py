@@ -29,7 +29,7 @@ async def _run(output: Path, kernelspec: str | None) -> int:
     env = {"KERNELMCP_LOGGING__LEVEL": "warning", **os.environ}
     if kernelspec:
         env["KERNELMCP_KERNELS__KERNELSPEC"] = kernelspec
-    server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
+    server = StdioServerParameters(command=sys.executable, args=["-P", "-m", "kernelmcp"], env=env)
     screen = Screen(sys.stdout)
     failed = 0
     with anyio.fail_after(DEADLINE_SECONDS):

@@ -31,7 +31,7 @@ def entry() -> dict[str, Any]:
     script = Path(sys.executable).with_name("kernelmcp")
     if script.exists():
         return {"command": str(script), "args": []}
-    return {"command": sys.executable, "args": ["-m", "kernelmcp"]}
+    return {"command": sys.executable, "args": ["-P", "-m", "kernelmcp"]}
 
 
 def merge(text: str | None) -> str:

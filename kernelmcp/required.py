@@ -28,6 +28,7 @@ def check_layers(settings: Settings) -> None:
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,
+            cwd="/",
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:

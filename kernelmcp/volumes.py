@@ -5,10 +5,15 @@ model hold it to that), so a wrong one is refused before anything runs. Above: c
 config, home.
 """
 
+import os
 import re
+import site
 import sys
+import tempfile
 from itertools import permutations
 from pathlib import Path
+
+from jupyter_core.paths import jupyter_config_path, jupyter_path
 
 import kernelmcp
 from kernelmcp.config import Settings, Volume
@@ -61,9 +66,32 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
     own = [settings.home, runtime_root_of(settings.config.server.runtime)]
     if volume.mode == "rw":
         own += [Path(kernelmcp.__file__).parent, Path(sys.prefix), Path(sys.base_prefix)]
+        own += [file for file in _configuration(settings) if _is_below(file, path)]
+        own += [folder for folder in _imported() if _is_below(folder, path)]
     for directory in (directory.resolve() for directory in own):
         if path.is_relative_to(directory) or directory.is_relative_to(path):
             raise ConfigurationError(
                 f"volumes.{name}: {path} would open the server's own directory {directory} to guests",
                 "Take a directory that neither holds it nor lies in it.",
             )
+
+
+def _is_below(path: Path, directory: Path) -> bool:
+    return path.resolve().is_relative_to(directory)
+
+
+def _imported() -> list[Path]:
+    """The folders that the server, its kernels and their pip import from, and where they make temporary ones."""
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    # `python -m kernelmcp` looks there first for this very package, before any of our code could say no.
+    started_from = [os.getcwd()] if "-m" in sys.orig_argv[:-1] and not sys.flags.safe_path else []
+    return [Path(entry).absolute() for entry in (*sys.path, *user, *started_from, tempfile.gettempdir())]
+
+
+def _configuration(settings: Settings) -> list[Path]:
+    """What the server, its kernels and their pip read as configuration, whether or not it is there."""
+    home = Path.home()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    pip = [config / "pip", home / ".pip", home / ".netrc", Path(os.environ.get("PIP_CONFIG_FILE") or os.devnull)]
+    own = [place.path for place in settings.sources.places] if settings.sources is not None else []
+    return [*own, *pip, *map(Path, jupyter_path("kernels")), *map(Path, jupyter_config_path())]

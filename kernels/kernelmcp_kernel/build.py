@@ -129,7 +129,7 @@ def _fetch_site(lock_dir: Path, target: Path) -> None:
     source = ["--requirement", lock_dir / "requirements-guest.txt"]
     _run(
         "the guest's Python packages",
-        [sys.executable, "-m", "pip", "install", "--target", target, *flags, *guest, *source],
+        [sys.executable, "-P", "-m", "pip", "install", "--target", target, *flags, *guest, *source],
     )
     for name in _PRUNED_AT_TOP:
         shutil.rmtree(target / name, ignore_errors=True)
@@ -154,11 +154,18 @@ def _sweep(package_dir: Path) -> None:
 
 
 def _run(what: str, program: Iterable[str | Path], cwd: Path | None = None) -> None:
+    """`cwd`: a folder that nobody else writes; the caller's own may be anybody's."""
     command = [str(part) for part in program]
     # The user's own Node options are for the user's own programs.
     environment = {name: value for name, value in os.environ.items() if name not in ("NODE_OPTIONS", "NODE_PATH")}
     done = subprocess.run(
-        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        command,
+        cwd=cwd or "/",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
     )
     if done.returncode != 0:
         said = f"{done.stderr.strip()}\n{done.stdout.strip()}".strip()

@@ -24,6 +24,10 @@ _ALWAYS = """\
 (deny file-link)"""
 
 
+# Names are resolved, and certificates judged, by services of the system.
+_NETWORK = "(allow network-outbound)\n(allow system-socket)\n(allow mach-lookup)"
+
+
 def available() -> bool:
     """Is this macOS?"""
     return sys.platform == "darwin"
@@ -37,7 +41,7 @@ def profile(
 
     Raises ValueError for a path that is not absolute: it would match nothing, in silence.
     """
-    lines = [_ALWAYS, "(allow network-outbound)" if network else "(deny network*)"]
+    lines = [_ALWAYS, _NETWORK if network else "(deny network*)"]
     lines += [f"(allow file-read* (subpath {_quoted(path)}))" for path in (*readable, *executable, *writable)]
     lines += [f"(allow process-exec (literal {_quoted(path)}))" for path in executable]
     for path in writable:

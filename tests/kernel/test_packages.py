@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.packages import distribution, unpack
+from kernelmcp_kernel.packages import distribution, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer, Outcome
 from kernelmcp_kernel.packages.store import Store, sha256_of
@@ -146,6 +146,17 @@ HOSTILE_NAMES = [
     "x-1.0-py3-none-any.whl",
     "x\n--index-url=http://127.0.0.1:9/",
     "x; import os",
+    "six===1",
+    "six===${HOME}",
+    "six===/" + "../" * 12 + "tmp/evil",
+    "six; os_name == '${HOME}'",
+    "six; os_name == 'x\n-r /etc/passwd'",
+    "six; os_name == 'x\u2028-r /etc/passwd'",
+    "six[${HOME}]",
+    "six==1\\\n-r /etc/passwd",
+    "s\u0456x",
+    "(" * 400,
+    "six; " + "(" * 400,
     "$(touch /tmp/x)",
     "x" * 1000,
     "",
@@ -331,7 +342,8 @@ def test_what_a_live_kernel_has_stays_and_a_new_installation_is_refused(
 
 
 def test_one_session_cannot_take_the_whole_cache(index: Index, settings: PackageSettings, store: Store) -> None:
-    large(index, "greedy0", "greedy1", "greedy2")
+    for number in range(3):  # small to fetch
+        index.add(f"greedy{number}", files={f"greedy{number}/zeros": bytes(640 << 10)})
     own = Store(store.root, 2 << 20)
     with pytest.raises(e.PackageCacheError, match="half of the package cache"):
         install(settings, own, "greedy0", "greedy1", "greedy2")
@@ -354,3 +366,80 @@ def test_what_killed_kernels_left_in_the_making_goes_and_their_leases_too(
     assert not abandoned.exists()
     large(index, "afterlarge")
     install(settings, Store(store.root, 1400 << 10), "afterlarge")
+
+
+def test_a_requirement_is_written_again_from_its_parts(index: Index, settings: PackageSettings, store: Store) -> None:
+    needs = ("added; extra == 'more-of-it'",)
+    make_wheel(
+        index.folder("plain-name"), "plain_name", "1.0rc1", requires=needs, metadata="Provides-Extra: more-of-it\n"
+    )
+    index.add("added")
+    asked = ["  Plain.NAME[More_of.It] >= 1.0.RC1 , == 1.* ; python_version > '3'", "only_elsewhere; os_name == 'nt'"]
+    assert names(install(settings, store, *asked)) == {"plain-name": "pypi", "added": "pypi"}
+
+
+def test_pip_has_few_variables_and_none_that_is_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_NAME", "s3cret")
+    monkeypatch.setenv("KERNELMCP_NETWORK", "s3cret")
+    monkeypatch.setenv("PYTHONPATH", "s3cret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://user:password@index/simple")
+    found = pip_policy.environment(PackageSettings(), tmp_path)
+    assert "s3cret" not in found.values()
+    assert found["HTTPS_PROXY"] == "http://proxy:3128"
+    assert found["PIP_INDEX_URL"] == "https://user:password@index/simple"
+    assert set(found) <= {
+        *pip_policy.PROXIES,
+        *pip_policy.CERTIFICATES,
+        *pip_policy.SOURCES,
+        *pip_policy.BEHAVIOUR,
+        *pip_policy.PATHS,
+        *("HOME", "LC_ALL", "TMPDIR", "PIP_NO_CACHE_DIR"),
+    }
+
+
+def test_pip_is_configured_by_the_users_files_and_reads_what_they_name(
+    settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, wheels = tmp_path / "user", tmp_path / "of the user" / "wheels"
+    make_wheel(wheels, "configured")
+    (home / ".config" / "pip").mkdir(parents=True)
+    (home / ".config" / "pip" / "pip.conf").write_text(f"[global]\nfind-links = {wheels.as_uri()}\n")
+    for name in ("PIP_FIND_LINKS", "XDG_CONFIG_HOME", "PIP_CONFIG_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    assert names(install(settings, store, "configured")) == {"configured": "pypi"}
+
+
+def test_a_local_index_may_link_to_what_lies_beside_it(
+    settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path / "mirror" / "files", "mirrored")
+    page = tmp_path / "mirror" / "simple" / "mirrored" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="../../files/{wheel.name}">{wheel.name}</a>')
+    own = replace(settings, index_url=page.parents[1].as_uri())
+    assert names(install(own, store, "mirrored")) == {"mirrored": "pypi"}
+
+    outside = make_wheel(tmp_path / "elsewhere", "unmirrored")
+    page = tmp_path / "mirror" / "simple" / "unmirrored" / "index.html"
+    page.parent.mkdir()
+    page.write_text(f'<a href="{outside.as_uri()}">{outside.name}</a>')
+    with pytest.raises(e.PackageUnreachable, match="may not read"):
+        install(own, store, "unmirrored")
+
+
+def test_a_wheel_that_is_too_large_to_fetch_is_said(index: Index, settings: PackageSettings, store: Store) -> None:
+    index.add("huge", files={"huge/data": secrets.token_bytes(5 << 20)})
+    with pytest.raises(e.PackageTooLarge, match="max_package_mb"):
+        install(settings, store, "huge")
+    assert not list(store.root.glob("tmp/*"))
+
+
+def test_no_more_is_fetched_at_one_time_than_there_is_room(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("piece", files={"piece/data": secrets.token_bytes(2 << 20)}, requires=("stalled",))
+    with index.stalled(), pytest.raises(e.PackageCacheError, match="is full"):
+        install(settings, Store(store.root, 2 << 20), "piece")
+    assert not list(store.root.glob("tmp/*"))

@@ -174,6 +174,7 @@ async def test_a_lost_workspace_is_said_and_replaced_on_request(connect: Connect
         host = Path((await call(client, "get_workspace_info"))["path"])
         await call(client, "stop_session", session_id=session)
         aside = host.with_name("aside")
+        host.parent.chmod(0o700)  # it is shut while a guest may live
         for damage in ("missing", "a file"):
             host.rename(aside)
             if damage == "a file":

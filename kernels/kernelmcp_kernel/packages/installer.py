@@ -26,6 +26,8 @@ from kernelmcp_kernel.packages.store import Store, Wheel, metadata_file
 from kernelmcp_kernel.runtime import RUNTIME, packages_root
 from kernelmcp_kernel.settings import PackageSettings
 
+# Of a package, and more than any has. Each is parsed at each further installation.
+_MAX_EXTRAS = 2000
 # Where packages appear in the guest, each in a folder of its own.
 _MOUNT_POINT = "/lib/packages"
 
@@ -238,4 +240,4 @@ def _read_present(package: Package) -> Present:
 def _present(found: Any) -> Present:
     requires: list[str] = found.requires or []
     extras = [" ".join(text.split()) for text in requires if "extra" in text.partition(";")[2]]
-    return Present(found.metadata["Name"], found.version, tuple(extras))
+    return Present(found.metadata["Name"], found.version, tuple(extras[:_MAX_EXTRAS]))

@@ -16,6 +16,7 @@ from kernelmcp_kernel.packages.errors import (
     PackageInvalid,
     PackageNotFound,
     PackageNotSupported,
+    PackageTooLarge,
     PackageUnreachable,
     unwritable,
 )
@@ -27,10 +28,10 @@ _UNREACHABLE = re.compile(
     r"|ConnectTimeout|Read timed out|connection broken by|connection timed out|Network is unreachable"
 )
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
-_UNWRITABLE = re.compile(r"\[Errno (?P<number>13|27|28|30|122)\] (?P<what>[A-Za-z ]+)")
+_UNWRITABLE = re.compile(r"\[Errno (?P<number>28|30|122)\] (?P<what>[A-Za-z ]+)")
 # Names a file of ours.
 _FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
-_FULL = ("27", "28", "122")
+_FULL = ("28", "122")
 _ADDRESS = re.compile(r"(\S+) is asked for by an address")
 _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
 
@@ -64,6 +65,15 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
         return PackageHashMismatch(
             f"{found[1] if found else 'a package'}: what came is not the file that was announced (its sha256 differs), "
             "so it was thrown away. Try again later; if it stays so, the source is damaged or tampered with"
+        )
+    if "[Errno 27]" in output:  # EFBIG: the limit that pip runs under
+        return PackageTooLarge(
+            "a wheel of it is larger than packages.max_package_mb; use a smaller package, or ask for a higher limit"
+        )
+    if "[Errno 13]" in output:  # it writes only what is ours
+        return PackageUnreachable(
+            "a package source lies in a folder that pip may not read. Whoever runs the server can name the folder in "
+            "packages.wheel_folders (docs/packages.md says what pip may read)"
         )
     if match := _UNWRITABLE.search(output):
         return unwritable("is full" if match["number"] in _FULL else f"cannot be written ({match['what']})")

@@ -66,6 +66,8 @@ _OF_THE_SYSTEM = (
     "/dev/urandom",
     os.devnull,
 )
+# What a Python of python.org becomes when it starts.
+_APPLE_PYTHON = tuple(map(str, Path(sys.base_prefix).glob("Resources/Python.app/Contents/MacOS/Python")))
 _OPTIONS_WITH_PATHS = ("cert", "client-cert", "find-links", "index-url", "extra-index-url")
 
 
@@ -126,7 +128,7 @@ def policy(
         environment=environ,
         readable=list(dict.fromkeys(readable)),
         writable=[str(folder)],
-        executable=[str(python), sys.executable, *loaders],
+        executable=[str(python), sys.executable, *loaders, *_APPLE_PYTHON],
         max_data_mb=MAX_MEMORY_MB,
         max_file_mb=settings.max_package_mb,
         max_cpu_seconds=int(settings.install_timeout_seconds) + 60,
@@ -146,7 +148,8 @@ def _of_python() -> list[Path]:
     paths = sysconfig.get_paths()
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     venv = Path(sys.prefix) / "pyvenv.cfg"
-    return [*(Path(paths[name]) for name in names), pip_folder(), venv, Path(__file__).resolve().parents[1]]
+    apple = [Path(sys.base_prefix)] if sys.platform == "darwin" else []  # its library is beside its folders
+    return [*apple, *(Path(paths[name]) for name in names), pip_folder(), venv, Path(__file__).resolve().parents[1]]
 
 
 def _named_in(files: Iterable[Path], environ: Mapping[str, str]) -> list[str]:
@@ -166,12 +169,16 @@ def _named_in(files: Iterable[Path], environ: Mapping[str, str]) -> list[str]:
                 if parser.has_option(name, key)
             ]
     words = [word for value in values for word in re.split(r"[\s,]+", value) if word]
-    return [path for word in words if (path := local_path(word))]
+    return [path for word in words for path in local_paths(word)]
 
 
-def local_path(word: str) -> str | None:
-    """The path that a setting means; None for an address elsewhere."""
-    if word.startswith("file:"):
-        return unquote(urlsplit(word).path)
-    path = os.path.expanduser(word)
-    return path if os.path.isabs(path) else None
+def local_paths(word: str) -> list[str]:
+    """The folder or file that a setting means; none for an address elsewhere. With a local index comes what lies beside
+    it, because its pages are links to there (`simple/` and `files/`)."""
+    is_address = word.startswith("file:")
+    path = unquote(urlsplit(word).path) if is_address else os.path.expanduser(word)
+    if not os.path.isabs(path):
+        return []
+    beside = Path(path).parent
+    is_index = is_address and Path(path).name == "simple" and not Path.home().is_relative_to(beside)
+    return [path, str(beside)] if is_index else [path]

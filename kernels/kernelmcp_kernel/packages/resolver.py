@@ -159,8 +159,8 @@ def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     program = [sys.executable, "-I", "-B", str(_MAIN), str(pip_policy.pip_folder()), markers, *arguments]
     settings = request.settings
     links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]
-    named = [pip_policy.local_path(url) for url in (settings.index_url, distribution.distribution_url(settings)) if url]
-    links += [Path(path) for path in named if path]
+    for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):
+        links += map(Path, pip_policy.local_paths(url))
     links += {file.parents[1] for _, file in request.cached}
     return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
 

@@ -1,0 +1,121 @@
+"""Nothing that the server or its kernels import, run or read as configuration may lie where a guest can write."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from .support import Connect
+
+DEADLINE = 60
+
+UP_AND_WRITE = """
+import os, pyodide_js
+options = pyodide_js.FS.lookupPath('/workspace').node.mount.opts
+options.root = os.path.dirname(options.root)
+try:
+    open('/workspace/packaging.py', 'w').write('x')
+    print('it could')
+except OSError as error:
+    print('refused')
+"""
+
+
+def berths_with(file: str, berths: Path) -> list[Path]:
+    return [workspace.parent for workspace in berths.glob("*/workspace") if (workspace / file).exists()]
+
+
+def kernels_of(server: psutil.Process) -> list[psutil.Process]:
+    return [child for child in server.children(recursive=True) if "kernelmcp_kernel" in child.cmdline()]
+
+
+@pytest.mark.anyio
+async def test_the_folder_above_a_workspace_is_shut_also_after_files_moved_into_a_warm_kernel(
+    connect: Connect, server_env: dict[str, str], kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("only our kernel keeps a guest from anything")
+    berths = Path(server_env["KERNELMCP_HOME"], "berths")
+    async with connect() as client:
+
+        async def run(code: str) -> str:
+            result = await client.call_tool("execute_code", {"code": code, "session_id": "s"})
+            return "".join(str(getattr(block, "text", "")) for block in result.content)
+
+        assert "kept" in await run("print(open('a.txt', 'w').write('kept') and 'kept')")
+        assert "refused" in await run(UP_AND_WRITE)
+        for _ in range(2):
+            await client.call_tool("reset_workspace", {"session_id": "s", "scope": "variables"})
+            assert "kept" in await run("print(open('a.txt').read())")
+            assert "17" in await run("import os; os.makedirs('d/e'); open('d/e/f', 'w').write('x'); print(17)")
+            await run("import shutil; shutil.rmtree('d')")
+            assert "refused" in await run(UP_AND_WRITE)
+        (bound,) = berths_with("a.txt", berths)
+        assert sorted(os.listdir(bound)) == ["tmp", "workspace"]
+        assert not bound.stat().st_mode & 0o222
+
+
+@pytest.mark.anyio
+async def test_a_kernel_runs_where_no_guest_writes_and_imports_nothing_from_there(
+    connect: Connect, server_env: dict[str, str], kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("only our kernel keeps a guest from anything")
+    async with connect() as client:
+        await client.call_tool("execute_code", {"code": "1"})
+        kernels = kernels_of(psutil.Process())
+        assert kernels
+        for kernel in kernels:
+            assert kernel.cwd() == "/"
+            assert "-P" in kernel.cmdline()
+
+
+def serve(folder: Path, env: dict[str, str], **settings: str) -> subprocess.CompletedProcess[str]:
+    """A server that ends with its input, started in this folder."""
+    return subprocess.run(
+        [sys.executable, "-m", "kernelmcp"],
+        cwd=folder,
+        env=env | settings,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+
+
+def test_a_server_imports_nothing_from_its_working_directory(tmp_path: Path, server_env: dict[str, str]) -> None:
+    for name in ("anyio", "structlog", "pydantic", "mcp", "zmq"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    done = serve(tmp_path, server_env)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["", "PYTHONPATH", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME", "HOME", "JUPYTER_PATH", "TMPDIR", "KERNELMCP_CONFIG_FILE"],
+)
+def test_a_writable_volume_with_what_trusted_code_reads_is_refused(
+    tmp_path: Path, server_env: dict[str, str], variable: str
+) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    value: Any = {"PIP_CONFIG_FILE": volume / "pip.conf", "KERNELMCP_CONFIG_FILE": volume / "mcp.toml"}.get(
+        variable, volume
+    )
+    (volume / "mcp.toml").write_text("")
+    config = tmp_path / "config.toml"
+    text = f'[volumes]\nshared = {{ path = "{volume}", mode = "rw" }}\n'
+    (volume / "mcp.toml" if variable == "KERNELMCP_CONFIG_FILE" else config).write_text(text)
+    started_in = tmp_path if variable else volume
+    done = serve(
+        started_in,
+        {**os.environ, **server_env, "KERNELMCP_CONFIG_FILE": str(config)},
+        **({variable: str(value)} if variable else {}),
+    )
+    assert done.returncode != 0
+    assert "volumes.shared" in done.stderr
