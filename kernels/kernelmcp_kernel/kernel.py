@@ -22,7 +22,7 @@ from kernelmcp_kernel.cpu import CpuLimit
 from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds, quota
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
-from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
+from kernelmcp_kernel.hostcalls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.install import Installs
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.relay import Cell, Relay
@@ -124,7 +124,7 @@ class SandboxKernel(AnsweringKernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
         self._slot.interrupt()
-        self._loop.call_soon_threadsafe(self._calls.cancel)
+        self._loop.call_soon_threadsafe(self._calls.cancel, INTERRUPTED)
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
@@ -187,7 +187,7 @@ class SandboxKernel(AnsweringKernel):
         finally:
             self._report_limit(cell, limit)
             self._cell = None
-            self._calls.cancel()
+            self._calls.cancel(CELL_ENDED)
             self._relay.finish(cell)
         if cell.files:
             self._remarks["files"] = list(cell.files)
@@ -260,8 +260,9 @@ class SandboxKernel(AnsweringKernel):
         guest = self._slot.guest
         if frame.type != "call":
             self._relay.output(frame)
-        elif frame.id == guest.current_id and guest.busy:
-            self._calls.start(guest, frame.content, self._cell)
+        else:
+            current = frame.id == guest.current_id and guest.busy
+            self._calls.start(guest, frame.content, self._cell if current else None)
 
     async def _input(self, call: Content, cell: Cell) -> str:
         """input(): ask the frontend, until it answers or the cell has ended."""

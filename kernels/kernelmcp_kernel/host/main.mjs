@@ -4,6 +4,7 @@
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
+import { describe } from "./errors.mjs";
 import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { cleanGlobals } from "./globals.mjs";
@@ -92,6 +93,8 @@ async function boot() {
   for (const { name, path, mode } of settings.volumes)
     storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
   pyodide.FS.chdir("/workspace");
+  // Pyodide's own stdin is Node's descriptor 0, and closing it calls fsync, which the permission model forbids.
+  pyodide.setStdin({ read: () => 0, fsync: () => undefined });
   pyodide.setStdout(rawStream("stdout"));
   pyodide.setStderr(rawStream("stderr"));
   const guest = pyodide.pyimport("kernelmcp_guest");
@@ -108,7 +111,7 @@ async function boot() {
 
 /** @param {unknown} error @returns {never} */
 function refuseImage(error) {
-  process.stderr.write(`${error instanceof Error ? error.message : error}\n`);
+  process.stderr.write(`${describe(error)}\n`);
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
@@ -123,7 +126,7 @@ function mountPackages(packages) {
       storage?.mount(point, { root: folder, readOnly: true });
     } catch (error) {
       // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
-      process.stderr.write(`${point} was not mounted: ${error}\n`);
+      process.stderr.write(`${point} was not mounted: ${describe(error)}\n`);
     }
   }
   addPackages(JSON.stringify(packages.map((entry) => entry.point)));
