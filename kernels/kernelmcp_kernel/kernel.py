@@ -19,7 +19,7 @@ from jupyter_client.session import Session
 from kernelmcp_kernel.answers import AnsweringKernel
 from kernelmcp_kernel.berth import Berth, open_berth
 from kernelmcp_kernel.cpu import CpuLimit
-from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds, quota
+from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds, header_of, quota
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.hostcalls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
@@ -123,8 +123,9 @@ class SandboxKernel(AnsweringKernel):
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
-        self._slot.interrupt()
-        self._loop.call_soon_threadsafe(self._calls.cancel, INTERRUPTED)
+        if hasattr(self, "_slot"):  # else the kernel is just starting, and nothing runs
+            self._slot.interrupt()
+            self._loop.call_soon_threadsafe(self._calls.cancel, INTERRUPTED)
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
@@ -169,6 +170,7 @@ class SandboxKernel(AnsweringKernel):
             "user_expressions": user_expressions or {},
             "allow_stdin": allow_stdin,
             "execution_count": count,
+            "parent": header_of(cell.parent),
         }
         request_id = new_request_id()
         self._relay.open(request_id, cell)
@@ -179,6 +181,7 @@ class SandboxKernel(AnsweringKernel):
                 self._history.add(count, code)
             reply = checked_reply(await self._on_loop(self._run(request, request_id, limit, quota(cell_meta))))
             self._report_earlier_loss(cell)
+            self._report_background(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
         except Exception:
@@ -236,6 +239,14 @@ class SandboxKernel(AnsweringKernel):
         self._note_loss(reason)
         if self._slot.lost_unseen and not cell.silent:
             text = f"[kernelmcp] the sandbox process had ended ({reason}); earlier variables are lost\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
+
+    def _report_background(self, cell: Cell) -> None:
+        """The first cell after tasks were cancelled says so."""
+        limit = self._slot.guest.background
+        if limit.exceeded and not cell.silent:
+            limit.exceeded = False
+            text = f"[kernelmcp] tasks that earlier cells left running were cancelled: they {limit.text}\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _note_loss(self, reason: str) -> None:
