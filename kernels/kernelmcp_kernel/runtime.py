@@ -44,8 +44,8 @@ _MAX_CPU_SECONDS = 24 * 3600
 # shared mappings, which it does not count, can.
 _RESIDENT_MB = 1400
 
-# A quarter of what the system allows the first thread (confine.py), in kB.
-_STACK_KB = 4000
+# Below what the system allows the first thread (confine.py: 8 MB), in kB.
+_STACK_KB = 7000
 
 # A boot image has 30 MB; with packages some more.
 _MAX_IMAGE_MB = 1024
@@ -69,7 +69,7 @@ _NODE_FLAGS = (
     "--max-semi-space-size=1",
     # Stacks of JavaScript and of each chain of WebAssembly calls, of which the smaller number counts. Python's own check
     # sees only WebAssembly's stack in memory, so a C recursion over nested data (a linked list that is let go) ends the
-    # guest at this depth: 4 times Node's usual one. V8 has room for some hundreds of such stacks.
+    # guest at the end of V8's: this is 7 times Node's usual one. V8 has room for more than a hundred of such stacks.
     f"--stack-size={_STACK_KB}",
     f"--wasm-stack-switching-stack-size={_STACK_KB}",
     "--freeze-flags-after-init",

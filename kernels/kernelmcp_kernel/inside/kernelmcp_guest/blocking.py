@@ -29,7 +29,7 @@ stdin_allowed = False
 
 
 # Each takes a WebAssembly stack of its own (runtime.py), and V8 ends the process when it has no room for another.
-MAX_WAITS = 200
+MAX_WAITS = 100
 
 
 class Wait:

@@ -17,7 +17,19 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, memory, network, operations, packages, summaries, xhr
+from kernelmcp_guest import (
+    absent,
+    blocking,
+    comms,
+    magics,
+    memory,
+    nesting,
+    network,
+    operations,
+    packages,
+    summaries,
+    xhr,
+)
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -46,7 +58,7 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
-    shell.magics_manager.register_function(packages.pip, "line", "pip")  # IPython's own starts a process
+    magics.install(shell)
     summaries.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
@@ -65,6 +77,7 @@ async def build(points: str) -> None:
     absent.install()
     blocking.install()
     comms.install()
+    nesting.install()
     network.install()
     xhr.install()
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):

@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 
 from kernelmcp_guest import memory, packages
-from kernelmcp_guest.absent import NO_PROCESSES
+from kernelmcp_guest.absent import NO_SHELL
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.kernel import GuestKernel
 
@@ -158,7 +158,7 @@ class GuestShell(InteractiveShell):
     def system(self, cmd: str) -> None:
         if packages.run_command(cmd):
             return
-        raise UsageError(f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead")
+        raise UsageError(NO_SHELL)
 
     system_raw = system_piped = system
 
