@@ -130,9 +130,7 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
         volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
         packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
         cpu_seconds=float(cpu) if (cpu := environ.get("KERNELMCP_CPU_SECONDS")) else None,
-        background_cpu_seconds=float(
-            environ.get("KERNELMCP_BACKGROUND_CPU_SECONDS") or DEFAULT_BACKGROUND_CPU_SECONDS
-        ),
+        background_cpu_seconds=float(environ.get("KERNELMCP_BACKGROUND_CPU_SECONDS") or DEFAULT_BACKGROUND_CPU_SECONDS),
         env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
         guest_uid=int(uid) if (uid := environ.get("KERNELMCP_GUEST_UID")) else None,
         required_layers=tuple(filter(None, environ.get("KERNELMCP_REQUIRED_LAYERS", "").split(","))),

@@ -72,7 +72,10 @@ def test_a_host_call_of_a_task_that_outlived_its_cell_is_answered_and_a_later_in
     body = f"    await asyncio.sleep(0.2)\n    try: {call}\n    finally: answered.set()"
     kernel.run(names + LEAVE.format(body=body), allow_stdin=True)
     kernel.run("kept = 41")
-    assert kernel.run("await asyncio.wait_for(answered.wait(), 30); isinstance(task.exception(), Exception)").result == "True"
+    assert (
+        kernel.run("await asyncio.wait_for(answered.wait(), 30); isinstance(task.exception(), Exception)").result
+        == "True"
+    )
     ran = kernel.interrupt_once_it_prints("print('go', flush=True)\nawait asyncio.sleep(1000)")
     assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
     assert kernel.run("kept").result == "41"
