@@ -67,9 +67,9 @@ _NODE_FLAGS = (
     # instead of 8.
     "--expose-gc",
     "--max-semi-space-size=1",
-    # Stacks of JavaScript and of each chain of WebAssembly calls, of which the smaller number counts. Python's own check
-    # sees only WebAssembly's stack in memory, so a C recursion over nested data (a linked list that is let go) ends the
-    # guest at the end of V8's: this is 7 times Node's usual one. V8 has room for more than a hundred of such stacks.
+    # Stacks of JavaScript and of each chain of WebAssembly calls, of which the smaller number counts. Python's check
+    # sees only WebAssembly's stack in memory, so a C recursion over nested data (a linked list that is let go) ends
+    # the guest at the end of V8's: this is 7 times Node's usual one. V8 has room for more than a hundred of them.
     f"--stack-size={_STACK_KB}",
     f"--wasm-stack-switching-stack-size={_STACK_KB}",
     "--freeze-flags-after-init",
@@ -136,26 +136,26 @@ def _node(readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
         str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
-        *(f"--allow-fs-read={path}" for path in _grants(paths)),
-        *(f"--allow-fs-write={path}" for path in _grants(writable)),
+        *(f"--allow-fs-read={path}" for path in grants(paths)),
+        *(f"--allow-fs-write={path}" for path in grants(writable)),
     ]
 
 
-def _grants(paths: Iterable[Path]) -> list[str]:
+def grants(paths: Iterable[Path]) -> list[str]:
     """What to tell Node's permission model, so that all of these may be used.
 
     It refuses a directory (not what is in it) when the path of another grant begins with the same letters: beside
     `/srv/x2` it refuses `/srv/x`. So those two become `/srv/x*`. That also grants `/srv/x3`, which is not open to the
     guest all the same: the operating system has the exact paths.
     """
-    grants: list[str] = []
+    found: list[str] = []
     for path in sorted({str(path) for path in paths}):
-        last = grants[-1].removesuffix("*") if grants else None
+        last = found[-1].removesuffix("*") if found else None
         if last is None or not path.startswith(last):
-            grants.append(path)
+            found.append(path)
         elif not path.startswith(last + "/"):  # what lies beneath is granted with it
-            grants[-1] = last + "*"
-    return grants
+            found[-1] = last + "*"
+    return found
 
 
 def guest_policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:

@@ -105,7 +105,10 @@ SWALLOWERS = {
     ),
 }
 # Long enough for the interrupt to arrive in it, wherever it arrives: then it is swallowed.
-OVER = "import time\nbegan = None\ndef over():\n    global began\n    began = began or time.monotonic()\n    return time.monotonic() > began + 30\n"
+OVER = (
+    "import time\nbegan = None\ndef over():\n    global began\n"
+    "    began = began or time.monotonic()\n    return time.monotonic() > began + 30\n"
+)
 
 
 @pytest.mark.parametrize("code", SWALLOWERS.values(), ids=SWALLOWERS.keys())
@@ -119,7 +122,8 @@ def test_an_interrupt_that_python_swallows_comes_again(kernel: Kernel, code: str
 
 def test_an_interrupt_in_a_callback_of_ipython_ends_the_cell(kernel: Kernel) -> None:
     kernel.run(
-        "def hook():\n    ip.events.unregister('pre_execute', hook)\n    print('go', flush=True)\n    while True: pass\n"
+        "def hook():\n    ip.events.unregister('pre_execute', hook)\n"
+        "    print('go', flush=True)\n    while True: pass\n"
         "kept, ip = 41, get_ipython()\nip.events.register('pre_execute', hook)"
     )
     ran = kernel.interrupt_once_it_prints("while True: pass")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.runtime import _grants
+from kernelmcp_kernel.runtime import grants
 
 from .conftest import running_kernel
 from .driver import Kernel
@@ -57,7 +57,7 @@ def test_volumes_whose_paths_begin_alike_are_all_listed_and_read(kernel: Kernel,
 
 
 @pytest.mark.parametrize(
-    ("paths", "grants"),
+    ("paths", "expected"),
     [
         (["/srv/x", "/srv/y"], ["/srv/x", "/srv/y"]),
         (["/srv/x2", "/srv/x"], ["/srv/x*"]),
@@ -66,8 +66,8 @@ def test_volumes_whose_paths_begin_alike_are_all_listed_and_read(kernel: Kernel,
         (["/srv/x", "/srv/x-ray", "/srv/x/below", "/srv/x.img"], ["/srv/x*"]),
     ],
 )
-def test_paths_that_begin_alike_become_one_grant(paths: list[str], grants: list[str]) -> None:
-    assert _grants(map(Path, paths)) == grants
+def test_paths_that_begin_alike_become_one_grant(paths: list[str], expected: list[str]) -> None:
+    assert grants(map(Path, paths)) == expected
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -178,7 +178,6 @@ def test_json_that_is_nested_too_deeply_is_a_recursion_error(kernel: Kernel, cod
     ids=["many", "in a string", "in a string with escapes"],
 )
 def test_json_with_many_brackets_is_read(kernel: Kernel, text: str) -> None:
-    (Path(kernel.process.cwd()) / "unused").write_text("")
     assert lives(kernel, f"import json; text = {text!r}; json.dumps(json.loads(text)) == text") == "True"
 
 

@@ -86,7 +86,7 @@ def install() -> None:
     socket.socket.__init__ = _no_sockets
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
         setattr(socket, name, _no_sockets)
-    vars(hashlib)["__getattr__"] = _no_hash
+    hashlib.__getattr__ = _no_hash
     sys.meta_path.append(_Absent())
     sys.executable = sys._base_executable = ""  # there is none; Emscripten names the script that built the image
     sys.orig_argv[:] = [""]

@@ -18,7 +18,7 @@ class GuestKernel:
     def get_parent(self, channel: str | None = None) -> dict[str, Any]:
         """The message that is being answered; of its fields only the header is known here."""
         header = self.parent.get() or {}
-        found = {"header": header, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
+        found: dict[str, Any] = {"header": header, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
         return {**found, "msg_id": header.get("msg_id", ""), "msg_type": header.get("msg_type", "")}
 
     @property

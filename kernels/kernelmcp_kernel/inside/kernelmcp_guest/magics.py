@@ -9,7 +9,7 @@ Above: `lifecycle`. Below: `packages` (%pip), `absent` (the words).
 from typing import Any, NoReturn
 
 from IPython.core.error import UsageError
-from IPython.core.magics.script import default_script_magics
+from IPython.core.magics._table import default_script_magics
 
 from kernelmcp_guest import packages
 from kernelmcp_guest.absent import NO_SHELL
@@ -39,7 +39,7 @@ def install(shell: Any) -> None:
 
     def get_tail(n: int = 10, raw: bool = True, output: bool = False, include_latest: bool = False) -> list[Any]:
         """For %rerun, which looks in the database of other shells: the newest inputs but the one that runs."""
-        lines = history.input_hist_raw if raw else history.input_hist_parsed
+        lines: list[str] = history.input_hist_raw if raw else history.input_hist_parsed
         found = list(enumerate(lines))[1 : None if include_latest else -1]
         return [(0, number, (line, None) if output else line) for number, line in found[-n:]]
 

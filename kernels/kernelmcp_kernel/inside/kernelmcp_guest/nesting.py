@@ -1,14 +1,13 @@
 """JSON that is nested too deeply is a RecursionError, as it is everywhere else.
 
-CPython's own check looks at WebAssembly's stack in memory, which the recursion of the JSON scanner does not use; what it
-does use is V8's, and its end is the guest's. Above: `lifecycle`.
+CPython's own check looks at WebAssembly's stack in memory, which the recursion of the JSON scanner does not use; what
+it does use is V8's, and its end is the guest's. Above: `lifecycle`.
 """
 
 # The C scanner is private to the json package.
 # pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
 
 import json
-import json.decoder
 import json.scanner
 import re
 from collections.abc import Callable
@@ -56,6 +55,10 @@ def _checked(scan: Scan) -> Scan:
 def install() -> None:
     """Check in every decoder (for the boot image)."""
     stock: Callable[[Any], Scan] = json.scanner.make_scanner
-    json.scanner.make_scanner = lambda decoder: _checked(stock(decoder))
+
+    def make_scanner(decoder: Any) -> Scan:
+        return _checked(stock(decoder))
+
+    json.scanner.make_scanner = make_scanner
     decoder: Any = vars(json)["_default_decoder"]
-    decoder.scan_once = json.scanner.make_scanner(decoder)
+    decoder.scan_once = make_scanner(decoder)

@@ -1,7 +1,7 @@
 """What the kernel process can ask of the guest: one function for each operation, named as its Jupyter message.
 
-`handle` decodes a request, runs its function and sends the reply; `notify` does so for a comm message that comes while a
-cell waits, and has no reply. `interrupt` is called by the host while a cell waits, `end_background` when none runs.
+`handle` decodes a request, runs its function and sends the reply; `notify` does so for a comm message that comes while
+a cell waits, and has no reply. `interrupt` is called by the host while a cell waits, `end_background` when none runs.
 """
 
 # IPython and Pyodide declare much of what is used here without types that a checker understands.
@@ -41,8 +41,8 @@ class _Running:
 
 running = _Running()
 
-# One for the shell, as in ipykernel: a context variable that a cell sets (the precision of decimals, numpy's handling of
-# errors) is set in the next cell. Tasks get copies, so what a cell leaves behind keeps the request that it belongs to.
+# One for the shell, as in ipykernel: a context variable that a cell sets (the precision of decimals, numpy's handling
+# of errors) is set in the next cell. Tasks get copies, so what a cell leaves behind keeps the request it belongs to.
 _context = copy_context()
 
 
@@ -66,7 +66,7 @@ def on_stuck_signal(signum: int, frame: object) -> None:
 
 
 def on_swallowed(unraisable: Any) -> None:
-    """sys.unraisablehook: an interrupt that came in a `__del__` or the like has not reached the cell. Ask for another."""
+    """sys.unraisablehook: an interrupt that came in a `__del__` or the like has not reached the cell: once more."""
     sys.__unraisablehook__(unraisable)
     if issubclass(unraisable.exc_type, KeyboardInterrupt) and running.active:
         bridge.interrupt_again()
@@ -121,7 +121,10 @@ def execute(
     execution_count: int,
     parent: dict[str, Any],
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-    """Run a cell; `parent` is the header of its message. Returns the content of the execute_reply, or a coroutine of it when the cell awaits."""
+    """Run a cell; `parent` is the header of its message.
+
+    Returns the content of the execute_reply, or a coroutine of it when the cell awaits.
+    """
     memory.hold()
     shell = GuestShell.instance()
     shell.execution_count = execution_count

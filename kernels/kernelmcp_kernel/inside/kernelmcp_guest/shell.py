@@ -6,6 +6,7 @@
 
 import asyncio
 import base64
+import sys
 from types import TracebackType
 from typing import Any
 
@@ -92,7 +93,8 @@ class GuestEvents(EventManager):
             except KeyboardInterrupt:
                 bridge.interrupt_again()
             except Exception:  # noqa: BLE001  # a callback of the user's
-                print(f"Error in callback {callback} (for {event}), with arguments args {args},kwargs {kwargs}:")
+                where = f"{callback} (for {event}), with arguments args {args},kwargs {kwargs}"
+                sys.stdout.write(f"Error in callback {where}:\n")
                 self.shell.showtraceback()
 
 
