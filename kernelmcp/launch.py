@@ -22,6 +22,7 @@ def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict
         "KERNELMCP_NETWORK": _network(settings),
         "KERNELMCP_WORKSPACE_MB": str(policy.workspace_max_mb),
         "KERNELMCP_MAX_FILES": str(policy.max_files),
+        "KERNELMCP_BACKGROUND_CPU_SECONDS": str(policy.background_cpu_seconds),
         "KERNELMCP_VOLUMES": json.dumps(kernel_volumes(settings)),
         "KERNELMCP_GUEST_UID": str(policy.guest_uid or ""),
         "KERNELMCP_REQUIRED_LAYERS": ",".join(policy.required_layers),

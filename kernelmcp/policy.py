@@ -46,6 +46,9 @@ class Policy(Section):
     """Wall time of one execution, seconds, after which it is interrupted. Also the most a caller may ask for."""
     cpu_seconds: float | None = Field(default=None, gt=0)
     """CPU time of one execution, seconds, after which it is interrupted. Default: no limit besides wall time."""
+    background_cpu_seconds: float = Field(default=60, gt=0)
+    """CPU time that tasks which cells left behind may use between two cells, seconds. Then they are cancelled, and the
+    next result says so; a guest whose tasks go on is ended. A minute is much for a task that waits for something."""
     memory_mb: int | None = Field(default=None, ge=64, le=4096)
     """Memory of the flavors that `flavors` does not set, MiB. Default: each flavor's own."""
     stdout_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)

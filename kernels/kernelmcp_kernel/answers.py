@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 from ipykernel.kernelbase import Kernel
 
+from kernelmcp_kernel.execute_messages import header_of
 from kernelmcp_kernel.guest import GuestDied, new_request_id
 from kernelmcp_kernel.history import History, Search
+from kernelmcp_kernel.relay import Cell, Relay
 from kernelmcp_kernel.slot import GuestSlot
 
 Content = dict[str, Any]
@@ -28,6 +30,7 @@ class AnsweringKernel(Kernel):
     """Answers what a frontend asks beside running cells."""
 
     _slot: GuestSlot
+    _relay: Relay
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, **kwargs: Any) -> None:
@@ -78,13 +81,25 @@ class AnsweringKernel(Kernel):
         return {"status": "ok", "history": [(s, line, (code, None) if output else code) for s, line, code in found]}
 
     async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
-        """comm_open, comm_msg and comm_close from the frontend."""
+        """comm_open, comm_msg and comm_close from the frontend, also while a cell waits (perhaps for this message)."""
         content = {
             "msg_type": parent["header"]["msg_type"],
             "content": parent["content"],
             "metadata": parent["metadata"],
+            "parent": header_of(parent),
         }
-        await self._ask("comm_message", content, {})
+        cell, request_id = Cell(parent, ident), new_request_id()
+        self._relay.open_comm(request_id, cell)
+        if not await self._on_loop(self._notify("comm_message", content, request_id)):
+            await self._ask("comm_message", content, {}, request_id)
+            self._relay.finish(cell)
+
+    async def _notify(self, op: str, content: Content, request_id: str) -> bool:
+        try:
+            return self._slot.notify(op, content, request_id)
+        except ValueError as error:  # larger than a frame
+            self.log.warning("%s failed: %s", op, error)
+            return True
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """comm_info_request."""
@@ -99,10 +114,10 @@ class AnsweringKernel(Kernel):
         content = {"status": "error", "ename": "NotImplementedError", "evalue": text, "traceback": [text]}
         self.session.send(stream, reply, content, parent, ident=ident)
 
-    async def _ask(self, op: str, content: Content, otherwise: Content) -> Content:
+    async def _ask(self, op: str, content: Content, otherwise: Content, request_id: str = "") -> Content:
         """A request that is not a cell: a guest that fails makes an empty answer."""
         try:
-            reply = await self._on_loop(self._slot.request(op, content, new_request_id()))
+            reply = await self._on_loop(self._slot.request(op, content, request_id or new_request_id()))
         except (GuestDied, ValueError) as error:
             self.log.warning("%s failed: %s", op, error)
             return {"status": "ok", **otherwise}

@@ -1,7 +1,8 @@
-"""Limits the CPU time of one execution: the guest is interrupted, and killed when it goes on.
+"""Limits the CPU time of a guest, in an execution and between two: it is interrupted, and killed when it goes on.
 
-Above: `kernel` makes a limit for each cell, `guest` watches it while the cell runs. Below: the operating system's
-clocks. RLIMIT_CPU can't do it: it counts from the process's start, and booting alone takes seconds.
+Above: `kernel` makes a limit for each cell, `guest` watches it while the cell runs, and between cells one of its own.
+Below: the operating system's clocks. RLIMIT_CPU can't do it: it counts from the process's start, and booting alone
+takes seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 # How often the clock is read, seconds: several threads may use the time up faster than it passes.
@@ -22,12 +24,20 @@ _SHORTEST_CHECK_SECONDS = 0.02
 _CLEANUP_SECONDS = 4.0
 
 
+# Between cells the clock is read this often, seconds: nobody waits, and most guests do nothing then.
+_IDLE_CHECK_SECONDS = 2.0
+
+# What a guest may use of the seconds after its background tasks were cancelled; more, and they did not end.
+_SETTLED_SHARE = 0.25
+
+
 class Watched(Protocol):
     """What a limit acts on: the guest."""
 
     pid: int
 
     def interrupt(self, why: str = "") -> None: ...
+    def end_background(self) -> None: ...
     def kill(self, reason: str) -> None: ...
 
 
@@ -59,6 +69,55 @@ class CpuLimit:
         guest.interrupt(f"it {self.text}, and ")
 
     def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class BackgroundLimit:
+    """What tasks that cells left behind may use between the end of one request and the next; None is no limit.
+
+    Then they are cancelled, which keeps the variables, and the guest is killed only when it goes on. For the thread of
+    the event loop.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.exceeded = False
+        """Tasks were cancelled, and nobody has been told. Whoever tells sets it back."""
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def text(self) -> str:
+        return f"used more than {self._seconds:g} s of CPU time between two cells"
+
+    def start(self, guest: Watched) -> None:
+        """A request has ended."""
+        self.stop()
+        if self._seconds is not None:
+            self._again(_IDLE_CHECK_SECONDS, self._check, guest, cpu_seconds(guest.pid) + self._seconds)
+
+    def _check(self, guest: Watched, end: float) -> None:
+        left = end - cpu_seconds(guest.pid)
+        if left > 0:
+            self._again(min(max(left, _SHORTEST_CHECK_SECONDS), _IDLE_CHECK_SECONDS), self._check, guest, end)
+            return
+        self.exceeded = True
+        guest.end_background()
+        allowed = cpu_seconds(guest.pid) + _SETTLED_SHARE * _CLEANUP_SECONDS
+        self._again(_CLEANUP_SECONDS, self._check_end, guest, allowed)
+
+    def _check_end(self, guest: Watched, allowed: float) -> None:
+        if cpu_seconds(guest.pid) > allowed:
+            guest.kill(f"tasks that cells left behind {self.text} and went on when they were cancelled")
+        else:
+            self.start(guest)
+
+    def _again(self, seconds: float, check: Callable[[Watched, float], None], guest: Watched, end: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, check, guest, end)
+
+    def stop(self) -> None:
+        """A request begins, or the guest has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -16,6 +16,11 @@ Content = dict[str, Any]
 _PAYLOADS = frozenset({"page", "set_next_input", "ask_exit"})
 
 
+def header_of(message: Content) -> Content:
+    """A message's header as JSON: the guest's `get_parent()` is asked for it."""
+    return {name: str(value) for name, value in message.get("header", {}).items()}
+
+
 def check_request(request: Content) -> None:
     """Raises ValueError for what no client of the protocol sends."""
     if not isinstance(request["code"], str):

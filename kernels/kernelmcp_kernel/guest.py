@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from kernelmcp_kernel.cpu import CpuLimit
+from kernelmcp_kernel.cpu import BackgroundLimit, CpuLimit
 from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
 from kernelmcp_kernel.runtime import Spawned
 from kernelmcp_kernel.settings import Quota
@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 
 # A guest that has not noticed an interrupt after this time is in code that never will (a long C loop, JavaScript).
 INTERRUPT_GRACE_SECONDS = 3.0
+
+# What is written to the interrupt pipe instead of a request's number, to interrupt what no request runs.
+_BACKGROUND = 0xFFFFFFFF
 
 # The guest's exit status when no memory is left for another cell (inside/kernelmcp_guest/operations.py).
 _EXIT_OUT_OF_MEMORY = 71
@@ -79,7 +82,9 @@ class Pace:
 class Guest:
     """A running guest. `on_frame` gets every frame that belongs to the current request or to an earlier one."""
 
-    def __init__(self, spawned: Spawned, on_frame: Callable[[Frame], None]) -> None:
+    def __init__(
+        self, spawned: Spawned, on_frame: Callable[[Frame], None], background_cpu_seconds: float | None = None
+    ) -> None:
         self.pid = spawned.pid
         self.death: str | None = None
         self._spawned = spawned
@@ -100,6 +105,7 @@ class Guest:
         self._loop.add_reader(spawned.frames, self._read_frames)
         self._loop.add_reader(spawned.errors, self._read_errors)
         self._pace = Pace()
+        self.background = BackgroundLimit(background_cpu_seconds)
         self._watchdog = (
             MemoryWatchdog(self.pid, spawned.max_resident_mb, self.kill) if spawned.max_resident_mb else None
         )
@@ -129,6 +135,7 @@ class Guest:
         await self.ready()
         if self.death is not None:
             raise GuestDied(self.death)
+        self.background.stop()
         self._number += 1
         self._id = request_id
         frame = encode_frame({"op": op, "id": request_id, "number": self._number, "content": content})
@@ -143,6 +150,13 @@ class Guest:
             self._cancel_kill()
             if limit is not None:
                 limit.stop()
+            if self.death is None:
+                self.background.start(self)
+
+    def notify(self, op: str, content: dict[str, Any], request_id: str) -> None:
+        """Ask for an operation that has no reply, also while a request is under way; it runs when that waits."""
+        if self.death is None:
+            self._send(encode_frame({"op": op, "id": request_id, "content": content}))
 
     def answer(self, number: int, value: Any = None, error: str | None = None) -> None:
         """Answer a host call of the guest."""
@@ -182,6 +196,14 @@ class Guest:
             reason = f"{why or 'it '}could not be interrupted within {INTERRUPT_GRACE_SECONDS:.0f} s"
             self._kill_timer = self._loop.call_later(INTERRUPT_GRACE_SECONDS, self.kill, reason)
 
+    def end_background(self) -> None:
+        """Have what runs between requests end: tasks that cells left behind."""
+        if self.busy or self.death is not None:
+            return
+        with contextlib.suppress(OSError):
+            os.write(self._spawned.interrupts, struct.pack("<I", _BACKGROUND))
+        self._send(encode_frame({"op": "end_background"}))
+
     def _cancel_kill(self) -> None:
         if self._kill_timer is not None:
             self._kill_timer.cancel()
@@ -193,6 +215,7 @@ class Guest:
             return
         self.death = reason
         self._cancel_kill()
+        self.background.stop()
         if self._watchdog is not None:
             self._watchdog.stop()
         with contextlib.suppress(ProcessLookupError):

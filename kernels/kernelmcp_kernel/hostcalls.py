@@ -20,6 +20,9 @@ Handler = Callable[[Arguments, Cell], Awaitable[Any]]
 # Calls of one cell that may be under way at a time; more are refused.
 MAX_CALLS = 32
 
+INTERRUPTED = "interrupted"
+CELL_ENDED = "the cell that asks has ended: the host answers only while it runs"
+
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +38,10 @@ class HostCalls:
         self._running: dict[asyncio.Task[None], str] = {}
 
     def start(self, guest: Guest, content: dict[str, Any], cell: Cell | None) -> None:
-        """Answer a `call` frame of the guest."""
+        """Answer a `call` frame of the guest, always: whoever waits for an answer in there would wait for ever.
+
+        `cell` is None when the cell that asks has ended, which only tasks that it left behind can do.
+        """
         number, arguments = content.get("number"), content.get("arguments")
         if not isinstance(number, int) or not isinstance(arguments, dict):
             return
@@ -43,23 +49,26 @@ class HostCalls:
         handler = self._handlers.get(kind)
         # `input` is one person, one question at a time.
         taken = kind == "input" and kind in self._running.values()
-        if handler is None or cell is None or taken or len(self._running) >= MAX_CALLS:
+        if cell is None:
+            guest.answer(number, error=CELL_ENDED)
+            return
+        if handler is None or taken or len(self._running) >= MAX_CALLS:
             guest.answer(number, error="the host does not offer this now")
             return
         task = asyncio.ensure_future(self._answer(guest, number, handler(cast("Arguments", arguments), cell)))
         self._running[task] = kind
         task.add_done_callback(self._running.pop)
 
-    def cancel(self) -> None:
-        """The cell was interrupted or has ended."""
+    def cancel(self, reason: str) -> None:
+        """The cell was interrupted or has ended: its calls are answered with the reason."""
         for task in list(self._running):
-            task.cancel()
+            task.cancel(reason)
 
     async def _answer(self, guest: Guest, number: int, answer: Awaitable[Any]) -> None:
         try:
             guest.answer(number, value=await answer)
-        except asyncio.CancelledError:
-            guest.answer(number, error="interrupted")
+        except asyncio.CancelledError as cancelled:
+            guest.answer(number, error=str(cancelled) or INTERRUPTED)
             raise
         except (HostCallError, ValueError) as error:
             guest.answer(number, error=str(error))

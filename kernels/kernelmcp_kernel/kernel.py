@@ -19,10 +19,17 @@ from jupyter_client.session import Session
 from kernelmcp_kernel.answers import AnsweringKernel
 from kernelmcp_kernel.berth import Berth, open_berth
 from kernelmcp_kernel.cpu import CpuLimit
-from kernelmcp_kernel.execute_messages import check_request, checked_reply, cpu_seconds, named_request, quota
+from kernelmcp_kernel.execute_messages import (
+    check_request,
+    checked_reply,
+    cpu_seconds,
+    header_of,
+    named_request,
+    quota,
+)
 from kernelmcp_kernel.frames import Frame
 from kernelmcp_kernel.guest import GuestDied, new_request_id
-from kernelmcp_kernel.hostcalls import HostCallError, HostCalls
+from kernelmcp_kernel.hostcalls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.install import Installs
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.relay import Cell, Relay
@@ -123,7 +130,8 @@ class SandboxKernel(AnsweringKernel):
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
-        self._loop.call_soon_threadsafe(self._interrupt, named_request(parent.get("metadata")))
+        if hasattr(self, "_slot"):  # else the kernel is just starting, and nothing runs
+            self._loop.call_soon_threadsafe(self._interrupt, named_request(parent.get("metadata")))
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _interrupt(self, named: str | None) -> None:
@@ -131,7 +139,7 @@ class SandboxKernel(AnsweringKernel):
         if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
             return
         self._slot.interrupt()
-        self._calls.cancel()
+        self._calls.cancel(INTERRUPTED)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """After an error: abort the requests that are queued now. With its shell thread, ipykernel does it well;
@@ -175,6 +183,7 @@ class SandboxKernel(AnsweringKernel):
             "user_expressions": user_expressions or {},
             "allow_stdin": allow_stdin,
             "execution_count": count,
+            "parent": header_of(cell.parent),
         }
         request_id = new_request_id()
         self._relay.open(request_id, cell)
@@ -185,6 +194,7 @@ class SandboxKernel(AnsweringKernel):
                 self._history.add(count, code)
             reply = checked_reply(await self._on_loop(self._run(request, request_id, limit, quota(cell_meta))))
             self._report_earlier_loss(cell)
+            self._report_background(cell)
         except (GuestDied, ValueError) as error:
             reply = self._failure(cell, error)
         except Exception:
@@ -193,7 +203,7 @@ class SandboxKernel(AnsweringKernel):
         finally:
             self._report_limit(cell, limit)
             self._cell = None
-            self._calls.cancel()
+            self._calls.cancel(CELL_ENDED)
             self._relay.finish(cell)
         if cell.files:
             self._remarks["files"] = list(cell.files)
@@ -244,6 +254,14 @@ class SandboxKernel(AnsweringKernel):
             text = f"[kernelmcp] the sandbox process had ended ({reason}); earlier variables are lost\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
+    def _report_background(self, cell: Cell) -> None:
+        """The first cell after tasks were cancelled says so."""
+        limit = self._slot.guest.background
+        if limit.exceeded and not cell.silent:
+            limit.exceeded = False
+            text = f"[kernelmcp] tasks that earlier cells left running were cancelled: they {limit.text}\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
+
     def _note_loss(self, reason: str) -> None:
         self._remarks |= {"state_lost": True, "reason": reason}
 
@@ -266,8 +284,9 @@ class SandboxKernel(AnsweringKernel):
         guest = self._slot.guest
         if frame.type != "call":
             self._relay.output(frame)
-        elif frame.id == guest.current_id and guest.busy:
-            self._calls.start(guest, frame.content, self._cell)
+        else:
+            current = frame.id == guest.current_id and guest.busy
+            self._calls.start(guest, frame.content, self._cell if current else None)
 
     async def _input(self, call: Content, cell: Cell) -> str:
         """input(): ask the frontend, until it answers or the cell has ended."""

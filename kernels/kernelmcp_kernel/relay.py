@@ -71,6 +71,7 @@ class Relay:
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
         self._cells: OrderedDict[str, Cell] = OrderedDict()
+        self._comms: OrderedDict[str, Cell] = OrderedDict()
         self._text: list[str] = []
         self._text_chars = 0
         self._text_of: tuple[Cell, str] | None = None
@@ -78,9 +79,11 @@ class Relay:
 
     def open(self, request_id: str, cell: Cell) -> None:
         """Start relaying for a request."""
-        self._cells[request_id] = cell
-        while len(self._cells) > _PARENTS_KEPT:
-            self._cells.popitem(last=False)
+        _keep(self._cells, request_id, cell)
+
+    def open_comm(self, request_id: str, cell: Cell) -> None:
+        """The same for a comm message. They are many, and must not push out cells whose output may still come."""
+        _keep(self._comms, request_id, cell)
 
     def finish(self, cell: Cell) -> None:
         """The cell has ended: send what was collected, and say what was dropped."""
@@ -103,7 +106,7 @@ class Relay:
 
     def output(self, frame: Frame) -> None:
         """Publish an output frame. One of an unknown type, shape or request is ignored."""
-        cell = self._cells.get(frame.id)
+        cell = self._cells.get(frame.id) or self._comms.get(frame.id)
         if cell is None:
             return
         if frame.type == "stream":
@@ -188,6 +191,12 @@ class Relay:
         content, metadata = frame.content.get("comm"), frame.content.get("metadata")
         if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, frame.size):
             self._publish(frame.type, cast("dict[str, Any]", content), cast("dict[str, Any]", metadata), cell.parent)
+
+
+def _keep(cells: OrderedDict[str, Cell], request_id: str, cell: Cell) -> None:
+    cells[request_id] = cell
+    while len(cells) > _PARENTS_KEPT:
+        cells.popitem(last=False)
 
 
 def _is_bundle(content: dict[str, Any]) -> bool:

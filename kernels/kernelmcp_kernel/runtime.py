@@ -44,6 +44,9 @@ _MAX_CPU_SECONDS = 24 * 3600
 # shared mappings, which it does not count, can.
 _RESIDENT_MB = 1400
 
+# Below what the system allows the first thread (confine.py: 8 MB), in kB.
+_STACK_KB = 7000
+
 # A boot image has 30 MB; with packages some more.
 _MAX_IMAGE_MB = 1024
 
@@ -64,6 +67,11 @@ _NODE_FLAGS = (
     # instead of 8.
     "--expose-gc",
     "--max-semi-space-size=1",
+    # Stacks of JavaScript and of each chain of WebAssembly calls, of which the smaller number counts. Python's check
+    # sees only WebAssembly's stack in memory, so a C recursion over nested data (a linked list that is let go) ends
+    # the guest at the end of V8's: this is 7 times Node's usual one. V8 has room for more than a hundred of them.
+    f"--stack-size={_STACK_KB}",
+    f"--wasm-stack-switching-stack-size={_STACK_KB}",
     "--freeze-flags-after-init",
 )
 
@@ -128,9 +136,26 @@ def _node(readable: Iterable[Path], writable: Iterable[Path]) -> list[str]:
         str(node_binary()),
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={settings().memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
-        *(f"--allow-fs-read={path}" for path in dict.fromkeys(paths)),
-        *(f"--allow-fs-write={path}" for path in writable),
+        *(f"--allow-fs-read={path}" for path in grants(paths)),
+        *(f"--allow-fs-write={path}" for path in grants(writable)),
     ]
+
+
+def grants(paths: Iterable[Path]) -> list[str]:
+    """What to tell Node's permission model, so that all of these may be used.
+
+    It refuses a directory (not what is in it) when the path of another grant begins with the same letters: beside
+    `/srv/x2` it refuses `/srv/x`. So those two become `/srv/x*`. That also grants `/srv/x3`, which is not open to the
+    guest all the same: the operating system has the exact paths.
+    """
+    found: list[str] = []
+    for path in sorted({str(path) for path in paths}):
+        last = found[-1].removesuffix("*") if found else None
+        if last is None or not path.startswith(last):
+            found.append(path)
+        elif not path.startswith(last + "/"):  # what lies beneath is granted with it
+            found[-1] = last + "*"
+    return found
 
 
 def guest_policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:

@@ -21,6 +21,9 @@ DEFAULT_MEMORY_MB = 1024
 DEFAULT_WORKSPACE_MB = 1024
 DEFAULT_MAX_FILES = 10_000
 
+# CPU time of tasks between two cells when the environment does not say, in seconds.
+DEFAULT_BACKGROUND_CPU_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class Quota:
@@ -93,6 +96,8 @@ class KernelSettings:
     """KERNELMCP_PACKAGES."""
     cpu_seconds: float | None = None
     """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Not set: no limit. A request may name another."""
+    background_cpu_seconds: float = DEFAULT_BACKGROUND_CPU_SECONDS
+    """KERNELMCP_BACKGROUND_CPU_SECONDS: CPU time of tasks that cells leave behind, between two cells, seconds."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     """KERNELMCP_ENV, a JSON object: the guest's environment variables."""
     guest_uid: int | None = None
@@ -126,6 +131,7 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
         volumes=tuple(_volume(**found) for found in json.loads(environ.get("KERNELMCP_VOLUMES") or "[]")),
         packages=PackageSettings(**json.loads(environ.get("KERNELMCP_PACKAGES") or "{}")),
         cpu_seconds=float(cpu) if (cpu := environ.get("KERNELMCP_CPU_SECONDS")) else None,
+        background_cpu_seconds=float(environ.get("KERNELMCP_BACKGROUND_CPU_SECONDS") or DEFAULT_BACKGROUND_CPU_SECONDS),
         env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
         guest_uid=int(uid) if (uid := environ.get("KERNELMCP_GUEST_UID")) else None,
         required_layers=tuple(filter(None, environ.get("KERNELMCP_REQUIRED_LAYERS", "").split(","))),

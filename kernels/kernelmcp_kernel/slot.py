@@ -53,7 +53,8 @@ class GuestSlot:
     def _start(self, spawned: Spawned | None = None) -> Guest:
         if self._closed:
             raise GuestDied("the kernel is shutting down")
-        guest = Guest(spawned or spawn_guest(self._berth, self._image.path, self._image.build_id), self._on_frame)
+        spawned = spawned or spawn_guest(self._berth, self._image.path, self._image.build_id)
+        guest = Guest(spawned, self._on_frame, settings().background_cpu_seconds)
         if variables := settings().env:
             guest.set_environment(variables)
         if self._quota != settings().quota:
@@ -106,6 +107,13 @@ class GuestSlot:
                     "traceback": ["KeyboardInterrupt"],
                 }
             return await guest.request(op, content, request_id, limit)
+
+    def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
+        """Tell the guest while it is busy with a request; False when it is not, so that a request would do."""
+        if not self.guest.busy:
+            return False
+        self.guest.notify(op, content, request_id)
+        return True
 
     async def _live(self) -> Guest:
         await self.guest.ready()

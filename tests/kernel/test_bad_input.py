@@ -22,7 +22,7 @@ BROKEN_DISPLAYS = {
 def test_a_broken_object_costs_its_own_output_at_most(kernel: Kernel, code: str) -> None:
     ran = kernel.run(f"from IPython.display import display\n{code}")
     assert not ran.state_lost
-    assert ran.status == "ok" or ran.kinds()[-1] == "error"
+    assert ran.status == "ok" or "error" in ran.kinds()
     assert kernel.run("1 + 1").result == "2"
 
 

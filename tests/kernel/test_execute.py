@@ -175,3 +175,79 @@ def test_a_large_collection_is_shown_by_its_size_and_its_ends(kernel: Kernel, co
     text = " ".join((kernel.run(code).result or "").split())
     assert [part for part in shown if part not in text] == []
     assert len(text) < 500
+
+
+def test_context_variables_stay_from_cell_to_cell(kernel: Kernel) -> None:
+    cells = {
+        "import decimal, contextvars; decimal.getcontext().prec = 50": "50",
+        "import asyncio; await asyncio.sleep(0); decimal.getcontext().prec = 40": "40",
+        "asyncio.run(asyncio.sleep(0)); decimal.getcontext().prec = 30": "30",
+        "_ = await asyncio.gather(asyncio.sleep(0.01), asyncio.sleep(0)); decimal.getcontext().prec = 20": "20",
+    }
+    for code, precision in cells.items():
+        kernel.run(code)
+        assert kernel.run("decimal.getcontext().prec").result == precision
+        assert kernel.run("await asyncio.sleep(0, decimal.getcontext().prec)").result == precision
+        found = kernel.run("", user_expressions={"prec": "decimal.getcontext().prec"}).reply["content"]
+        assert found["user_expressions"]["prec"]["data"]["text/plain"] == precision
+
+
+def test_a_task_that_changes_its_context_changes_that_of_no_cell(kernel: Kernel) -> None:
+    kernel.run(
+        "import asyncio, decimal\ndecimal.getcontext().prec = 28\nfrom pyodide.ffi import run_sync\n"
+        "async def own():\n    decimal.setcontext(decimal.Context(prec=5)); run_sync(asyncio.sleep(0.2))\n"
+        "    await asyncio.sleep(0.1)\n    return decimal.getcontext().prec\n"
+        "task = asyncio.ensure_future(own()); await asyncio.sleep(0)"
+    )
+    assert kernel.run("asyncio.run(asyncio.sleep(0.1)); decimal.getcontext().prec").result == "28"
+    assert kernel.run("run_sync(asyncio.sleep(0.3)); await task, decimal.getcontext().prec").result == "(5, 28)"
+
+
+def test_a_result_that_cannot_be_shown_is_an_error_and_a_display_in_the_middle_is_none(kernel: Kernel) -> None:
+    kernel.run("class Broken:\n    def __repr__(self): raise ValueError('no')\nfrom IPython.display import display")
+    assert kernel.run("Broken()").error == "ValueError: no"
+    ran = kernel.run("display(Broken()); 'went on'")
+    assert (ran.status, ran.kinds(), ran.result) == ("ok", ["error", "execute_result"], "'went on'")
+
+
+def test_the_shell_has_a_kernel_that_knows_the_message_that_is_answered(kernel: Kernel) -> None:
+    ran = kernel.run("get_ipython().kernel.get_parent()['header']['msg_id']")
+    assert ran.result == repr(ran.reply["parent_header"]["msg_id"])
+    assert kernel.run("get_ipython().get_parent()['header']['msg_type']").result == "'execute_request'"
+
+
+ABSENT = {
+    "%%bash\nls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "!ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "%ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "%edit": "UsageError: there is no editor in the sandbox",
+    "%store kept": "UsageError: variables are kept as long as the session",
+    "import socket; socket.socket()": "OSError: the sandbox has no sockets: for HTTP use",
+    "import socket; socket.create_connection(('localhost', 80))": "OSError: the sandbox has no sockets: for HTTP use",
+    "import os; os.kill(os.getpid(), 15)": "PermissionError: signal 15 would end the sandbox",
+    "import os; os.kill(1, 9)": "ProcessLookupError: 1 is no process of the sandbox",
+    "import os; os.kill(os.getpid(), 2)": "KeyboardInterrupt: ",
+    "import dbm": "ModuleNotFoundError: No module named 'dbm': Python for WebAssembly is built without it: keep data",
+    "import shelve; shelve.open('x')": "ModuleNotFoundError: No module named 'dbm': Python for WebAssembly",
+    "import hashlib; hashlib.scrypt": "AttributeError: module 'hashlib' has no attribute 'scrypt': this Python is",
+}
+
+
+@pytest.mark.parametrize("code", ABSENT, ids=ABSENT)
+def test_what_a_sandbox_has_not_says_so_in_a_sentence_every_time(kernel: Kernel, code: str) -> None:
+    for _ in range(2):
+        ran = kernel.run(code)
+        assert ran.error.startswith(ABSENT[code])
+        assert not ran.state_lost
+
+
+def test_the_guest_knows_no_path_of_the_host_and_no_disk_but_its_quota(kernel: Kernel) -> None:
+    assert kernel.run("import sys; sys.executable, sys.orig_argv").result == "('', [''])"
+    total, used, free = eval(kernel.run("import shutil; tuple(shutil.disk_usage('/workspace'))").result or "")
+    assert (total, used + free) == (1024 * 2**20, total)
+
+
+def test_rerun_runs_the_newest_input_again(kernel: Kernel) -> None:
+    kernel.run("runs = 0")
+    kernel.run("runs += 1; runs")
+    assert kernel.run("%rerun").result == "2"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from .conftest import running_kernel
 from .driver import Kernel, Ran
 
 GO = "print('go', flush=True)\n"
@@ -99,3 +100,61 @@ def test_what_was_printed_before_code_that_gives_nobody_a_turn_is_not_lost(kerne
     kernel.manager.interrupt_kernel()
     ran = kernel.finish(request, outputs)
     assert ran.text() == "".join(f"{i}\n" for i in range(20)) + "end"
+
+
+SWALLOWERS = {
+    "a finalizer": (
+        "class Slow:\n    def __del__(self):\n        print('go', flush=True)\n        while not over(): pass\n"
+        "Slow()\nwhile True: pass"
+    ),
+    "a finalizer, then an await": (
+        "import asyncio\nclass Slow:\n    def __del__(self):\n        print('go', flush=True)\n"
+        "        while not over(): pass\nSlow()\nawait asyncio.sleep(1000)"
+    ),
+    "a finalizer in a task, while the cell blocks": (
+        "import asyncio, time\nclass Slow:\n    def __del__(self):\n        print('go', flush=True)\n"
+        "        while not over(): pass\n"
+        "async def drop():\n    await asyncio.sleep(0.05)\n    Slow()\n"
+        "async def both():\n    dropping = asyncio.ensure_future(drop())\n    await asyncio.sleep(1000)\n"
+        "asyncio.run(both())"
+    ),
+}
+# Long enough for the interrupt to arrive in it, wherever it arrives: then it is swallowed.
+OVER = (
+    "import time\nbegan = None\ndef over():\n    global began\n"
+    "    began = began or time.monotonic()\n    return time.monotonic() > began + 30\n"
+)
+
+
+@pytest.mark.parametrize("code", SWALLOWERS.values(), ids=SWALLOWERS.keys())
+def test_an_interrupt_that_python_swallows_comes_again(kernel: Kernel, code: str) -> None:
+    kernel.run(f"kept = 41\n{OVER}")
+    ran = kernel.interrupt_once_it_prints(code)
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert "Exception ignored" in ran.text("stderr")
+    assert kernel.run("kept").result == "41"
+
+
+def test_an_interrupt_in_a_callback_of_ipython_ends_the_cell(kernel: Kernel) -> None:
+    kernel.run(
+        "def hook():\n    ip.events.unregister('pre_execute', hook)\n"
+        "    print('go', flush=True)\n    while True: pass\n"
+        "kept, ip = 41, get_ipython()\nip.events.register('pre_execute', hook)"
+    )
+    ran = kernel.interrupt_once_it_prints("while True: pass")
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept").result == "41"
+
+
+def test_cleaning_up_after_an_interrupt_may_take_its_time(kernel: Kernel) -> None:
+    code = "import time\ntry:\n    while True: pass\nfinally:\n    time.sleep(2.5); print('cleaned up')"
+    ran = kernel.interrupt_once_it_prints(GO + code)
+    assert (ran.error, ran.text()) == ("KeyboardInterrupt: ", "go\ncleaned up\n")
+
+
+def test_an_interrupt_while_the_kernel_starts_is_answered() -> None:
+    with running_kernel() as kernel:
+        kernel.manager.restart_kernel(now=True)
+        kernel.interrupt()
+        kernel.client.wait_for_ready(timeout=90)
+        assert kernel.run("1 + 1").result == "2"

@@ -7,6 +7,8 @@ import fs from "node:fs";
 const POLL_MS = 10;
 const SIGINT = 2;
 const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see operations.on_stuck_signal
+const SIGUSR2 = 12; // "what runs is of no request, and has run for too long": see operations.on_background_signal
+const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
 
 export class Interrupts {
@@ -20,6 +22,7 @@ export class Interrupts {
     this.taken = 0; // the request that an interrupt was consumed for last
     this.polledAt = 0;
     this.stuckAt = Infinity; // when to say that an interrupt has not got through
+    this.endBackground = false; // BACKGROUND was sent, and no request has come since
     this.bytes = Buffer.alloc(256);
     this.naps = new Int32Array(new SharedArrayBuffer(4));
   }
@@ -32,11 +35,28 @@ export class Interrupts {
     } catch {
       // EAGAIN: nothing was sent
     }
+    if (this.wanted === BACKGROUND) {
+      this.wanted = 0;
+      this.endBackground = true;
+    }
+    if (this.current) this.endBackground = false;
     if (!this.current || this.wanted !== this.current) return false;
     this.wanted = 0;
     this.taken = this.current;
     this.consumed(this.current);
     return true;
+  }
+
+  /** Is what no request runs for to end? Consumes it. */
+  takeBackground() {
+    const asked = this.endBackground && !this.current;
+    this.endBackground = false;
+    return asked;
+  }
+
+  /** Python has swallowed the interrupt: it is to come again. */
+  again() {
+    if (this.current && this.taken === this.current) this.wanted = this.current;
   }
 
   /** Was an interrupt for the running request consumed already? */
@@ -56,6 +76,7 @@ export class Interrupts {
         setImmediate(() => (this.stuckAt = Infinity));
         return SIGINT;
       }
+      if (this.takeBackground()) return SIGUSR2;
       if (now < this.stuckAt) return 0;
       this.stuckAt = Infinity;
       return SIGUSR1;

@@ -4,6 +4,7 @@
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
+import { describe } from "./errors.mjs";
 import { makeFetch } from "./fetch.mjs";
 import { readFrames, writeFrame } from "./frames.mjs";
 import { cleanGlobals } from "./globals.mjs";
@@ -15,6 +16,7 @@ import { Streams } from "./streams.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
 const IDLE_MS = 200;
+const AGAIN_MS = 50;
 const EXIT_BAD_IMAGE = 65; // EX_DATAERR; the kernel process rebuilds the image
 const EXIT_GUEST_FAULT = 70; // EX_SOFTWARE
 const EXIT_OUT_OF_MEMORY = 71;
@@ -92,6 +94,8 @@ async function boot() {
   for (const { name, path, mode } of settings.volumes)
     storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
   pyodide.FS.chdir("/workspace");
+  // Pyodide's own stdin is Node's descriptor 0, and closing it calls fsync, which the permission model forbids.
+  pyodide.setStdin({ read: () => 0, fsync: () => undefined });
   pyodide.setStdout(rawStream("stdout"));
   pyodide.setStderr(rawStream("stderr"));
   const guest = pyodide.pyimport("kernelmcp_guest");
@@ -99,20 +103,21 @@ async function boot() {
   const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, leave);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, interruptAgain, leave);
   pyodide.setInterruptBuffer(interrupts.buffer());
-  const { handle, interrupt, usable } = guest;
-  const [setEnvironment, addPackages] = [guest.set_environment, guest.add_packages];
-  return { pyodide, handle, interrupt, usable, setEnvironment, addPackages };
+  const { handle, notify, interrupt, usable } = guest;
+  const [setEnvironment, addPackages, endBackground] = [guest.set_environment, guest.add_packages, guest.end_background];
+  return { pyodide, handle, notify, interrupt, usable, setEnvironment, addPackages, endBackground };
 }
 
 /** @param {unknown} error @returns {never} */
 function refuseImage(error) {
-  process.stderr.write(`${error instanceof Error ? error.message : error}\n`);
+  process.stderr.write(`${describe(error)}\n`);
   process.exit(error instanceof ImageError ? EXIT_BAD_IMAGE : EXIT_GUEST_FAULT);
 }
 
-const { pyodide, handle, interrupt, usable, setEnvironment, addPackages } = await boot().catch(refuseImage);
+const { pyodide, handle, notify, interrupt, usable, setEnvironment, addPackages, endBackground } =
+  await boot().catch(refuseImage);
 if (!settings.keep_globals) cleanGlobals();
 
 /** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
@@ -123,10 +128,32 @@ function mountPackages(packages) {
       storage?.mount(point, { root: folder, readOnly: true });
     } catch (error) {
       // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
-      process.stderr.write(`${point} was not mounted: ${error}\n`);
+      process.stderr.write(`${point} was not mounted: ${describe(error)}\n`);
     }
   }
   addPackages(JSON.stringify(packages.map((entry) => entry.point)));
+}
+
+/** Deliver an interrupt to a guest that waits; one that computes finds it by itself. */
+function deliverInterrupt() {
+  if (!interrupts.take()) return;
+  interrupt();
+  for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+}
+
+/** Python has swallowed an interrupt: it comes again, also when nothing computes any more. */
+function interruptAgain() {
+  interrupts.again();
+  setTimeout(deliverInterrupt, AGAIN_MS);
+}
+
+/** Run what has no reply, while a request waits. @param {string} text */
+async function runBeside(text) {
+  try {
+    await notify.callPromising(text);
+  } catch (error) {
+    process.stderr.write(`${describe(error)}\n`);
+  }
 }
 
 /** Run one request; requests come one at a time. @param {any} request @param {string} text */
@@ -189,9 +216,10 @@ readFrames(
   (text) => {
     const request = JSON.parse(text);
     if (request.op === "interrupt") {
-      if (!interrupts.take()) return;
-      interrupt();
-      for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
+      deliverInterrupt();
+    } else if (request.op === "end_background") {
+      interrupts.take(); // the pipe has it, too: once is enough
+      if (interrupts.takeBackground()) endBackground();
     } else if (request.op === "mount") {
       mountPackages(request.content.packages);
     } else if (request.op === "result") {
@@ -202,6 +230,8 @@ readFrames(
       if (storage) storage.quota = request.content;
     } else if (request.op === "set_environment") {
       setEnvironment(JSON.stringify(request.content));
+    } else if (request.number === undefined) {
+      void runBeside(text);
     } else {
       void run(request, text);
     }

@@ -2,9 +2,9 @@
 import fs from "node:fs";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
+import { EIO, errnoOf } from "./errors.mjs";
 import { installShims } from "./shims.mjs";
 
-const [EACCES, EIO] = [2, 29]; // Emscripten's errno numbers are WASI's
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
 
 /** @param {string} runtime folder that holds pyodide/ and site/ @param {import("./image.mjs").Image} [image]
@@ -34,8 +34,7 @@ export async function loadRuntime(runtime, image, options) {
  * refused open() descriptor 0. @param {any} nodefs */
 function nameRefusals(nodefs) {
   const convert = nodefs.convertNodeCode;
-  nodefs.convertNodeCode = (/** @type {any} */ error) =>
-    error.code === "ERR_ACCESS_DENIED" ? EACCES : (convert.call(nodefs, error) ?? EIO);
+  nodefs.convertNodeCode = (/** @type {any} */ error) => convert.call(nodefs, error) ?? errnoOf(error) ?? EIO;
 }
 
 /** Show a host directory to the guest. @param {any} pyodide @param {string} root @param {string} point */

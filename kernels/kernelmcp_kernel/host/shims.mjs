@@ -2,6 +2,7 @@
 // exception. A refused call inside WebAssembly is fatal to the guest, so it gets an errno instead.
 import fs from "node:fs";
 import promises from "node:fs/promises";
+import { answerErrors } from "./errors.mjs";
 
 const ENOSYS = -52; // Emscripten's errno numbers are WASI's
 const FAILURE = -1;
@@ -50,6 +51,7 @@ export function installShims(compiled, refuse) {
   const patched = async (/** @type {any} */ source, /** @type {any} */ imports) => {
     if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
     if (refuse) refuseImports(imports.env);
+    answerErrors(imports.env);
     WebAssembly.instantiate = instantiate;
     promises.readFile = readFile;
     const module = await compiled;

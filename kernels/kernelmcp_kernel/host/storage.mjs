@@ -4,9 +4,10 @@
 // storage.py counts again, and Landlock and Node's permission model know which paths may be written.
 import fs from "node:fs";
 import path from "node:path";
+import { ENOSPC, EROFS } from "./errors.mjs";
 
-const [ENOSPC, EROFS] = [51, 69]; // Emscripten's errno numbers are WASI's
 const O_ACCMODE = 3;
+const BLOCK = 4096; // bytes, as statvfs counts
 const RECOUNT_MS = 1000; // the server writes files, too
 const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
 const RECHECK_MS = 1000;
@@ -93,6 +94,8 @@ export class Storage {
       });
     };
     stream.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) => {
+      // The permission model has switched off the calls that change the mode or times of an open file.
+      if (attributes.size === undefined) return node.setattr(to.node, attributes);
       to.sizeSeen = undefined;
       this.#resizing(to.node, attributes, () => fs.fstatSync(to.nfd).size, () => setattr(to, attributes));
     };
@@ -103,6 +106,7 @@ export class Storage {
 
   #patchNames() {
     const ops = this.nodefs.node_ops;
+    ops.statfs = (/** @type {string} */ root) => this.#room(root);
     const { mknod, unlink, rmdir, rename, symlink } = ops;
     ops.mknod = (/** @type {any} */ parent, /** @type {any[]} */ ...[name, mode, dev]) => {
       this.#mayWrite(parent);
@@ -163,6 +167,17 @@ export class Storage {
   /** @param {any} node @returns {boolean} */
   #isCounted(node) {
     return !!node.mount.opts.counted;
+  }
+
+  /** What os.statvfs says: the quota, where there is one. The host's disk is no business of the guest's.
+   * @param {string} root of a mount */
+  #room(root) {
+    if (!this.counted.includes(root)) return {}; // Emscripten's own numbers
+    this.#count(RECOUNT_MS);
+    const free = Math.max(0, Math.floor((this.quota.max_bytes - this.bytes) / BLOCK));
+    const left = Math.max(0, this.quota.max_files - this.files);
+    const size = { bsize: BLOCK, frsize: BLOCK, blocks: Math.floor(this.quota.max_bytes / BLOCK) };
+    return { ...size, bfree: free, bavail: free, files: this.quota.max_files, ffree: left };
   }
 
   /** @param {any} node @param {number} bytes @param {number} files */

@@ -10,7 +10,17 @@ Everything here may be rewritten by the code that the user runs. It is convenien
 
 from kernelmcp_guest.lifecycle import attach, build, set_environment
 from kernelmcp_guest.memory import usable
-from kernelmcp_guest.operations import handle, interrupt
+from kernelmcp_guest.operations import end_background, handle, interrupt, notify
 from kernelmcp_guest.packages import add_packages
 
-__all__ = ["add_packages", "attach", "build", "handle", "interrupt", "set_environment", "usable"]
+__all__ = [
+    "add_packages",
+    "attach",
+    "build",
+    "end_background",
+    "handle",
+    "interrupt",
+    "notify",
+    "set_environment",
+    "usable",
+]

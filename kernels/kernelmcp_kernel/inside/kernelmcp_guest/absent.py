@@ -1,16 +1,55 @@
 """What a sandboxed guest does not have, and how it says so: an exception with the reason, never a dead guest."""
 
+# Parts of the standard library are replaced in places that their type stubs do not know.
+# pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
+
+import hashlib
 import os
+import signal
+import socket
 import subprocess
+import sys
+from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn
 
 from kernelmcp_guest.bridge import bridge
 
 NO_PROCESSES = "the sandbox cannot start processes"
+NO_SHELL = f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead"
+NO_SOCKETS = "the sandbox has no sockets: for HTTP use urllib.request, requests or pyodide.http.pyfetch"
+
+# What to use instead of a module that this Python is built without.
+_ADVICE = {
+    "curses": "there is no terminal",
+    "dbm": "keep data in files, as JSON or with pickle",
+    "tkinter": "there is no screen",
+    "turtle": "there is no screen",
+}
+
+_kill = os.kill
 
 
 def _no_processes(*args: Any, **kwargs: Any) -> NoReturn:
     raise OSError(f"{NO_PROCESSES}: use Python instead")
+
+
+def _no_sockets(*args: Any, **kwargs: Any) -> NoReturn:
+    raise OSError(NO_SOCKETS)
+
+
+def _no_hash(name: str) -> NoReturn:
+    """hashlib's module-level `__getattr__`, so that `hasattr` still says no."""
+    reason = ": this Python is built without OpenSSL" if name in ("pbkdf2_hmac", "scrypt") else ""
+    raise AttributeError(f"module 'hashlib' has no attribute {name!r}{reason}", name=name, obj=hashlib)
+
+
+def _signal_process(pid: int, number: int, /) -> None:
+    """os.kill: this process is the only one, and a signal without a handler would end it with all its variables."""
+    if pid not in (os.getpid(), 0):
+        raise ProcessLookupError(f"{pid} is no process of the sandbox")
+    if number and signal.getsignal(number) in (signal.SIG_DFL, None):
+        raise PermissionError(f"signal {number} would end the sandbox; os._exit() does, too")
+    _kill(os.getpid(), number)
 
 
 class _NoPopen(subprocess.Popen[Any]):  # a class still, for the code that subclasses it
@@ -19,6 +58,18 @@ class _NoPopen(subprocess.Popen[Any]):  # a class still, for the code that subcl
 
     def __del__(self) -> None:
         pass
+
+
+class _Absent:
+    """The last place where modules are looked for: says why a part of the standard library is not there."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        is_import = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"  # else somebody only asks
+        if name not in sys.stdlib_module_names or not is_import:
+            return None
+        advice = f": {_ADVICE[name]}" if name in _ADVICE else ""
+        text = f"No module named {name!r}: Python for WebAssembly is built without it{advice}"
+        raise ModuleNotFoundError(text, name=name)
 
 
 def _exit(status: int = 0, /) -> NoReturn:
@@ -30,4 +81,12 @@ def install() -> None:
     for name in ("system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"):
         setattr(os, name, _no_processes)
     os._exit = _exit
+    os.kill = _signal_process
     subprocess.Popen = _NoPopen
+    socket.socket.__init__ = _no_sockets
+    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
+        setattr(socket, name, _no_sockets)
+    hashlib.__getattr__ = _no_hash
+    sys.meta_path.append(_Absent())
+    sys.executable = sys._base_executable = ""  # there is none; Emscripten names the script that built the image
+    sys.orig_argv[:] = [""]

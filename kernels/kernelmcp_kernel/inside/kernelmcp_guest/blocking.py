@@ -28,11 +28,22 @@ _run_until_complete = WebLoop.run_until_complete
 stdin_allowed = False
 
 
+# Each takes a WebAssembly stack of its own (runtime.py), and V8 ends the process when it has no room for another.
+MAX_WAITS = 100
+
+
 class Wait:
-    """What the current cell is blocked on: a task to cancel, or a host call, which the host itself rejects."""
+    """What code is blocked on: a task to cancel, or a host call, which the host itself rejects.
+
+    `request` is the request on whose behalf it waits, and `waiter` the task that is blocked, if it is one.
+    """
 
     def __init__(self, task: asyncio.Future[Any] | None = None) -> None:
+        if len(waits) >= MAX_WAITS:
+            raise RuntimeError(f"{MAX_WAITS} calls wait already, which is the most: await them instead")
         self.task = task
+        self.request = request_id.get()
+        self.waiter = asyncio.current_task()
         self.interrupted = False
 
     def interrupt(self) -> None:
@@ -42,6 +53,17 @@ class Wait:
 
 
 waits: list[Wait] = []
+
+
+def interrupt(request: str) -> set[asyncio.Task[Any] | None]:
+    """Interrupt what waits on behalf of a request; the tasks that were blocked in it.
+
+    Tasks that an earlier cell has left behind are no part of it: theirs is another request.
+    """
+    own = [wait for wait in waits if wait.request == request]
+    for wait in own:
+        wait.interrupt()
+    return {wait.waiter for wait in own}
 
 
 def sleep(seconds: float, /) -> None:

@@ -2,7 +2,7 @@
 
 `emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks
 for a moment and says whether an interrupt arrived, `was_interrupted` says whether one has for the running request,
-`exit` ends the guest process.
+`interrupt_again` asks for the interrupt once more, because Python has swallowed it; `exit` ends the guest process.
 """
 
 import json
@@ -23,6 +23,7 @@ class Bridge:
     ask: Callable[[str, str], Awaitable[str]]
     nap: Callable[[float], bool]
     was_interrupted: Callable[[], bool]
+    interrupt_again: Callable[[], None]
     exit: Callable[[int], NoReturn]
 
 

@@ -17,7 +17,19 @@ from typing import Any, NoReturn
 from IPython.core import page, payloadpage
 
 import __main__
-from kernelmcp_guest import absent, blocking, comms, memory, network, operations, packages, summaries, xhr
+from kernelmcp_guest import (
+    absent,
+    blocking,
+    comms,
+    magics,
+    memory,
+    nesting,
+    network,
+    operations,
+    packages,
+    summaries,
+    xhr,
+)
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.streams import OutStream
@@ -46,7 +58,7 @@ def _make_shell() -> GuestShell:
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
-    shell.magics_manager.register_function(packages.pip, "line", "pip")  # IPython's own starts a process
+    magics.install(shell)
     summaries.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
@@ -65,6 +77,7 @@ async def build(points: str) -> None:
     absent.install()
     blocking.install()
     comms.install()
+    nesting.install()
     network.install()
     xhr.install()
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
@@ -82,6 +95,7 @@ async def build(points: str) -> None:
             user_expressions={},
             allow_stdin=False,
             execution_count=1,
+            parent={},
         )
         if pending is not None:
             await pending
@@ -90,7 +104,7 @@ async def build(points: str) -> None:
     _request("inspect", code="print", cursor_pos=5, detail_level=0)
     _request("is_complete", code="for i in x:")
     shell.reset(new_session=True)
-    shell.last_error = None
+    shell.last_error = shell.result_error = None
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     del bridge.emit, bridge.write_stream, bridge.flush_streams
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
@@ -108,18 +122,22 @@ def attach(
     ask: Callable[[str, str], Awaitable[str]],
     nap: Callable[[float], bool],
     was_interrupted: Callable[[], bool],
+    interrupt_again: Callable[[], None],
     leave: Callable[[int], NoReturn],
 ) -> None:
     """Connect a restored shell to its host."""
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
-    bridge.ask, bridge.nap, bridge.was_interrupted, bridge.exit = ask, nap, was_interrupted, leave
+    bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
+    bridge.was_interrupted, bridge.interrupt_again = was_interrupted, interrupt_again
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, operations.on_interrupt_signal)
     signal.signal(signal.SIGUSR1, operations.on_stuck_signal)
+    signal.signal(signal.SIGUSR2, operations.on_background_signal)
+    sys.unraisablehook = operations.on_swallowed
     loop = asyncio.get_event_loop()
     # The stock handlers end the Node process.
-    loop._keyboard_interrupt_handler = lambda: None
+    loop._keyboard_interrupt_handler = operations.on_loop_interrupted
     loop._system_exit_handler = lambda code: None
 
 

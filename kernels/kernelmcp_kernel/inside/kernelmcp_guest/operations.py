@@ -1,6 +1,7 @@
 """What the kernel process can ask of the guest: one function for each operation, named as its Jupyter message.
 
-`handle` decodes a request, runs its function and sends the reply. `interrupt` is called by the host while a cell waits.
+`handle` decodes a request, runs its function and sends the reply; `notify` does so for a comm message that comes while
+a cell waits, and has no reply. `interrupt` is called by the host while a cell waits, `end_background` when none runs.
 """
 
 # IPython and Pyodide declare much of what is used here without types that a checker understands.
@@ -13,6 +14,7 @@ import inspect as python_inspect
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import Any
 
 from IPython.core.completer import provisionalcompleter, rectify_completions
@@ -32,11 +34,16 @@ class _Running:
 
     active = False
     early = False
+    request = ""
     task: asyncio.Task[Any] | None = None
     cancelled = False
 
 
 running = _Running()
+
+# One for the shell, as in ipykernel: a context variable that a cell sets (the precision of decimals, numpy's handling
+# of errors) is set in the next cell. Tasks get copies, so what a cell leaves behind keeps the request it belongs to.
+_context = copy_context()
 
 
 def on_interrupt_signal(signum: int, frame: object) -> None:
@@ -58,17 +65,45 @@ def on_stuck_signal(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
 
 
+def on_swallowed(unraisable: Any) -> None:
+    """sys.unraisablehook: an interrupt that came in a `__del__` or the like has not reached the cell: once more."""
+    sys.__unraisablehook__(unraisable)
+    if issubclass(unraisable.exc_type, KeyboardInterrupt) and running.active:
+        bridge.interrupt_again()
+
+
+def on_loop_interrupted() -> None:
+    """A callback or a task has ended with KeyboardInterrupt: it was meant for the cell that waits."""
+    if running.active:
+        interrupt()
+
+
 def interrupt() -> None:
     """Interrupt a cell that waits: for the event loop, for a host call, or inside run_until_complete."""
     if not running.active:
         running.early = True
         return
     GuestShell.instance().interrupted = True
-    if blocking.waits:
-        for wait in list(blocking.waits):
-            wait.interrupt()
-    elif running.task is not None:
+    blocked = blocking.interrupt(running.request)
+    if running.task is not None and running.task not in blocked:
         running.task.cancel()
+
+
+def end_background() -> None:
+    """Cancel what earlier cells have left behind: it has used its share of the processor."""
+    if running.active:
+        return
+    for wait in list(blocking.waits):
+        wait.interrupt()
+    for task in asyncio.all_tasks(asyncio.get_event_loop()):
+        task.cancel()
+
+
+def on_background_signal(signum: int, frame: object) -> None:
+    """SIGUSR2's handler: the same when a task holds the event loop."""
+    end_background()
+    if not running.active:
+        raise KeyboardInterrupt
 
 
 def _begin() -> bool:
@@ -84,13 +119,18 @@ def execute(
     user_expressions: dict[str, str],
     allow_stdin: bool,
     execution_count: int,
+    parent: dict[str, Any],
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-    """Run a cell. Returns the content of the execute_reply, or a coroutine of it when the cell awaits."""
+    """Run a cell; `parent` is the header of its message.
+
+    Returns the content of the execute_reply, or a coroutine of it when the cell awaits.
+    """
     memory.hold()
     shell = GuestShell.instance()
     shell.execution_count = execution_count
-    shell.last_error = None
+    shell.last_error = shell.result_error = None
     shell.interrupted = False
+    shell.kernel.parent.set(parent)
     blocking.stdin_allowed = allow_stdin
     transformed, failure = code, None
     try:
@@ -124,7 +164,7 @@ async def _execute_async(
     shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]
 ) -> dict[str, Any]:
     result, escaped = None, None
-    running.task = asyncio.ensure_future(cell)
+    running.task = asyncio.get_event_loop().create_task(cell, context=_context)
     running.cancelled = False
     try:
         if _begin():
@@ -134,7 +174,7 @@ async def _execute_async(
         escaped = error
     running.task = None
     try:
-        return _finish(shell, result, escaped, silent, user_expressions)
+        return _context.run(_finish, shell, result, escaped, silent, user_expressions)
     finally:
         running.active = False
 
@@ -162,8 +202,10 @@ def _finish(
         shell.events.trigger("post_run_cell", result)
     payload = list(shell.payload_manager.read_payload())
     shell.payload_manager.clear_payload()
-    if escaped is not None and shell.last_error is not None:  # alone, it is of a display that failed: the cell went on
-        return {"status": "error", **shell.last_error, "user_expressions": {}, "payload": payload}
+    # What `display` could not show is no error of the cell, which went on; what the cell ends with is.
+    error = shell.last_error if escaped is not None else shell.result_error
+    if error is not None:
+        return {"status": "error", **error, "user_expressions": {}, "payload": payload}
     values = shell.user_expressions(user_expressions)
     for value in values.values():
         if "data" in value:
@@ -201,8 +243,11 @@ def is_complete(code: str) -> dict[str, Any]:
     return {"status": status, "indent": " " * (indent or 0)} if status == "incomplete" else {"status": status}
 
 
-def comm_message(msg_type: str, content: dict[str, Any], metadata: dict[str, Any]) -> dict[str, Any]:
-    """comm_open, comm_msg or comm_close from the frontend."""
+def comm_message(
+    msg_type: str, content: dict[str, Any], metadata: dict[str, Any], parent: dict[str, Any]
+) -> dict[str, Any]:
+    """comm_open, comm_msg or comm_close from the frontend; `parent` is the message's header."""
+    GuestShell.instance().kernel.parent.set(parent)
     comms.comm_message(msg_type, content, metadata)
     return {}
 
@@ -224,7 +269,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 def handle(text: str) -> Awaitable[None] | None:
     """Run one request frame (JSON text) and send its reply. The host awaits what it returns."""
-    request = json.loads(text)
+    return _context.run(_handle, json.loads(text))
+
+
+def _handle(request: dict[str, Any]) -> Awaitable[None] | None:
+    running.request = request["id"]
     request_id.set(request["id"])
     try:
         if _begin():  # completions, display hooks and event handlers are the user's code, too
@@ -238,6 +287,19 @@ def handle(text: str) -> Awaitable[None] | None:
         return _reply_later(request["id"], content)
     _reply(content)
     return None
+
+
+def notify(text: str) -> None:
+    """A comm message while a cell waits. It has a context of its own, because the cell is in the shell's."""
+    copy_context().run(_notify, json.loads(text))
+
+
+def _notify(request: dict[str, Any]) -> None:
+    request_id.set(request["id"])
+    try:
+        OPERATIONS[request["op"]](**request["content"])
+    except Exception:  # noqa: BLE001  # a callback of the user's
+        GuestShell.instance().showtraceback()
 
 
 def _reply(content: dict[str, Any]) -> None:

@@ -6,16 +6,21 @@
 
 import asyncio
 import base64
+import sys
 from types import TracebackType
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import UsageError
+from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 
 from kernelmcp_guest import memory, packages
-from kernelmcp_guest.bridge import send
+from kernelmcp_guest.absent import NO_SHELL
+from kernelmcp_guest.bridge import bridge, send
+from kernelmcp_guest.kernel import GuestKernel
 
 
 def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
@@ -37,6 +42,13 @@ def send_bundle(message: str, data: dict[str, Any], metadata: dict[str, Any] | N
 
 class GuestDisplayHook(DisplayHook):
     """Publishes the value of a cell's last expression as `execute_result`."""
+
+    def __call__(self, result: Any = None) -> None:
+        shell: Any = self.shell
+        before = shell.last_error
+        super().__call__(result)
+        if shell.last_error is not before:  # a `__repr__` failed, and IPython has shown it
+            shell.result_error = shell.last_error
 
     def start_displayhook(self) -> None:
         pass
@@ -71,13 +83,46 @@ class GuestDisplayPublisher(DisplayPublisher):
         send("clear_output", wait=wait)
 
 
+class GuestEvents(EventManager):
+    """IPython's, but for an interrupt that arrives in a callback: it is meant for the cell, and comes once more."""
+
+    def trigger(self, event: str, *args: Any, **kwargs: Any) -> None:
+        for callback in self.callbacks[event][:]:
+            try:
+                callback(*args, **kwargs)
+            except KeyboardInterrupt:
+                bridge.interrupt_again()
+            except Exception:  # noqa: BLE001  # a callback of the user's
+                where = f"{callback} (for {event}), with arguments args {args},kwargs {kwargs}"
+                sys.stdout.write(f"Error in callback {where}:\n")
+                self.shell.showtraceback()
+
+
 class GuestShell(InteractiveShell):
-    """One per guest. `last_error` is what the running cell raised, as the content of a Jupyter error message."""
+    """One per guest. `last_error` is what the running cell raised, as the content of a Jupyter error message, and
+    `result_error` what the display of its last expression raised."""
 
     displayhook_class = Type(GuestDisplayHook)
     display_pub_class = Type(GuestDisplayPublisher)
     last_error: dict[str, Any] | None = None
+    result_error: dict[str, Any] | None = None
     interrupted = False
+    kernel = GuestKernel()
+
+    def get_parent(self) -> dict[str, Any]:
+        """The message that is being answered; of its fields only the header is known here."""
+        return self.kernel.get_parent()
+
+    def init_events(self) -> None:
+        super().init_events()
+        stock, self.events = self.events, GuestEvents(self, available_events)
+        self.events.callbacks.update(stock.callbacks)
+
+    def show_usage_error(self, exc: BaseException) -> None:
+        """One line, as IPython has it; the reply says the same."""
+        super().show_usage_error(exc)
+        text = str(exc)
+        self.last_error = {"ename": type(exc).__name__, "evalue": text, "traceback": [f"UsageError: {text}"]}
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         # An interrupt during an `await` arrives as a cancellation; the person who pressed stop expects its usual name.
@@ -115,7 +160,7 @@ class GuestShell(InteractiveShell):
     def system(self, cmd: str) -> None:
         if packages.run_command(cmd):
             return
-        raise OSError("shell commands (!cmd, %system) are not available: the sandbox cannot start processes")
+        raise UsageError(NO_SHELL)
 
     system_raw = system_piped = system
 

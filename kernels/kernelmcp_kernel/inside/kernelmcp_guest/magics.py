@@ -1,0 +1,46 @@
+"""Magics that IPython has and a sandbox has not, or has in another way. What there is not says so in one line.
+
+Above: `lifecycle`. Below: `packages` (%pip), `absent` (the words).
+"""
+
+# IPython declares much of what is used here without types that a checker understands.
+# pyright: reportUnknownVariableType=false
+
+from typing import Any, NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.magics._table import default_script_magics
+
+from kernelmcp_guest import packages
+from kernelmcp_guest.absent import NO_SHELL
+
+_NO_EDITOR = "there is no editor in the sandbox: write the file with %%writefile, and run it with %run"
+_NO_STORE = "variables are kept as long as the session, and in no database: write what is to last to a file"
+
+
+def _refuse(text: str) -> Any:
+    def magic(line: str, cell: str | None = None) -> NoReturn:
+        raise UsageError(text)
+
+    magic.__doc__ = f"Not available: {text}."
+    return magic
+
+
+def install(shell: Any) -> None:
+    """Register them with the shell."""
+    register = shell.magics_manager.register_function
+    register(packages.pip, "line", "pip")  # IPython's own starts a process
+    for name in ("script", *default_script_magics()):
+        register(_refuse(NO_SHELL), "cell", name)
+    for name in ("edit", "ed"):
+        register(_refuse(_NO_EDITOR), "line", name)
+    register(_refuse(_NO_STORE), "line", "store")
+    history = shell.history_manager
+
+    def get_tail(n: int = 10, raw: bool = True, output: bool = False, include_latest: bool = False) -> list[Any]:
+        """For %rerun, which looks in the database of other shells: the newest inputs but the one that runs."""
+        lines: list[str] = history.input_hist_raw if raw else history.input_hist_parsed
+        found = list(enumerate(lines))[1 : None if include_latest else -1]
+        return [(0, number, (line, None) if output else line) for number, line in found[-n:]]
+
+    history.get_tail = get_tail

@@ -1,0 +1,64 @@
+"""JSON that is nested too deeply is a RecursionError, as it is everywhere else.
+
+CPython's own check looks at WebAssembly's stack in memory, which the recursion of the JSON scanner does not use; what
+it does use is V8's, and its end is the guest's. Above: `lifecycle`.
+"""
+
+# The C scanner is private to the json package.
+# pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
+
+import json
+import json.scanner
+import re
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+# Each level takes 160 bytes of a stack of 7 MB (runtime.py), so this is a quarter of it.
+MAX_DEPTH = 10_000
+
+# Brackets are counted in pieces of this many characters: counting is a hundred times faster than looking at each.
+_PIECE = 4096
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+Scan = Callable[[str, int], Any]
+
+
+def _may_be_too_deep(text: str, start: int) -> bool:
+    """Quick, and only then wrong when many brackets stand in strings."""
+    depth = 0
+    for at in range(start, len(text), _PIECE):
+        end = at + _PIECE
+        opened = text.count("[", at, end) + text.count("{", at, end)
+        if depth + opened > MAX_DEPTH:
+            return True
+        depth += opened - text.count("]", at, end) - text.count("}", at, end)
+    return False
+
+
+def _is_too_deep(text: str, start: int) -> bool:
+    brackets = re.findall(r"[\[\]{}]", _STRING.sub("", text[start:]))
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > MAX_DEPTH
+
+
+def _checked(scan: Scan) -> Scan:
+    def scan_once(string: str, idx: int) -> Any:
+        if isinstance(string, str) and _may_be_too_deep(string, idx) and _is_too_deep(string, idx):  # pyright: ignore[reportUnnecessaryIsInstance]  # guest code passes what it likes
+            raise RecursionError("maximum recursion depth exceeded while decoding JSON")
+        return scan(string, idx)
+
+    return scan_once
+
+
+def install() -> None:
+    """Check in every decoder (for the boot image)."""
+    stock: Callable[[Any], Scan] = json.scanner.make_scanner
+
+    def make_scanner(decoder: Any) -> Scan:
+        return _checked(stock(decoder))
+
+    json.scanner.make_scanner = make_scanner
+    decoder: Any = vars(json)["_default_decoder"]
+    decoder.scan_once = make_scanner(decoder)

@@ -1,0 +1,117 @@
+"""Tasks that outlive their cell: they are bounded, and never in the way of the next cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .conftest import running_kernel
+from .driver import DEADLINE, Kernel, wait_until
+
+LEAVE = "import asyncio\nasync def later():\n{body}\ntask = asyncio.ensure_future(later()); await asyncio.sleep(0)"
+SPINS = {
+    "never yields": "    await asyncio.sleep(0.1)\n    while True: pass",
+    "yields": "    while True: await asyncio.sleep(0)",
+    "goes on when interrupted once": (
+        "    await asyncio.sleep(0.1)\n    try:\n        while True: pass\n"
+        "    except KeyboardInterrupt: await asyncio.sleep(1000)"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    with running_kernel(KERNELMCP_BACKGROUND_CPU_SECONDS="0.5") as running:
+        yield running
+
+
+def wait_until_idle(kernel: Kernel) -> None:
+    """Until the guest has used next to no processor time for a second."""
+    (guest,) = kernel.guests()
+    guest.cpu_percent()
+    assert wait_until(lambda: guest.cpu_percent(1.0) < 20)
+
+
+@pytest.mark.parametrize("body", SPINS.values(), ids=SPINS.keys())
+def test_a_task_that_burns_cpu_between_cells_is_cancelled_and_the_next_result_says_so(
+    kernel: Kernel, body: str
+) -> None:
+    kernel.run("kept = 41")
+    kernel.run(LEAVE.format(body=body))
+    wait_until_idle(kernel)
+    ran = kernel.run("kept + 1")
+    assert (ran.result, ran.state_lost) == ("42", False)
+    assert "were cancelled: they used more than 0.5 s of CPU time between two cells" in ran.text("stderr")
+    assert kernel.run("1").text("stderr") == ""
+    kernel.run("task.cancel()")
+
+
+def test_one_that_cannot_be_cancelled_ends_the_guest_and_the_next_result_says_why(kernel: Kernel) -> None:
+    kernel.run(LEAVE.format(body="    await asyncio.sleep(0.1)\n    sum(range(10**13))"))
+    before = kernel.guests()
+    assert wait_until(lambda: kernel.guests() not in ([], before))
+    ran = kernel.run("1")
+    assert (ran.result, ran.state_lost) == ("1", True)
+    assert "tasks that cells left behind used more than 0.5 s of CPU time" in ran.text("stderr")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "urllib.request.urlopen('http://example.org/')",
+        "await pyodide.http.pyfetch('http://example.org/')",
+        "await micropip.install('nothing')",
+        "input()",
+    ],
+)
+def test_a_host_call_of_a_task_that_outlived_its_cell_is_answered_and_a_later_interrupt_reaches_its_cell(
+    kernel: Kernel, call: str
+) -> None:
+    names = "import asyncio, urllib.request, pyodide.http, micropip\nanswered = asyncio.Event()\n"
+    body = f"    await asyncio.sleep(0.2)\n    try: {call}\n    finally: answered.set()"
+    kernel.run(names + LEAVE.format(body=body), allow_stdin=True)
+    kernel.run("kept = 41")
+    assert (
+        kernel.run("await asyncio.wait_for(answered.wait(), 30); isinstance(task.exception(), Exception)").result
+        == "True"
+    )
+    ran = kernel.interrupt_once_it_prints("print('go', flush=True)\nawait asyncio.sleep(1000)")
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept").result == "41"
+
+
+def test_an_interrupt_reaches_the_cell_while_a_task_of_an_earlier_one_blocks(kernel: Kernel) -> None:
+    body = "    from pyodide.ffi import run_sync\n    run_sync(asyncio.sleep(3))\n    return 'went on'"
+    kernel.run("kept = 41\n" + LEAVE.format(body=body))
+    ran = kernel.interrupt_once_it_prints("print('go', flush=True)\nawait asyncio.sleep(1000)")
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("await task").result == "'went on'"
+
+
+def test_a_cell_that_awaits_is_interrupted_though_another_task_of_it_blocks(kernel: Kernel) -> None:
+    body = "    from pyodide.ffi import run_sync\n    run_sync(asyncio.sleep(1000))"
+    code = LEAVE.format(body=body) + "\nprint('go', flush=True)\nawait asyncio.sleep(1000)"
+    kernel.run("kept = 41")
+    ran = kernel.interrupt_once_it_prints(code)
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept").result == "41"
+
+
+def test_a_comm_message_arrives_while_a_cell_awaits_it(kernel: Kernel) -> None:
+    code = (
+        "import asyncio, comm\nheard = asyncio.get_event_loop().create_future()\n"
+        "link = comm.create_comm(target_name='t')\n"
+        "def hear(message):\n    link.send('thanks'); heard.set_result(message['content']['data'])\n"
+        "link.on_msg(hear)\nawait asyncio.wait_for(heard, 30)"
+    )
+    request = kernel.send(code)
+    opened = kernel.output(request)
+    assert opened["msg_type"] == "comm_open"
+    message = kernel.client.session.msg("comm_msg", {"comm_id": opened["content"]["comm_id"], "data": {"a": 2}})
+    kernel.client.shell_channel.send(message)
+    while (answer := kernel.client.get_iopub_msg(timeout=DEADLINE))["msg_type"] != "comm_msg":
+        pass
+    assert answer["parent_header"]["msg_id"] == message["msg_id"]
+    assert answer["content"]["data"] == "thanks"
+    assert kernel.finish(request).result == "{'a': 2}"
