@@ -36,6 +36,8 @@ async def pictures_of(rich: list[tuple[int, Display]], room: int) -> Pictures:
     """At most `room` bytes of base64. One at a time, so that few are in memory at once."""
     found = Pictures()
     candidates = [(number, display) for number, display in rich if has_picture(display)]
+    if not candidates:
+        return found
     first = candidates[:MAX_IMAGES]
     found.left_out = [number for number, _ in candidates[MAX_IMAGES:]]
     async with Decoder() as decoder:

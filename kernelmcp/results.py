@@ -66,7 +66,13 @@ class _Draft:
         return [*cut_links(self.structured["truncated"] or {}), *output_links(outputs), *changed]
 
     def size(self) -> int:
-        """Bytes of JSON."""
+        """Bytes of JSON, at most: of text alone they are estimated, because most results are that."""
+        lists = self.rich or self.structured["files_changed"] or "return_value" in self.structured
+        error = self.structured["error"]
+        # Each text is there twice, and a control character takes six bytes.
+        estimate = 12 * (len(self.text) + (len(error["value"]) if error else 0))
+        if not lists and estimate < MAX_TEXT_BYTES:
+            return estimate
         links = [link.model_dump(mode="json") for link in self.links(self.structured["outputs"])]
         return len(json.dumps([self.structured, self.text, links], ensure_ascii=False).encode())
 
