@@ -49,6 +49,10 @@ class OutStream(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
+    def _is_master_process(self) -> bool:
+        """What ipykernel's stream is asked by those who know it: is this the process that the kernel is? There is one."""
+        return True
+
     def isatty(self) -> bool:
         return False
 
