@@ -24,8 +24,10 @@ SUITES = {
     "nbclient": ["tests/test_client.py"],
 }
 NEEDED = ["pytest-asyncio", "pytest-timeout", "flaky", "testpath", "xmltodict", "nbconvert", "ipywidgets"]
-OPTIONS = ["-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function", "-o", "filterwarnings="]
-OPTIONS += ["-q", "-rf", "--tb=no", "--color=no", "--durations=0", "--durations-min=9999", "--timeout=120"]
+OPTIONS = [
+    *("-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function", "-o", "filterwarnings="),
+    *("-q", "-rf", "--tb=no", "--color=no", "--durations=0", "--durations-min=9999", "--timeout=120"),
+]
 
 
 def main() -> int:

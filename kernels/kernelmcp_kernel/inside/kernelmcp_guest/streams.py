@@ -50,7 +50,7 @@ class OutStream(io.TextIOBase):
         return True
 
     def _is_master_process(self) -> bool:
-        """What ipykernel's stream is asked by those who know it: is this the process that the kernel is? There is one."""
+        """Some ask ipykernel's streams whether this process is the kernel's own: there is no other here."""
         return True
 
     def isatty(self) -> bool:
