@@ -40,6 +40,16 @@ def test_input_is_interrupted_while_nobody_answers(kernel: Kernel) -> None:
     assert kernel.run("kept").result == "41"
 
 
+def test_an_interrupt_ends_the_debugger_that_asks_and_keeps_the_variables(kernel: Kernel) -> None:
+    kernel.run("kept = 41")
+    request = kernel.send("import pdb; pdb.set_trace()", allow_stdin=True)
+    assert "pdb" in kernel.client.get_stdin_msg(timeout=90)["content"]["prompt"]
+    kernel.interrupt()
+    ran = kernel.finish(request)
+    assert (ran.status, ran.state_lost) == ("ok", False)
+    assert kernel.run("kept").result == "41"
+
+
 def test_a_cell_that_catches_the_interrupt_goes_on(kernel: Kernel) -> None:
     code = "try:\n    while True: pass\nexcept KeyboardInterrupt:\n    pass\n'caught'"
     ran = kernel.interrupt_once_it_prints(GO + code)

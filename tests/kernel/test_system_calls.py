@@ -138,6 +138,23 @@ def test_a_refused_call_is_an_oserror_and_keeps_the_variables(kernel: Kernel, ca
     assert lives(kernel, code) == "True"
 
 
+@pytest.mark.parametrize("root", ["/etc", "/", "/nowhere", "/root/../proc/self"])
+def test_writing_through_a_mount_whose_root_was_changed_is_refused_and_ends_nothing(
+    own_kernel: Kernel, root: str
+) -> None:
+    calls = ["open(W + 'new', 'w')", "os.mkdir(W + 'd')", "os.remove(W + 'passwd')", "os.rename(W + 'hosts', W + 'x')"]
+    calls += ["os.truncate(W + 'hosts', 0)", "os.chmod(W + 'hosts', 0)", "os.utime(W + 'hosts')", "os.rmdir(W + 'ssl')"]
+    calls += ["open(W + 'hosts')", "os.statvfs(W)", "os.listdir(W)", "os.stat(W + 'hosts')", "os.readlink(W + 'x')"]
+    code = (
+        "import os, pyodide_js\nos.chdir('/')\nW, found = '/workspace/', []\n"
+        "opts = pyodide_js.FS.lookupPath(W).node.mount.opts\nkeep = opts.root\n"
+        f"opts.root = {root!r}\nfor call in {calls!r}:\n"
+        "    try: eval(call)\n    except OSError as error: found.append(bool(error.errno))\n"
+        "opts.root = keep; os.chdir(W); len(found) > 5 and all(found)"
+    )
+    assert lives(own_kernel, code) == "True"
+
+
 DEEP = {
     "a linked list that is let go": (
         "class Node: pass\nhead = None\nfor _ in range(15_000):\n    node = Node(); node.next = head; head = node\n"

@@ -6,8 +6,10 @@ Above: `lifecycle`. Below: `packages` (%pip), `absent` (the words).
 # IPython declares much of what is used here without types that a checker understands.
 # pyright: reportUnknownVariableType=false
 
+import pdb
 from typing import Any, NoReturn
 
+from IPython.core import debugger
 from IPython.core.error import UsageError
 from IPython.core.magics._table import default_script_magics
 
@@ -35,6 +37,9 @@ def install(shell: Any) -> None:
     for name in ("edit", "ed"):
         register(_refuse(_NO_EDITOR), "line", name)
     register(_refuse(_NO_STORE), "line", "store")
+    # As in ipykernel: this one's prompt ends with an interrupt, the standard library's asks again.
+    debugger.Pdb = pdb.Pdb = debugger.InterruptiblePdb
+    pdb.set_trace = debugger.set_trace
     history = shell.history_manager
 
     def get_tail(n: int = 10, raw: bool = True, output: bool = False, include_latest: bool = False) -> list[Any]:

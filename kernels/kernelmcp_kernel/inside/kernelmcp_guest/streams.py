@@ -49,6 +49,10 @@ class OutStream(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
+    def _is_master_process(self) -> bool:
+        """Some ask ipykernel's streams whether this process is the kernel's own: there is no other here."""
+        return True
+
     def isatty(self) -> bool:
         return False
 
