@@ -87,6 +87,7 @@ def interrupt() -> None:
     blocked = blocking.interrupt(running.request)
     if running.task is not None and running.task not in blocked:
         running.task.cancel()
+        blocking.cancel_blocked()
 
 
 def end_background() -> None:
