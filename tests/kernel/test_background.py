@@ -89,6 +89,15 @@ def test_an_interrupt_reaches_the_cell_while_a_task_of_an_earlier_one_blocks(ker
     assert kernel.run("await task").result == "'went on'"
 
 
+@pytest.mark.parametrize("wait", ["await task", "await asyncio.gather(task, asyncio.sleep(1000))"])
+def test_an_interrupt_reaches_a_task_of_an_earlier_cell_that_the_cell_waits_for(kernel: Kernel, wait: str) -> None:
+    body = "    from pyodide.ffi import run_sync\n    run_sync(asyncio.sleep(1000))"
+    kernel.run("kept = 41\n" + LEAVE.format(body=body))
+    ran = kernel.interrupt_once_it_prints(f"print('go', flush=True)\n{wait}")
+    assert (ran.status, ran.state_lost) == ("error", False)
+    assert kernel.run("kept").result == "41"
+
+
 def test_a_cell_that_awaits_is_interrupted_though_another_task_of_it_blocks(kernel: Kernel) -> None:
     body = "    from pyodide.ffi import run_sync\n    run_sync(asyncio.sleep(1000))"
     code = LEAVE.format(body=body) + "\nprint('go', flush=True)\nawait asyncio.sleep(1000)"

@@ -216,6 +216,15 @@ def test_the_shell_has_a_kernel_that_knows_the_message_that_is_answered(kernel: 
     assert kernel.run("get_ipython().get_parent()['header']['msg_type']").result == "'execute_request'"
 
 
+def test_displays_are_sent_as_older_notebooks_do_it(kernel: Kernel) -> None:
+    content = "{'data': {'text/plain': 'x'}, 'metadata': {}, 'transient': {'display_id': 'here'}}"
+    send = "ip = get_ipython(); ip.kernel.session.send(ip.kernel.iopub_socket, %r, %s, parent=ip.parent_header)"
+    ran = kernel.run("\n".join(send % (kind, content) for kind in ("display_data", "update_display_data")))
+    assert ran.kinds() == ["display_data", "update_display_data"]
+    assert ran.outputs[1]["content"]["transient"] == {"display_id": "here"}
+    assert kernel.run(send % ("status", "{}")).error.startswith("ValueError: a sandbox sends no status")
+
+
 ABSENT = {
     "%%bash\nls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
     "!ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",

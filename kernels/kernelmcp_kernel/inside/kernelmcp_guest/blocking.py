@@ -66,6 +66,13 @@ def interrupt(request: str) -> set[asyncio.Task[Any] | None]:
     return {wait.waiter for wait in own}
 
 
+def cancel_blocked() -> None:
+    """Tasks that were cancelled, perhaps because who awaits them was, notice it only when they no longer block."""
+    for wait in waits:
+        if wait.task is not None and wait.waiter is not None and wait.waiter.cancelling():
+            wait.task.cancel()
+
+
 def sleep(seconds: float, /) -> None:
     """time.sleep that an interrupt ends."""
     if seconds < 0:

@@ -1,6 +1,6 @@
-"""What packages look for as `get_ipython().kernel`: the message that is being answered, and the comms.
+"""What packages look for as `get_ipython().kernel`: the message that is being answered, the comms, and a session.
 
-The kernel itself is another process; ipywidgets' Output asks for no more than this.
+The kernel itself is another process; ipywidgets' Output and older notebooks ask for no more than this.
 """
 
 from contextvars import ContextVar
@@ -8,11 +8,28 @@ from typing import Any
 
 import comm
 
+from kernelmcp_guest.bridge import send
+
+_DISPLAYS = ("display_data", "update_display_data", "execute_result", "clear_output")
+
+
+class GuestSession:
+    """What notebooks do with `kernel.session` that predate `display(..., display_id=)`: they send displays."""
+
+    def send(self, stream: object, msg_or_type: str, content: dict[str, Any] | None = None, **rest: Any) -> None:
+        """Send a display of the running cell, whatever parent is named."""
+        if msg_or_type not in _DISPLAYS:
+            raise ValueError(f"a sandbox sends no {msg_or_type}, only {', '.join(_DISPLAYS)}")
+        send(msg_or_type, **(content or {}))
+
 
 class GuestKernel:
     """Stands in for ipykernel's. `parent` is the header of the message that code runs for; tasks keep theirs."""
 
+    iopub_socket = None
+
     def __init__(self) -> None:
+        self.session = GuestSession()
         self.parent: ContextVar[dict[str, Any] | None] = ContextVar("parent", default=None)
 
     def get_parent(self, channel: str | None = None) -> dict[str, Any]:

@@ -95,7 +95,6 @@ async def build(points: str) -> None:
             user_expressions={},
             allow_stdin=False,
             execution_count=1,
-            parent={},
         )
         if pending is not None:
             await pending

@@ -87,6 +87,7 @@ def interrupt() -> None:
     blocked = blocking.interrupt(running.request)
     if running.task is not None and running.task not in blocked:
         running.task.cancel()
+        blocking.cancel_blocked()
 
 
 def end_background() -> None:
@@ -119,7 +120,7 @@ def execute(
     user_expressions: dict[str, str],
     allow_stdin: bool,
     execution_count: int,
-    parent: dict[str, Any],
+    parent: dict[str, Any] | None = None,
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
     """Run a cell; `parent` is the header of its message.
 

@@ -113,6 +113,10 @@ class GuestShell(InteractiveShell):
         """The message that is being answered; of its fields only the header is known here."""
         return self.kernel.get_parent()
 
+    @property
+    def parent_header(self) -> dict[str, Any]:
+        return self.kernel.get_parent()
+
     def init_events(self) -> None:
         super().init_events()
         stock, self.events = self.events, GuestEvents(self, available_events)
