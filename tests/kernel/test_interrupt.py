@@ -31,6 +31,19 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_variables(kernel: Kernel, code
     assert kernel.run("kept + 1").result == "42"
 
 
+@pytest.mark.parametrize(
+    "code",
+    ["while True: open('f', 'w').write('x')", "while True: open('f', 'w')"],
+    ids=["written", "opened"],
+)
+def test_an_interrupt_that_a_files_destructor_throws_away_is_raised_again(kernel: Kernel, code: str) -> None:
+    kernel.run("kept = 41")
+    for _ in range(3):
+        ran = kernel.interrupt_once_it_prints(GO + code)
+        assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept + 1").result == "42"
+
+
 def test_input_is_interrupted_while_nobody_answers(kernel: Kernel) -> None:
     kernel.run("kept = 41")
     request = kernel.send("input('name? ')", allow_stdin=True)

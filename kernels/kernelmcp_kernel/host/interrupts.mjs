@@ -78,7 +78,7 @@ export class Interrupts {
       }
       if (this.takeBackground()) return SIGUSR2;
       if (now < this.stuckAt) return 0;
-      this.stuckAt = Infinity;
+      this.stuckAt = now + STUCK_MS;
       return SIGUSR1;
     };
     return {

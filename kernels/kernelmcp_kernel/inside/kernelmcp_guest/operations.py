@@ -21,7 +21,7 @@ from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.utils.tokenutil import token_at_cursor
 
-from kernelmcp_guest import blocking, comms, memory
+from kernelmcp_guest import blocking, comms, memory, noticing
 from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
@@ -54,15 +54,20 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
     GuestShell.instance().interrupted = True
     task = running.task
     if task is None or asyncio.current_task() is task:
-        raise KeyboardInterrupt
+        noticing.raise_watched()
     running.cancelled = True
     task.cancel()
 
 
 def on_stuck_signal(signum: int, frame: object) -> None:
-    """SIGUSR1's handler: the event loop has not turned since the cancellation, so another task holds it."""
-    if running.active and running.cancelled:
+    """SIGUSR1's handler: the event loop has not turned since the interrupt. Another task holds it, or the interrupt was
+    thrown away by C code."""
+    if not running.active:
+        return
+    if running.cancelled:
+        running.cancelled = False
         raise KeyboardInterrupt
+    noticing.raise_again()
 
 
 def on_swallowed(unraisable: Any) -> None:
@@ -178,6 +183,7 @@ async def _execute_async(
         return _context.run(_finish, shell, result, escaped, silent, user_expressions)
     finally:
         running.active = False
+        noticing.forget()
 
 
 def _finish(
@@ -284,6 +290,7 @@ def _handle(request: dict[str, Any]) -> Awaitable[None] | None:
         content = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
     finally:
         running.active = False
+        noticing.forget()
     if python_inspect.isawaitable(content):
         return _reply_later(request["id"], content)
     _reply(content)

@@ -1,0 +1,196 @@
+"""What must never happen, tried very often: work that is lost, a loss that nobody says, an interrupt of the wrong cell.
+
+    scripts/endurance kills 500      SIGKILL of a server, a kernel or a guest at a random moment; then the next server
+    scripts/endurance cancels 5000   a cancel that comes as its cell ends, with another cell right behind
+    scripts/endurance timeouts 2000  timeouts of 1 to 150 ms while both cores are busy
+
+Prints one line of counts for each, and exits 1 when one that must be 0 is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+MUST_BE_ZERO = ("lost", "left", "unsaid", "wrong cell", "wrong state", "killed")
+# What a killed server's processes may take to notice.
+LEFT_SECONDS = 10.0
+# In the last cell of a round something is killed after at most so many seconds.
+LONGEST_SECONDS = 0.4
+
+
+@asynccontextmanager
+async def connected(home: Path, **settings: str) -> AsyncIterator[Client]:
+    env = {**os.environ, "KERNELMCP_HOME": str(home), "KERNELMCP_LOGGING__LEVEL": "error"}
+    env |= {f"KERNELMCP_{name}": value for name, value in settings.items()}
+    async with Client(StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)) as client:
+        yield client
+
+
+async def run(client: Client, code: str, **arguments: Any) -> dict[str, Any]:
+    found = await client.call_tool("execute_code", {"code": code, "session_id": "s", **arguments})
+    return found.structured_content or {}
+
+
+# -- kills ------------------------------------------------------------------------------------------------------------
+
+
+async def kills(rounds: int, counts: Counter[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="km-kills-") as name:
+        home = Path(name)
+        done: list[str] = []
+        ran = False
+        for number in range(rounds):
+            had_variables = ran
+            everything: list[psutil.Process] = []
+            with suppress(BaseException):  # its server is killed under it
+                async with connected(home, SESSIONS__WARM_POOL_SIZE="0") as client:
+                    first = await run(client, "have = set(open('log', 'a+').seek(0) or open('log').read().split())")
+                    missing = await run(client, f"len(set({done!r}) - have)")
+                    counts["lost"] += int(missing["result"])
+                    counts["unsaid"] += had_variables and not first["state_lost"]
+                    ran = True
+                    for step in range(random.randrange(3)):
+                        await _write(client, f"{number}.{step}", done)
+                    [server] = [one for one in psutil.Process().children() if "kernelmcp" in one.cmdline()]
+                    everything = [server, *server.children(recursive=True)]
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(_write(client, f"{number}.last", done))
+                        await asyncio.sleep(random.random() * LONGEST_SECONDS)
+                        server.kill()
+            counts["rounds"] += 1
+            counts["left"] += await _left(everything)
+        async with connected(home) as client:
+            notebook = json.loads((await client.read_resource("kernelmcp://sessions/s/notebook")).contents[0].text)
+            source = "".join("".join(cell["source"]) for cell in notebook["cells"])
+            counts["lost"] += sum(f"'{mark}\\n'" not in source for mark in done)
+
+
+async def _write(client: Client, mark: str, done: list[str]) -> None:
+    """A cell whose result has arrived is done: what it wrote must be there for ever."""
+    found = await run(client, f"with open('log', 'a') as log: log.write('{mark}\\n')\nx = 1")
+    if found.get("success"):
+        done.append(mark)
+
+
+async def _left(processes: list[psutil.Process]) -> int:
+    end = time.monotonic() + LEFT_SECONDS
+    while (alive := sum(map(_lives, processes))) and time.monotonic() < end:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return alive
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+# -- cancels ----------------------------------------------------------------------------------------------------------
+
+
+async def cancels(rounds: int, counts: Counter[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="km-cancels-") as name:
+        async with connected(Path(name), SESSIONS__INLINE_WAIT_SECONDS="0.001") as client:
+            await _finished(client, await run(client, "import time"))
+            for _ in range(rounds):
+                first = await run(client, f"for i in range({random.randrange(60_000)}): pass")
+                behind = asyncio.ensure_future(run(client, "time.sleep(0.01); 'whole'"))
+                await asyncio.sleep(random.random() * 0.006)
+                await client.call_tool("cancel_execution", {"execution_id": first["execution_id"]})
+                second = await _finished(client, await behind)
+                counts["rounds"] += 1
+                counts["wrong cell"] += (second["status"], second["result"]) != ("ok", "'whole'")
+                counts[f"first: {(await _finished(client, first))['status']}"] += 1
+
+
+async def _finished(client: Client, found: dict[str, Any]) -> dict[str, Any]:
+    while found["status"] == "running":
+        arguments = {"execution_id": found["execution_id"], "wait_seconds": 10}
+        found = (await client.call_tool("get_execution", arguments)).structured_content or {}
+    return found
+
+
+# -- timeouts ---------------------------------------------------------------------------------------------------------
+
+SLOW = (
+    "while True: pass",
+    "time.sleep(1000)",
+    "await asyncio.sleep(1000)",
+    "[i for i in iter(int, 1)]",
+    "sum(i for i in iter(int, 1))",
+    "while True: print('x', flush=True)",
+    "while True: open('f', 'w').write('x')",
+)
+
+
+async def timeouts(rounds: int, counts: Counter[str]) -> None:
+    busy = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(os.cpu_count() or 1)]
+    for process in busy:
+        process.start()
+    try:
+        with tempfile.TemporaryDirectory(prefix="km-timeouts-") as name:
+            async with connected(Path(name)) as client:
+                await run(client, "import asyncio, time; kept = 0")
+                for number in range(rounds):
+                    await run(client, "kept += 1")
+                    found = await run(client, SLOW[number % len(SLOW)], timeout=random.randrange(1, 151) / 1000)
+                    counts["rounds"] += 1
+                    counts[found["status"]] += 1
+                    counts["killed"] += found["state_lost"]
+                    counts[f"killed in {SLOW[number % len(SLOW)]!r}"] += found["state_lost"]
+                    kept = (await run(client, "kept"))["result"]
+                    counts["wrong state"] += kept != str(number + 1)
+                    if kept != str(number + 1):
+                        await run(client, f"import asyncio, time; kept = {number + 1}")
+    finally:
+        for process in busy:
+            process.kill()
+
+
+def _spin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        pass
+
+
+PARTS: dict[str, Callable[[int, Counter[str]], Awaitable[None]]] = {
+    "kills": kills,
+    "cancels": cancels,
+    "timeouts": timeouts,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("rounds", type=int)
+    parsed = parser.parse_args()
+    counts: Counter[str] = Counter()
+    try:
+        asyncio.run(PARTS[parsed.part](parsed.rounds, counts))
+    finally:
+        print(f"{parsed.part}: " + ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items())))
+    return int(any(counts[what] for what in MUST_BE_ZERO))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
