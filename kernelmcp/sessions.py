@@ -160,6 +160,7 @@ class Session:
 
     async def run(self) -> None:
         """Its queue. Started once; ends when the session is destroyed or the server ends."""
+        background.start(self._tasks, "opening a transcript", lambda: anyio.to_thread.run_sync(self.transcript.open))
         await self._queue.run()
 
     def interrupt(self, execution: Execution) -> bool:

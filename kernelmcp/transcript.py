@@ -2,8 +2,8 @@
 
 The truth is a journal beside it (`notebook.jsonl`, one cell per line). New cells are appended to both: a session holds
 no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs go
-first, then the oldest cells, and the notebook says so. What touches a file runs in a worker thread, a moment after the
-last change: never on a call's way; and nothing here can keep a session from opening.
+first, then the oldest cells, and the notebook says so. A cell is in the journal before anybody hears of its end, unless
+it is very large; the notebook follows a moment after the last one. Nothing here can keep a session from opening.
 Above: sessions. Below: cells, journal, notebook_file.
 """
 
@@ -30,6 +30,8 @@ SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
 MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
 # Cells that wait to be written. A notebook of them alone would be as large, and lose its oldest outputs as these do.
 MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
+# So much is written to the journal at once, in the event loop: a tenth of a millisecond.
+MAX_AT_ONCE_BYTES = 64 * 1024
 # A cell shorter than this gains nothing by losing its outputs.
 MIN_LINE_BYTES = 4096
 GROWN = "the notebook had grown too large"
@@ -51,6 +53,8 @@ class Transcript:
         self._first = 0
         """Number of the first that waits."""
         self._lost = 0
+        self._behind: list[bytes] | None = []
+        """Lines of the journal that the notebook does not have yet; None: it must be written anew."""
         self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
         self._lock = threading.Lock()
         self._opened = False
@@ -63,6 +67,18 @@ class Transcript:
             if self._pending_bytes > MAX_PENDING_BYTES:
                 self._lighten()
             self.changed = True
+        self._write_at_once()
+
+    def _write_at_once(self) -> None:
+        """What waits goes to the journal, when it is little and no thread is at work on the files."""
+        if self._pending_bytes > MAX_AT_ONCE_BYTES or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._opened:
+                with suppress(OSError):  # it waits on, and `save` says why
+                    self._write_journal()
+        finally:
+            self._lock.release()
 
     def _lighten(self) -> None:
         for number, line in enumerate(self._pending):
@@ -82,10 +98,17 @@ class Transcript:
         with self._lock:
             self._open()
             if not self._notebook.is_as_we_left_it:
-                self._notebook.open(self._journal.lines())
-            self._write_notebook(self._write_pending())
+                self._behind = [] if self._notebook.open(self._journal.lines()) else None
+            self._write_journal()
+            self._write_notebook(self._behind)
+            self._behind = []
             with self._pending_lock:
                 self.changed = bool(self._pending)
+
+    def open(self) -> None:
+        """Look at what an earlier server left, so that cells can be written at once. Raises `OSError`."""
+        with self._lock:
+            self._open()
 
     def to_json(self) -> str:
         """The notebook as it would be on disk now. Raises `OSError`."""
@@ -104,8 +127,8 @@ class Transcript:
         else:
             self._notebook.write(self._journal.lines())
 
-    def _write_pending(self) -> list[bytes] | None:
-        """The lines that the journal has got behind those which were there; None when these have changed."""
+    def _write_journal(self) -> None:
+        """Everything that waits."""
         with self._pending_lock:
             new, first, lost = list(self._pending), self._first, self._lost
         missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
@@ -116,7 +139,9 @@ class Transcript:
             self._lost -= lost + min(self._first - first, len(new))
             while self._pending and self._first < first + len(new):
                 self._take_first()
-        return [*missing, *new] if 0 < start == before else None
+        # Lines before them may have gone from the file, which somebody else has changed.
+        fits = self._behind is not None and 0 < start == before
+        self._behind = [*(self._behind or []), *missing, *new] if fits else None
 
     # -- too large ----------------------------------------------------------------------------------------------
 

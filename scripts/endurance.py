@@ -65,6 +65,7 @@ async def kills(rounds: int, counts: Counter[str]) -> None:
                     first = await run(client, "have = set(open('log', 'a+').seek(0) or open('log').read().split())")
                     missing = await run(client, f"len(set({done!r}) - have)")
                     counts["lost"] += int(missing["result"])
+                    counts["lost, files"] += int(missing["result"])
                     counts["unsaid"] += had_variables and not first["state_lost"]
                     ran = True
                     for step in range(random.randrange(3)):
@@ -80,6 +81,7 @@ async def kills(rounds: int, counts: Counter[str]) -> None:
         async with connected(home) as client:
             notebook = json.loads((await client.read_resource("kernelmcp://sessions/s/notebook")).contents[0].text)
             source = "".join("".join(cell["source"]) for cell in notebook["cells"])
+            counts["lost, notebook"] += sum(f"'{mark}\\n'" not in source for mark in done)
             counts["lost"] += sum(f"'{mark}\\n'" not in source for mark in done)
 
 
