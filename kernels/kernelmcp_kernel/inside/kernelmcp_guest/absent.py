@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from kernelmcp_guest.bridge import bridge
 
+# A function with `__tracebackhide__` is left out of IPython's tracebacks.
 NO_PROCESSES = "the sandbox cannot start processes"
 NO_SHELL = f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead"
 NO_SOCKETS = "the sandbox has no sockets: for HTTP use urllib.request, requests or pyodide.http.pyfetch"
@@ -30,10 +31,12 @@ _kill = os.kill
 
 
 def _no_processes(*args: Any, **kwargs: Any) -> NoReturn:
+    __tracebackhide__ = True
     raise OSError(f"{NO_PROCESSES}: use Python instead")
 
 
 def _no_sockets(*args: Any, **kwargs: Any) -> NoReturn:
+    __tracebackhide__ = True
     raise OSError(NO_SOCKETS)
 
 
@@ -45,6 +48,7 @@ def _no_hash(name: str) -> NoReturn:
 
 def _signal_process(pid: int, number: int, /) -> None:
     """os.kill: this process is the only one, and a signal without a handler would end it with all its variables."""
+    __tracebackhide__ = True
     if pid not in (os.getpid(), 0):
         raise ProcessLookupError(f"{pid} is no process of the sandbox")
     if number and signal.getsignal(number) in (signal.SIG_DFL, None):
@@ -64,6 +68,7 @@ class _Absent:
     """The last place where modules are looked for: says why a part of the standard library is not there."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        __tracebackhide__ = True
         is_import = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"  # else somebody only asks
         if name not in sys.stdlib_module_names or not is_import:
             return None
