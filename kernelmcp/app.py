@@ -12,6 +12,7 @@ from mcp.server.mcpserver import Context
 import kernelmcp
 from kernelmcp import prompts, reload
 from kernelmcp.callers import Callers
+from kernelmcp.client_log import ClientLog
 from kernelmcp.completions import Completions
 from kernelmcp.config import Settings
 from kernelmcp.file_resources import FileResources
@@ -53,9 +54,9 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
-        callers = Callers()
+        callers, client_log = Callers(), ClientLog()
         tools = [
-            *Tools(settings, registry, callers).all(),
+            *Tools(settings, registry, callers, client_log).all(),
             *PackageTools(settings, registry, callers).all(),
             *FileTools(settings, registry, callers).all(),
         ]
@@ -74,6 +75,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
         Resources(registry, callers, notifications).register(server)
         FileResources(registry, callers).register(server)
         Completions(registry, callers).register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
+        client_log.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
         prompts.register(server)
         if telemetry.otlp_endpoint is not None:
             from kernelmcp.telemetry import exporting, trace_execution

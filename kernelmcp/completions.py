@@ -1,4 +1,4 @@
-"""What clients may ask besides the work: to complete an id, and to set a level for log messages.
+"""Completes ids that a client types.
 
 Above: app. Below: registry. Completions are the caller's own, as everything is.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
-from mcp_types import CompleteRequestParams, CompleteResult, Completion, EmptyResult, SetLevelRequestParams
+from mcp_types import CompleteRequestParams, CompleteResult, Completion
 
 from kernelmcp.notifications import RequestContext
 from kernelmcp.registry import Caller, Registry
@@ -27,7 +27,6 @@ class Completions:
 
     def register(self, server: LowlevelServer[Any]) -> None:
         server.add_request_handler("completion/complete", CompleteRequestParams, self.complete)
-        server.add_request_handler("logging/setLevel", SetLevelRequestParams, self.set_level)
 
     async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> CompleteResult:
         """Newest first."""
@@ -44,7 +43,3 @@ class Completions:
         if argument == "execution_id":
             return [name for session in sessions for name in reversed([found.id for found in session.executions])]
         return []
-
-    async def set_level(self, ctx: RequestContext, params: SetLevelRequestParams) -> EmptyResult:
-        """Clients until 2025-11-25 set one whether or not a server sends any, and take an error for a fault."""
-        return EmptyResult()

@@ -139,8 +139,8 @@ class Execution:
             failed = self._take_return_value(content)
             # An interrupt that came at its very end, or that it has caught: the cell is complete. The kernel tells of
             # its own limit only when it has interrupted.
-            limited: Status | None = self.interruption if self.limit else None
-            status: Status = limited or ("error" if failed else "ok")
+            hit = self.limit or (failed and failed.name == "KeyboardInterrupt")
+            status: Status = (self.interruption if hit else None) or ("error" if failed else "ok")
             error = failed or error
         else:
             error = error or guest_error(content)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from kernelmcp import models
 from kernelmcp.callers import gave_up
+from kernelmcp.client_log import ClientLog
 from kernelmcp.config import Flavor, Settings
 from kernelmcp.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
@@ -61,10 +62,11 @@ DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempote
 class Tools:
     """The tool functions of one server."""
 
-    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
+    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller], log: ClientLog) -> None:
         self._settings = settings
         self._registry = registry
         self.caller = caller
+        self._log = log
 
     # -- executions ---------------------------------------------------------------------------------------------
 
@@ -115,6 +117,8 @@ class Tools:
     async def _result(self, execution: Execution, ctx: Ctx) -> CallToolResult:
         if execution.failure is not None:
             raise execution.failure
+        if execution.done.is_set():
+            await self._log.tell(execution, ctx)
         return await to_result(execution, self._settings.policy.output_budget_chars, ctx.protocol_version)
 
     async def cancel_execution(

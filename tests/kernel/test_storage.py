@@ -13,7 +13,7 @@ import pytest
 
 from kernelmcp_kernel.berth import _delete
 from kernelmcp_kernel.settings import Quota
-from kernelmcp_kernel.storage import excess
+from kernelmcp_kernel.storage import Excess, count
 
 from .conftest import running_kernel
 from .driver import Kernel
@@ -166,13 +166,14 @@ def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -
     quota = Quota(max_bytes=0, max_files=1_000)
     berth = tmp_path / "berth"
     (berth / "workspace").mkdir(parents=True)
-    assert excess(berth, quota) is None
+    assert count(berth, quota).max_bytes == 0
     hidden = berth / "workspace" / "hidden"
     hidden.mkdir()
     with (hidden / "sparse").open("wb") as file:
         file.truncate(100 << 30)
     hidden.chmod(0o300)
-    assert "bytes" in (excess(berth, quota) or "")
+    with pytest.raises(Excess, match="bytes"):
+        count(berth, quota)
     os.truncate(hidden / "sparse", 0)
     for _ in range(4):
         chain = berth / "workspace" / "chain"
@@ -180,6 +181,7 @@ def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -
         if (berth / "workspace" / "tree").exists():
             os.rename(berth / "workspace" / "tree", chain / "/".join(["n" * 200] * 12) / "tree")
         os.rename(chain, berth / "workspace" / "tree")
-    assert "deeper than a path" in (excess(berth, quota) or "")
+    with pytest.raises(Excess, match="deeper than a path"):
+        count(berth, quota)
     _delete(berth)
     assert not berth.exists()

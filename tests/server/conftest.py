@@ -42,10 +42,11 @@ def connect(server_env: dict[str, str]) -> Connect:
 
     @asynccontextmanager
     async def connect(
-        mode: str = "legacy", environment: dict[str, str] | None = None, **settings: str
+        mode: str = "legacy", environment: dict[str, str] | None = None, program: str | None = None, **settings: str
     ) -> AsyncIterator[Client]:
         env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()} | (environment or {})
-        server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
+        arguments = ["-m", "kernelmcp"] if program is None else ["-c", program]
+        server = StdioServerParameters(command=sys.executable, args=arguments, env=env)
         with anyio.fail_after(10 * DEADLINE):  # all that a test does with it
             async with Client(server, mode=mode) as client:
                 yield client

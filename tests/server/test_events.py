@@ -1,5 +1,6 @@
 """`event` and `return_value`, prompts, notifications: through a real client."""
 
+import sys
 from typing import Any
 
 import anyio
@@ -102,8 +103,6 @@ async def test_a_modern_client_listens_to_changes(connect: Connect) -> None:
 async def test_an_older_client_is_notified_of_what_it_subscribed_to(
     server_env: dict[str, str],
 ) -> None:
-    import sys
-
     got: list[Any] = []
 
     async def on_message(message: Any) -> None:
@@ -143,3 +142,27 @@ async def test_an_older_client_is_notified_of_what_it_subscribed_to(
                 await client.subscribe_resource("kernelmcp://sessions/one-more")
             await client.unsubscribe_resource("kernelmcp://sessions/n0")
             await client.subscribe_resource("kernelmcp://sessions/one-more")
+
+
+async def test_a_client_that_sets_a_level_is_told_of_its_executions_from_there_on(server_env: dict[str, str]) -> None:
+    got: list[Any] = []
+
+    async def on_log(params: Any) -> None:
+        got.append((params.level, params.data))
+
+    server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=server_env)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode="legacy", logging_callback=on_log) as client:
+            await call(client, "execute_code", code="'unasked'")
+            await client.session.set_logging_level("info")
+            ran = await call(client, "execute_code", code="'a secret'")
+            await client.session.set_logging_level("warning")
+            await call(client, "execute_code", code="1")
+            slow = await call(client, "execute_code", code="import time; time.sleep(1000)", timeout=0.1)
+            while len(got) < 2:
+                await anyio.lowlevel.checkpoint()
+    assert [(level, data["execution"], data["status"]) for level, data in got] == [
+        ("info", ran["execution_id"], "ok"),
+        ("warning", slow["execution_id"], "timeout"),
+    ]
+    assert "secret" not in str(got)

@@ -92,6 +92,18 @@ async def test_files_go_in_and_out_of_a_session_that_runs_or_is_stopped(connect:
         assert (done["result"], done["state_lost"]) == ("'while stopped'", True)
 
 
+# Its guests' JavaScript keeps `process`, to meet the walls behind. No setting does that: it is refused at a start.
+OPEN_GLOBALS = """
+import os, sys
+from kernelmcp import cli, config
+
+read = config.Settings.__init__
+def keep(self, *arguments):
+    read(self, *arguments)
+    os.environ["KERNELMCP_KEEP_GLOBALS"] = "1"
+config.Settings.__init__ = keep
+sys.exit(cli.main([]))
+"""
 HOSTILE_CELL = """
 import js, os
 node = js.process.getBuiltinModule
@@ -120,7 +132,7 @@ async def test_a_hostile_workspace_opens_nothing_else(connect: Connect, kernelsp
     if kernelspec != "kernelmcp":
         pytest.skip("a native kernel is not confined")
     limits = {"POLICY__WORKSPACE_MAX_MB": "4", "POLICY__MAX_FILES": "60", "SESSIONS__WARM_POOL_SIZE": "1"}
-    async with connect(KEEP_GLOBALS="1", **limits) as client:  # its JavaScript is to meet the walls behind
+    async with connect(program=OPEN_GLOBALS, **limits) as client:
         first = await run(client, "1")
         uri = f"kernelmcp://sessions/{first['session_id']}/files"
         host = Path((await call(client, "get_workspace_info"))["path"])
