@@ -144,8 +144,9 @@ def test_a_guest_that_goes_round_its_quota_is_ended_and_runs_again_when_the_file
         "import js; write = js.process.getBuiltinModule('fs').writeFileSync\n"
         f"for i in range({3 * MAX_FILES + 100}): write({str(stored.workspace)!r} + f'/evil{{i}}', 'x')"
     )
-    assert ran.status == "ok", "guest JavaScript is not held by the guest's own count"
-    assert f"more than the {MAX_FILES} files" in last_words()
+    # Guest JavaScript is not held by the guest's own count; on a busy machine the other one comes in this very cell.
+    said = last_words() if ran.status == "ok" else ran.reply["content"]["evalue"]
+    assert f"more than the {MAX_FILES} files" in said
     refused = stored.kernel.run("1")
     assert refused.reply["content"]["ename"] == "StorageFull"
     assert "reset_workspace" in refused.reply["content"]["evalue"]
