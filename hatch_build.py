@@ -16,8 +16,8 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         sources = Path(self.root) / "kernels"
         sys.path.insert(0, str(sources))  # in the build's own process, which ends with the build
-        from kernelmcp_kernel.build import build_runtime
-        from kernelmcp_kernel.identity import BuildError
+        from kernelmcp_kernel.runtime.build import build_runtime
+        from kernelmcp_kernel.runtime.identity import BuildError
 
         try:
             build_runtime(sources / "kernelmcp_kernel", self.app.display_info)

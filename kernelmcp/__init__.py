@@ -6,19 +6,19 @@ For programs that have it inside: `from kernelmcp import create_server, Settings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelmcp.config import Settings as Settings
+    from kernelmcp.config.models import Settings as Settings
+    from kernelmcp.config.sources import load as load_settings
     from kernelmcp.server import Server as Server
     from kernelmcp.server import create_server as create_server
-    from kernelmcp.sources import load as load_settings
 
 __version__ = "0.1.0"
 __all__ = ["Server", "Settings", "__version__", "create_server", "load_settings"]
 
 _PLACES = {
     "Server": ("kernelmcp.server", "Server"),
-    "Settings": ("kernelmcp.config", "Settings"),
+    "Settings": ("kernelmcp.config.models", "Settings"),
     "create_server": ("kernelmcp.server", "create_server"),
-    "load_settings": ("kernelmcp.sources", "load"),
+    "load_settings": ("kernelmcp.config.sources", "load"),
 }
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import kernelmcp
-from kernelmcp.config import Settings
+from kernelmcp.config.models import Settings
+from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError, LayersMissing
-from kernelmcp.sources import load
 
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
@@ -91,38 +91,41 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
     if parsed.transport != "stdio":
-        from kernelmcp import log, server
+        from kernelmcp import server
+        from kernelmcp.observability import log
 
         log.configure(settings)
         return server.serve_http(settings)  # a `Server`, which checks its settings itself
     if not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
-    from kernelmcp import checks, log, stdio
+    from kernelmcp import preflight
+    from kernelmcp.observability import log
+    from kernelmcp.stdio import serve
 
-    checks.check_start(settings)
+    preflight.check_start(settings)
     log.configure(settings)
-    return stdio.serve(settings)
+    return serve.serve(settings)
 
 
 def _demo(parsed: argparse.Namespace) -> int:
-    from kernelmcp import demo
+    from kernelmcp.commands import demo
 
     return demo.main(parsed.output, parsed.kernelspec)
 
 
 def _doctor(parsed: argparse.Namespace) -> int:
-    from kernelmcp import doctor
+    from kernelmcp.commands import doctor
 
     return doctor.main(parsed.config, parsed.policy, as_json=parsed.json)
 
 
 def _install(parsed: argparse.Namespace) -> int:
-    from kernelmcp import install
+    from kernelmcp.commands import client_config
 
-    return install.main(parsed.client, dry_run=parsed.dry_run)
+    return client_config.main(parsed.client, dry_run=parsed.dry_run)
 
 
 def _build_wheel(parsed: argparse.Namespace) -> int:
-    from kernelmcp import build_wheel
+    from kernelmcp.commands import build_wheel
 
     return build_wheel.main(parsed.path, load(parsed.config).home)

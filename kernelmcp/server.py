@@ -23,19 +23,19 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from kernelmcp.auth import Authenticator
-from kernelmcp.checks import check_start
-from kernelmcp.config import Settings
+from kernelmcp.config.models import Settings
+from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.home import Home, open_home
-from kernelmcp.pool import open_pool
-from kernelmcp.sources import load
+from kernelmcp.files.home import Home, open_home
+from kernelmcp.http.tokens import Authenticator
+from kernelmcp.kernel.pool import open_pool
+from kernelmcp.preflight import check_start
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from kernelmcp.app import App
-    from kernelmcp.web import Web
+    from kernelmcp.http.asgi import Web
+    from kernelmcp.mcp_server.assemble import App
 
 # After running cells were interrupted, until their results must be there, seconds.
 INTERRUPT_SECONDS = 2.0
@@ -121,7 +121,7 @@ class Server:
             await self._task
 
     async def _run_http(self, started: Callable[[], None], end: asyncio.Event) -> None:
-        from kernelmcp import listener
+        from kernelmcp.http import listener
 
         section = self.settings.config.transport_http
         if not section.enabled:
@@ -142,15 +142,15 @@ class Server:
             web.throttle.close_streams()
 
     async def _run_stdio(self, started: Callable[[], None], end: asyncio.Event) -> None:
-        from kernelmcp import stdio
+        from kernelmcp.stdio import serve
 
         await anyio.to_thread.run_sync(check_start, self.settings)
-        wires = stdio.claim()
+        wires = serve.claim()
         async with anyio.create_task_group() as tasks:
             with self._open_home() as home:
                 tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
                 started()
-                await stdio.serve_wire(self.settings, home, *wires)
+                await serve.serve_wire(self.settings, home, *wires)
             tasks.cancel_scope.cancel()
 
     def _open_home(self) -> AbstractContextManager[Home]:
@@ -159,7 +159,7 @@ class Server:
 
     def _the_web(self) -> "Web":
         if self._web is None:
-            from kernelmcp.web import Web
+            from kernelmcp.http.asgi import Web
 
             self._web = Web(self.settings, self.lifespan)
         return self._web
@@ -171,8 +171,8 @@ class Server:
             home = stack.enter_context(self._open_home())
             pool = await stack.enter_async_context(open_pool(self.settings, home))
             # The first kernel boots while mcp is imported (docs/design.md: stdio does the same).
-            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.web")
-            from kernelmcp.app import open_server
+            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.http.asgi")
+            from kernelmcp.mcp_server.assemble import open_server
 
             yield await stack.enter_async_context(open_server(self.settings, home, pool))
 

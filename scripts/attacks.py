@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from kernelmcp_kernel import landlock  # noqa: E402
+from kernelmcp_kernel.sandbox import landlock  # noqa: E402
 from tests.attacks import suite  # noqa: E402
 from tests.attacks.prisoners import PRISONERS  # noqa: E402
 

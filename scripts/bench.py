@@ -302,10 +302,10 @@ async def call(client: Client, code: str, **arguments: Any) -> Any:
 async def measure_confinement(folder: Path, rounds: int) -> list[Row]:
     """Guests with all layers and with none, in turn: to the boot's end, and `x += 1` in each."""
     sys.path.insert(0, str(ROOT))
-    from kernelmcp_kernel.berth import Berth
-    from kernelmcp_kernel.guest import Guest, new_request_id
-    from kernelmcp_kernel.image import find_image
-    from kernelmcp_kernel.runtime import spawn_guest
+    from kernelmcp_kernel.guests.guest import Guest, new_request_id
+    from kernelmcp_kernel.runtime.directory import Berth
+    from kernelmcp_kernel.runtime.image import find_image
+    from kernelmcp_kernel.runtime.spawn import spawn_guest
     from tests.attacks.prisoners import LAYERS, without
 
     starts: dict[bool, list[float]] = {True: [], False: []}

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernelmcp_kernel.build import npm_ci
-from kernelmcp_kernel.identity import node_binary
+from kernelmcp_kernel.runtime.build import npm_ci
+from kernelmcp_kernel.runtime.identity import node_binary
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "kernels" / "package-lock.json"

@@ -12,12 +12,12 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-from kernelmcp_kernel.berth import open_berth
-from kernelmcp_kernel.identity import BuildError, node_binary
-from kernelmcp_kernel.image import find_baked, find_image
-from kernelmcp_kernel.runtime import open_package_cache, spawn_guest
+from kernelmcp_kernel.runtime.directory import open_berth
+from kernelmcp_kernel.runtime.identity import BuildError, node_binary
+from kernelmcp_kernel.runtime.image import find_baked, find_image
+from kernelmcp_kernel.runtime.spawn import open_package_cache, spawn_guest
+from kernelmcp_kernel.sandbox.trust import keep_trusted_imports
 from kernelmcp_kernel.settings import settings
-from kernelmcp_kernel.trust import keep_trusted_imports
 
 
 def main() -> None:
@@ -35,10 +35,10 @@ def main() -> None:
     guest = spawn_guest(berth, image.path, image.build_id)
 
     _import_kernelbase()
-    from kernelmcp_kernel.kernel import SandboxKernel
+    from kernelmcp_kernel.jupyter.kernel import SandboxKernel
 
     SandboxKernel.early_berth, SandboxKernel.early_guest = berth, guest
-    from kernelmcp_kernel.launcher import run
+    from kernelmcp_kernel.jupyter.launcher import run
 
     run(options.connection_file)
 
@@ -57,7 +57,7 @@ def _check_required_layers() -> None:
     """Raises SystemExit (status 1, with the reason on stderr) where a layer that must be there is not."""
     if not settings().required_layers:
         return
-    from kernelmcp_kernel.probe import missing
+    from kernelmcp_kernel.sandbox.probe import missing
 
     if lacking := missing(settings().required_layers):
         sys.exit(f"required_layers: this machine does not have {', '.join(lacking)}")

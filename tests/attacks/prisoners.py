@@ -16,16 +16,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from kernelmcp_kernel.confine import OS_LAYERS, Policy, spawn
-from kernelmcp_kernel.elf import linked_files
-from kernelmcp_kernel.frames import Frame
-from kernelmcp_kernel.guest import Guest, GuestDied, new_request_id
-from kernelmcp_kernel.hostcalls import HostCalls
-from kernelmcp_kernel.image import BootImage, rebuild_image
+from kernelmcp_kernel.guests.frames import Frame
+from kernelmcp_kernel.guests.guest import Guest, GuestDied, new_request_id
+from kernelmcp_kernel.guests.host_calls import HostCalls
+from kernelmcp_kernel.jupyter.iopub import Cell
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.packages import pip_policy
-from kernelmcp_kernel.relay import Cell
-from kernelmcp_kernel.runtime import guest_policy, spawn_guest
+from kernelmcp_kernel.runtime.image import BootImage, rebuild_image
+from kernelmcp_kernel.runtime.spawn import guest_policy, spawn_guest
+from kernelmcp_kernel.sandbox.confine import OS_LAYERS, Policy, spawn
+from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import NetworkSettings, PackageSettings
 
 from .world import World

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.image import find_image
+from kernelmcp_kernel.runtime.image import find_image
 
 from .prisoners import LAYERS, PRISONERS, Prisoner
 from .world import World, surroundings

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from kernelmcp_kernel.berth import Berth
+from kernelmcp_kernel.runtime.directory import Berth
 
 CANARY_VARIABLE = "KERNELMCP_ATTACK_CANARY"
 

@@ -12,8 +12,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from kernelmcp import errors
-from kernelmcp.config import FIXED_AT_START, Config, Policy
-from kernelmcp.tool_names import TOOL_NAMES
+from kernelmcp.config.models import FIXED_AT_START, Config, Policy
+from kernelmcp.config.tool_names import TOOL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60

@@ -13,15 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelmcp_kernel import cgroup, landlock, probe, seatbelt
-from kernelmcp_kernel.berth import Berth, PrivateBerth
-from kernelmcp_kernel.confine import Policy, layers
-from kernelmcp_kernel.elf import linked_files
-from kernelmcp_kernel.guest import GuestDied, new_request_id
-from kernelmcp_kernel.identity import node_binary
-from kernelmcp_kernel.image import find_image
-from kernelmcp_kernel.runtime import closed_to, lend, spawn_guest
-from kernelmcp_kernel.slot import GuestSlot
+from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
+from kernelmcp_kernel.guests.supervisor import GuestSlot
+from kernelmcp_kernel.runtime.directory import Berth, PrivateBerth
+from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.image import find_image
+from kernelmcp_kernel.runtime.spawn import closed_to, lend, spawn_guest
+from kernelmcp_kernel.sandbox import cgroup, landlock, probe, seatbelt
+from kernelmcp_kernel.sandbox.confine import Policy, layers
+from kernelmcp_kernel.sandbox.elf import linked_files
 
 from .conftest import running_kernel
 from .driver import DEADLINE, wait_until
@@ -56,7 +56,8 @@ def test_a_guest_has_no_environment_no_descriptors_and_no_privileges() -> None:
 
 ONE_LAYER = """
 import os, sys
-from kernelmcp_kernel import confine, landlock
+from kernelmcp_kernel.sandbox import confine
+from kernelmcp_kernel.sandbox import landlock
 confine._prctl(38, 1)
 own, outside, version = sys.argv[1], sys.argv[2], int(sys.argv[3])
 open(own + "/before", "w").write("x")

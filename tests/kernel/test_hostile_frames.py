@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from kernelmcp_kernel.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
-from kernelmcp_kernel.guest import MAX_FRAMES_PER_SECOND, Guest, GuestDied, Pace, new_request_id
-from kernelmcp_kernel.runtime import Spawned
+from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
+from kernelmcp_kernel.guests.guest import MAX_FRAMES_PER_SECOND, Guest, GuestDied, Pace, new_request_id
+from kernelmcp_kernel.runtime.spawn import Spawned
 
 from .conftest import running_kernel
 from .driver import DEADLINE, Kernel

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelmcp_kernel.relay import PACKAGES_TYPE
+from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
 
 from .conftest import running_kernel
 from .driver import Kernel, Ran, wait_until

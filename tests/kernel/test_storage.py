@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.berth import _delete
+from kernelmcp_kernel.guests.storage import Excess, count
+from kernelmcp_kernel.runtime.directory import _delete
 from kernelmcp_kernel.settings import Quota
-from kernelmcp_kernel.storage import Excess, count
 
 from .conftest import running_kernel
 from .driver import Kernel

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.build import build_runtime
-from kernelmcp_kernel.identity import BuildError, build_id, node_version
+from kernelmcp_kernel.runtime.build import build_runtime
+from kernelmcp_kernel.runtime.identity import BuildError, build_id, node_version
 
 
 def _silent(_: str) -> None:
@@ -121,7 +121,7 @@ def test_the_build_id_changes_with_the_packages(package_dir: Path) -> None:
 
 def test_the_build_id_changes_with_node(package_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = build_id(package_dir)
-    monkeypatch.setattr("kernelmcp_kernel.identity.node_version", lambda: "24.0.0")
+    monkeypatch.setattr("kernelmcp_kernel.runtime.identity.node_version", lambda: "24.0.0")
     assert build_id(package_dir) != before
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp import build_wheel
+from kernelmcp.commands import build_wheel
 
 from .support import DEADLINE
 

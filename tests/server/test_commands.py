@@ -9,7 +9,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kernelmcp import __version__, install
+from kernelmcp import __version__
+from kernelmcp.commands import client_config
 
 
 def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -36,15 +37,15 @@ def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: p
         "mcpServers": {"other": {"command": "x"}, "kernelmcp": {"command": "old", "env": {"A": "1"}}},
     }
     file.write_text(json.dumps(old))
-    assert install.main("claude-desktop", dry_run=True, file=file) == 0
+    assert client_config.main("claude-desktop", dry_run=True, file=file) == 0
     assert json.loads(file.read_text()) == old
     assert "kernelmcp" in capsys.readouterr().out
-    assert install.main("claude-desktop", dry_run=False, file=file) == 0
+    assert client_config.main("claude-desktop", dry_run=False, file=file) == 0
     new = json.loads(file.read_text())
     assert (new["theme"], new["mcpServers"]["other"]) == ("dark", {"command": "x"})
-    assert new["mcpServers"]["kernelmcp"] == {"env": {"A": "1"}, **install.entry()}
+    assert new["mcpServers"]["kernelmcp"] == {"env": {"A": "1"}, **client_config.entry()}
     assert json.loads(file.with_name(file.name + ".bak").read_text()) == old
-    assert install.main("claude-desktop", dry_run=False, file=file) == 0
+    assert client_config.main("claude-desktop", dry_run=False, file=file) == 0
     assert json.loads(file.read_text()) == new
 
 
@@ -52,7 +53,7 @@ def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: p
 def test_install_leaves_a_malformed_configuration_alone(tmp_path: Path, text: str) -> None:
     file = tmp_path / "claude_desktop_config.json"
     file.write_text(text)
-    assert install.main("claude-desktop", dry_run=False, file=file) == 1
+    assert client_config.main("claude-desktop", dry_run=False, file=file) == 1
     assert file.read_text() == text
 
 
@@ -66,7 +67,7 @@ def test_install_leaves_a_malformed_configuration_alone(tmp_path: Path, text: st
     ],
 )
 def test_each_platform_has_its_place(platform: str, environ: dict[str, str], path: str) -> None:
-    assert install.config_file(platform, environ) == Path(path)
+    assert client_config.config_file(platform, environ) == Path(path)
 
 
 def test_the_demo_runs_and_writes_a_valid_notebook(server_env: dict[str, str], tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from mcp import Client
 
 from kernelmcp.errors import SessionDamaged, StorageFailed
-from kernelmcp.home import lock_session
-from kernelmcp.records import Record, now, read_record
+from kernelmcp.files.home import lock_session
+from kernelmcp.sessions.record import Record, now, read_record
 
 from .support import Connect
 

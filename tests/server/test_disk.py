@@ -9,9 +9,9 @@ import anyio
 import pytest
 from mcp import Client
 
-from kernelmcp.disk import measure
-from kernelmcp.log import _BoundedFile  # pyright: ignore[reportPrivateUsage]
-from kernelmcp.records import Record, now
+from kernelmcp.observability.log import _BoundedFile  # pyright: ignore[reportPrivateUsage]
+from kernelmcp.sessions.disk_use import measure
+from kernelmcp.sessions.record import Record, now
 
 from .support import DEADLINE, Connect
 

@@ -26,7 +26,7 @@ from starlette.routing import Mount
 
 import kernelmcp
 from kernelmcp import Settings, create_server
-from kernelmcp.config import Config, Policy, Values
+from kernelmcp.config.models import Config, Policy, Values
 from kernelmcp.errors import ConfigurationError
 
 from .http_support import run

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from mcp import Client, MCPError
 
+from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.sources import load
-from kernelmcp.volumes import check_volumes
+from kernelmcp.files.volumes import check_volumes
 
 from .support import Connect, kernel_pids
 
@@ -95,13 +95,14 @@ async def test_files_go_in_and_out_of_a_session_that_runs_or_is_stopped(connect:
 # Its guests' JavaScript keeps `process`, to meet the walls behind. No setting does that: it is refused at a start.
 OPEN_GLOBALS = """
 import os, sys
-from kernelmcp import cli, config
+from kernelmcp import cli
+from kernelmcp.config import models
 
-read = config.Settings.__init__
+read = models.Settings.__init__
 def keep(self, *arguments):
     read(self, *arguments)
     os.environ["KERNELMCP_KEEP_GLOBALS"] = "1"
-config.Settings.__init__ = keep
+models.Settings.__init__ = keep
 sys.exit(cli.main([]))
 """
 HOSTILE_CELL = """

@@ -68,15 +68,15 @@ def test_the_server_ends_and_leaves_no_process(
 
 BUSY = """
 import time
-from kernelmcp import stdio
-from kernelmcp.config import Settings
+from kernelmcp.stdio import serve
+from kernelmcp.config.models import Settings
 
 async def busy(*arguments):
     print("busy", file=__import__("sys").stderr, flush=True)
     time.sleep(3600)
 
-stdio.serve_wire = busy
-stdio.serve(Settings())
+serve.serve_wire = busy
+serve.serve(Settings())
 """
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from mcp import Client
 
-from kernelmcp import beneath
+from kernelmcp.files import safe_open
 
 from .support import DEADLINE, Connect
 
@@ -99,6 +99,6 @@ async def test_a_cancel_hits_the_cell_that_it_names_and_no_later_one(connect: Co
 
 def test_deleting_for_good_says_what_stays(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    beneath.delete_for_good(tmp_path / "folder")
-    beneath.delete_for_good(tmp_path / "missing")
+    safe_open.delete_for_good(tmp_path / "folder")
+    safe_open.delete_for_good(tmp_path / "missing")
     assert list(tmp_path.iterdir()) == []

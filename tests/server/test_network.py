@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from kernelmcp.config.hosts import check_host
+from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.hosts import check_host
-from kernelmcp.sources import load
 from kernelmcp_kernel.network.addresses import AllowList
 
 from .support import Connect

@@ -17,7 +17,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 from PIL import Image
 
-from kernelmcp.decoder import DEADLINE_SECONDS
+from kernelmcp.pictures.decoder import DEADLINE_SECONDS
 
 from . import bombs
 from .support import DEADLINE, Connect, wait_until

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp.config import Config, Policy, Settings
+from kernelmcp.config.models import Config, Policy, Settings
+from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.sources import load
 
 CONFIG = Path(__file__).parents[2] / "config"
 

@@ -1,32 +1,119 @@
-"""What the code may import."""
+"""The folders show the architecture: which imports go where, and in which direction."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
-SERVER = Path(__file__).parents[2] / "kernelmcp"
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVER = ROOT / "kernelmcp"
+KERNEL = ROOT / "kernels" / "kernelmcp_kernel"
+
+# From the top down. A folder or module imports what stands below it, and what stands on its own line is one place.
+SERVER_ORDER = [
+    "__main__",
+    "cli",
+    "commands",
+    "__init__",
+    "server",
+    "http",
+    "stdio",
+    "mcp_server",
+    "preflight",
+    "pictures",
+    "observability",
+    "sessions",
+    "notebook",
+    "executions",
+    "kernel",
+    "output",
+    "files",
+    "config",
+    "atomic",
+    "errors",
+]
+KERNEL_ORDER = ["__main__", "jupyter", "network", "packages", "guests", "runtime", "sandbox", "settings", "__init__"]
+# Libraries that one folder has to itself, and who may know them besides.
+ONE_PLACE = {
+    "jupyter_client": {"kernel", "commands"},  # doctor looks for kernelspecs
+    "zmq": {"kernel"},
+    "starlette": {"http", "server", "observability"},
+    "uvicorn": {"http"},
+    "jwt": {"http"},
+}
+# A module that is longer, with its reason in its docstring.
+MAX_LINES = 300
+MAX_MODULES = 18
 
 
-def imports(file: Path) -> set[str]:
-    found: set[str] = set()
+def place(file: Path, root: Path) -> str:
+    return file.relative_to(root).parts[0].removesuffix(".py")
+
+
+def modules(root: Path) -> Iterator[Path]:
+    for file in sorted(root.rglob("*.py")):
+        if not {"_runtime", "inside", "decoder_process", "demo_guest", "doctor_guest"} & set(file.parts):
+            yield file
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Full names of modules, those of lazy imports and of types too."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_jupyter_client_and_zmq_are_imported_in_one_module() -> None:
-    importers = {file.name for file in SERVER.rglob("*.py") if "jupyter_client" in imports(file)}
-    assert importers - {"doctor.py"} == {"kernel.py"}
+def crossing(root: Path, order: list[str]) -> Iterator[tuple[Path, str, str]]:
+    """Each import from one place into another: the file, its place, the other."""
+    for file in modules(root):
+        for name in imported(file):
+            package, *rest = name.split(".")
+            if package == root.name and rest and rest[0] in order and rest[0] != place(file, root):
+                yield file, place(file, root), rest[0]
 
 
-def test_the_server_never_imports_the_kernels() -> None:
-    assert not [file.name for file in SERVER.rglob("*.py") if {"kernelmcp_kernel", "ipykernel"} & imports(file)]
+@pytest.mark.parametrize(("root", "order"), [(SERVER, SERVER_ORDER), (KERNEL, KERNEL_ORDER)], ids=["server", "kernel"])
+def test_imports_go_one_way(root: Path, order: list[str]) -> None:
+    assert {place(file, root) for file in modules(root)} == set(order)
+    up = [
+        f"{file.relative_to(root)} imports {other}"
+        for file, own, other in crossing(root, order)
+        if order.index(other) < order.index(own)
+    ]
+    assert up == []
 
 
-def test_modules_are_small_and_say_what_they_are() -> None:
-    for file in SERVER.rglob("*.py"):
-        text = file.read_text("utf-8")
-        assert ast.get_docstring(ast.parse(text)), file
-        assert len(text.splitlines()) <= 400, file
+def test_the_server_and_the_kernels_never_import_each_other() -> None:
+    for root, other in ((SERVER, {"kernelmcp_kernel", "ipykernel"}), (KERNEL, {"kernelmcp"})):
+        for file in modules(root):
+            assert not other & {name.partition(".")[0] for name in imported(file)}, file
+
+
+@pytest.mark.parametrize("library", ONE_PLACE)
+def test_a_library_has_one_place(library: str) -> None:
+    users = {
+        place(file, SERVER)
+        for file in modules(SERVER)
+        if library in {name.partition(".")[0] for name in imported(file)}
+    }
+    assert users
+    assert users <= ONE_PLACE[library]
+
+
+def test_the_decoder_knows_nothing_of_ours() -> None:
+    for file in (SERVER / "pictures" / "decoder_process").glob("*.py"):
+        assert not any(name.startswith("kernelmcp") for name in imported(file)), file
+
+
+def test_modules_and_folders_are_small_and_say_what_they_are() -> None:
+    for root in (SERVER, KERNEL):
+        for file in modules(root):
+            text = file.read_text("utf-8")
+            said = ast.get_docstring(ast.parse(text))
+            assert said, file
+            assert len(text.splitlines()) <= MAX_LINES or "long because" in said, file
+            assert len(list(file.parent.glob("*.py"))) <= MAX_MODULES, file.parent

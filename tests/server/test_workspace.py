@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp import beneath
-from kernelmcp.beneath import delete_tree
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, ServerError, SessionDamaged
-from kernelmcp.workspace import Quota, Workspace
+from kernelmcp.files import safe_open
+from kernelmcp.files.safe_open import delete_tree
+from kernelmcp.files.workspace import Quota, Workspace
 
 QUOTA = Quota(max_bytes=10_000, max_files=200)
 
@@ -31,8 +31,8 @@ def berth(tmp_path: Path) -> Path:
 def workspace(berth: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """Both ways in which a path is opened."""
     if request.param == "walk":
-        monkeypatch.setattr(beneath, "_has_openat2", lambda: False)
-    elif not beneath._has_openat2():
+        monkeypatch.setattr(safe_open, "_has_openat2", lambda: False)
+    elif not safe_open._has_openat2():
         pytest.skip("this system has no openat2")
     return Workspace(berth, QUOTA)
 

@@ -11,8 +11,8 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from kernelmcp_kernel.hostcalls import HostCallError
-from kernelmcp_kernel.relay import Cell
+from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.settings import NetworkSettings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import base64
 import os
 from typing import Any
 
-from kernelmcp_kernel.hostcalls import HostCallError
+from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.network.addresses import AllowList
 from kernelmcp_kernel.network.credentials import Credentials
 from kernelmcp_kernel.network.request import REDIRECTS, Request, Url, parse_request, redirected

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import quote, urljoin
 
-from kernelmcp_kernel.hostcalls import HostCallError
+from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.network.addresses import Address, parse_host
 
 _MAX_URL_CHARS = 16 * 1024

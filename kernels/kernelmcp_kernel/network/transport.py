@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import httpcore2
 
-from kernelmcp_kernel.hostcalls import HostCallError
+from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.network.addresses import Address, AllowList, parse_address, parse_host
 from kernelmcp_kernel.network.request import Headers, Url
 

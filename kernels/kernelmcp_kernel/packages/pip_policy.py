@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from kernelmcp_kernel.confine import Policy
-from kernelmcp_kernel.elf import linked_files
+from kernelmcp_kernel.sandbox.confine import Policy
+from kernelmcp_kernel.sandbox.elf import linked_files
+from kernelmcp_kernel.sandbox.trust import is_trusted
 from kernelmcp_kernel.settings import PackageSettings
-from kernelmcp_kernel.trust import is_trusted
 
 # Nothing else of the environment is passed on: it holds secrets of the server and of the guest's requests.
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -1,0 +1,49 @@
+"""Files that are read and replaced as a whole: a reader sees the old or the new one, never a part.
+
+Standard library only: settings are read with it before anything else is there.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+# Nothing of ours that is read as a whole is larger.
+MAX_SMALL_BYTES = 1024 * 1024
+
+
+def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
+    """A small file. Raises OSError, also for a pipe or a device, which could keep a reader for ever."""
+    fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(file))
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {max_bytes:,} bytes", str(file))
+    return content
+
+
+def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o600) -> None:
+    """Write a new file over an old one; `mode` is the new one's. Raises `OSError`, and then the old one is there."""
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as stream:
+            write(stream)
+            if mode != 0o600:
+                os.fchmod(fd, mode)
+        os.replace(draft, file)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def replace_text(file: Path, text: str, *, mode: int = 0o600) -> None:
+    """The same from text, in UTF-8. Raises `OSError`."""
+    replace(file, lambda out: out.write(text.encode()), mode=mode)

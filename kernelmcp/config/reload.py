@@ -1,0 +1,102 @@
+"""Takes changed settings files over while the server runs.
+
+A file that is wrong is reported in the log, once, and the old values stay; `kernelmcp doctor` says the same. What
+cannot change under live sessions waits for the next start (`models.FIXED_AT_START`).
+"""
+
+import importlib
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from kernelmcp.atomic import read_small
+from kernelmcp.config.models import Place, Settings
+from kernelmcp.config.sources import MAX_FILE_BYTES
+from kernelmcp.errors import ConfigurationError
+
+# How long a file must stay the same before it is read, seconds: editors write in several steps.
+SETTLE_SECONDS = 0.1
+# How often the watching thread looks for changes and for its end, milliseconds: it delays a server's end by as much.
+STEP_MS = 50
+
+log = structlog.get_logger(__name__)
+
+
+Check = Callable[[Settings], None]
+"""Whether a running server may take settings over. Raises `ConfigurationError`."""
+
+
+async def keep_current(settings: Settings, check: Check) -> None:
+    """Runs for the server's life. Without a file system that reports changes it logs so and returns."""
+    if settings.sources is None:
+        return
+    places = settings.sources.places
+    seen = await anyio.to_thread.run_sync(_contents, places)
+    async with anyio.create_task_group() as tasks:
+        stop = anyio.Event()
+        tasks.start_soon(_set_at_the_end, stop)
+        await _watch(settings, check, places, seen, stop)
+        tasks.cancel_scope.cancel()
+
+
+async def _set_at_the_end(stop: anyio.Event) -> None:
+    """The watching thread can't be cancelled, and looks at this event only."""
+    try:
+        await anyio.sleep_forever()
+    finally:
+        stop.set()
+
+
+async def _watch(
+    settings: Settings, check: Check, places: tuple[Place, ...], seen: list[bytes | str], stop: anyio.Event
+) -> None:
+    try:
+        # The directories, not the files: a file that is replaced (an editor's save, a mounted secret) is another file.
+        folders = {place.path.parent for place in places if place.path.parent.is_dir()}
+        watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")  # not before the first cell
+        async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS, stop_event=stop):
+            # Compared by content, because the log or anything else may lie in the same directory.
+            if (found := await _settled(places)) != seen:
+                seen = found
+                take_over(settings, check)
+    except OSError as exc:
+        log.warning("changed settings are taken over at the next start only: files are not watched", error=str(exc))
+
+
+def take_over(settings: Settings, check: Check) -> None:
+    try:
+        changed, waiting = settings.reload(check)
+    except ConfigurationError as exc:
+        log.error("the changed settings are wrong and the old ones stay", error=exc.message)
+        return
+    except Exception:
+        # A bug of ours, and no reason to end everybody's sessions.
+        log.exception("the changed settings could not be taken over and the old ones stay")
+        return
+    if changed:
+        log.info("settings have changed", changed=changed)
+    if waiting:
+        log.warning("settings have changed that only the next start takes over", changed=waiting)
+
+
+async def _settled(places: tuple[Place, ...]) -> list[bytes | str]:
+    """What the files hold once they stay the same: one that is being written is empty for a moment."""
+    before = await anyio.to_thread.run_sync(_contents, places)
+    while True:
+        await anyio.sleep(SETTLE_SECONDS)
+        found = await anyio.to_thread.run_sync(_contents, places)
+        if found == before:
+            return found
+        before = found
+
+
+def _contents(places: tuple[Place, ...]) -> list[bytes | str]:
+    found: list[bytes | str] = []
+    for place in places:
+        try:
+            found.append(read_small(place.path, MAX_FILE_BYTES))
+        except OSError as exc:
+            found.append(str(exc.errno))
+    return found

@@ -1,0 +1,263 @@
+"""One execution: what is to run, how far it is, what came of it.
+
+An execution lives on its own: the call that asked for it may be gone or may have answered `running`. Above: sessions.
+Below: outputs, workspace. Must not know kernels or MCP.
+"""
+
+import asyncio
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+import structlog
+
+from kernelmcp.errors import ServerError
+from kernelmcp.executions import handler_call
+from kernelmcp.files.workspace import Entry
+from kernelmcp.output.outputs import GuestError, Outputs, guest_error
+
+Status = Literal["ok", "error", "timeout", "interrupted", "running", "dead"]
+Interruption = Literal["timeout", "interrupted"]
+
+EXIT_CODES: dict[Status, int | None] = {
+    "ok": 0,
+    "error": 1,
+    "timeout": 124,
+    "interrupted": 130,
+    "dead": 137,
+    "running": None,
+}
+# Progress is a courtesy: a cell that prints megabytes a second shows its newest lines.
+MAX_NEWS_CHARS = 8_000
+log = structlog.get_logger(__name__)
+GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
+GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
+
+
+@dataclass(eq=False)
+class Execution:
+    """The record of one execution. Written by its session's queue only."""
+
+    session_id: str
+    principal: str
+    code: str
+    timeout_seconds: float
+    outputs: Outputs
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    session_created: bool = False
+    has_minted_session: bool = False
+    """The session was made for this call alone: nobody named it, and the connection has none of its own."""
+    status: Status = "running"
+    error: GuestError | None = None
+    state_lost: bool = False
+    interruption: Interruption | None = None
+    limit: str | None = None
+    """The setting of the policy that a kernel interrupted it for, other than wall time."""
+    asked_timeout_seconds: float | None = None
+    """What the caller asked for; the policy may allow less."""
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    submitted: float = field(default_factory=time.monotonic)
+    started: float | None = None
+    ended: float | None = None
+    event: dict[str, Any] | None = None
+    """With an event, `handler(event, context)` is called after the cell, and gives `return_value`."""
+    return_value: Any = None
+    files_changed: list[Entry] = field(default_factory=list[Entry])
+    """Files of the workspace that it made or changed."""
+    lost_before: bool = False
+    """Variables of earlier executions are gone, and this one is to say so."""
+    files_deleted: bool = False
+    """It was ended by somebody who deletes the session's files with it."""
+    begun: bool = False
+    """The kernel has said that it runs the cell."""
+    grace_timer: asyncio.TimerHandle | None = None
+    """Ends the kernel when an interrupt does not help."""
+
+    def __post_init__(self) -> None:
+        self.done = asyncio.Event()
+        self.failure: ServerError | None = None
+        self.on_finish: list[Callable[[Execution], None]] = []
+        """Called once, at the end."""
+        self._listeners: set[Listener] = set()
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    @property
+    def queued_ms(self) -> float:
+        return 1000 * ((self.started or self.ended or time.monotonic()) - self.submitted)
+
+    @property
+    def execution_time_ms(self) -> float:
+        return 0.0 if self.started is None else 1000 * ((self.ended or time.monotonic()) - self.started)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its record holds in memory, about."""
+        return sys.getsizeof(self.code) + self.outputs.memory_bytes
+
+    @property
+    def gone(self) -> str:
+        """What is lost with its kernel, in words."""
+        return GONE_WITH_FILES if self.files_deleted else GONE
+
+    # -- ends ---------------------------------------------------------------------------------------------------
+
+    def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
+        self.status, self.error, self.state_lost = status, error, state_lost or self.lost_before
+        self.ended = time.monotonic()
+        self.done.set()
+        # Never the code, its output or its error: they may be anybody's secret.
+        log.info(
+            "execution",
+            session=self.session_id,
+            execution=self.id,
+            status=status,
+            duration_ms=round(self.execution_time_ms),
+            queued_ms=round(self.queued_ms),
+            state_lost=self.state_lost,
+        )
+        for tell in self.on_finish:
+            tell(self)
+
+    def finish_with_reply(self, reply: dict[str, Any]) -> None:
+        """From an execute_reply message (docs/design.md 5 for the metadata)."""
+        content = reply["content"]
+        ours: Any = reply.get("metadata", {}).get("kernelmcp")
+        remarks: dict[str, Any] = cast("dict[str, Any]", ours) if isinstance(ours, dict) else {}
+        state_lost = remarks.get("state_lost") is True
+        if remarks.get("limit") == "cpu_seconds" and self.interruption is None:
+            self.limit, self.interruption = "cpu_seconds", "timeout"
+        self.outputs.execution_count = content.get("execution_count")
+        error = self.outputs.error
+        if content.get("status") == "ok":
+            failed = self._take_return_value(content)
+            # An interrupt that came at its very end, or that it has caught: the cell is complete. The kernel tells of
+            # its own limit only when it has interrupted.
+            hit = self.limit or (failed and failed.name == "KeyboardInterrupt")
+            status: Status = (self.interruption if hit else None) or ("error" if failed else "ok")
+            error = failed or error
+        else:
+            error = error or guest_error(content)
+            died = state_lost and error.name == "GuestDied"
+            status = self.interruption or ("dead" if died else "error")
+            if died:
+                error = GuestError(error.name, f"{error.value} {self.gone}".strip(), error.traceback)
+        interrupted = self._interruption_error() if status != "ok" else None
+        self.finish(status, error or interrupted, state_lost=state_lost)
+
+    def expressions(self) -> dict[str, str]:
+        """The user_expressions of its request."""
+        if self.event is None:
+            return {}
+        context = {
+            "session_id": self.session_id,
+            "execution_id": self.id,
+            "timeout_seconds": self.timeout_seconds,
+        }
+        return {handler_call.NAME: handler_call.call_expression(self.event, context)}
+
+    def _take_return_value(self, content: dict[str, Any]) -> GuestError | None:
+        if self.event is None:
+            return None
+        try:
+            self.return_value = handler_call.return_value(content.get("user_expressions"))
+        except handler_call.NoReturnValue as exc:
+            return guest_error({"ename": exc.name, "evalue": exc.value, "traceback": exc.traceback.split("\n")})
+        return None
+
+    def finish_killed(self, reason: str) -> None:
+        """The kernel is gone, killed by us after an interrupt that did not help, or by itself."""
+        if self.interruption is None:
+            error = GuestError("KernelDied", f"{reason}. {self.gone}", "")
+        else:
+            error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {self.gone}", "")
+        self.finish(self.interruption or "dead", error, state_lost=True)
+
+    def finish_with_server(self) -> None:
+        """The server ends while it runs."""
+        error = GuestError("ServerStopped", f"The server ended while the cell ran. {GONE}", "")
+        self.finish(self.interruption or "interrupted", error, state_lost=True)
+
+    def finish_unstarted(self, error: GuestError | None = None) -> None:
+        """It never reached a kernel: cancelled while it waited, or no kernel could be started."""
+        if error is None:
+            self.finish(
+                "interrupted",
+                GuestError("Cancelled", "The execution was cancelled before it began.", ""),
+                state_lost=False,
+            )
+        else:
+            self.finish("dead", error, state_lost=False)
+
+    def finish_interrupted(self) -> None:
+        """Interrupted when it had a kernel, and before its cell began."""
+        self.finish(self.interruption or "interrupted", self._interruption_error(), state_lost=False)
+
+    def _interruption_error(self) -> GuestError | None:
+        return GuestError("Interrupted", f"{self._why()}.", "") if self.interruption else None
+
+    def _why(self) -> str:
+        if self.limit == "cpu_seconds":
+            return "The cell ran into its limit of CPU time"
+        if self.interruption == "timeout":
+            return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
+        return "The cell was cancelled"
+
+    def failed_to_start(self, failure: ServerError) -> None:
+        self.failure = failure
+        self.finish_unstarted(GuestError(failure.error_code, failure.message, ""))
+
+    # -- text as it comes ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def listening(self) -> Iterator["Listener"]:
+        """New text from now on; kept only while somebody wants progress."""
+        listener = Listener()
+        self._listeners.add(listener)
+        self.outputs.on_text = self._tell
+        try:
+            yield listener
+        finally:
+            self._listeners.discard(listener)
+            if not self._listeners:
+                self.outputs.on_text = None
+
+    def _tell(self, text: str) -> None:
+        for listener in self._listeners:
+            listener.add(text)
+
+
+def changed_paths(reply: dict[str, Any]) -> list[str]:
+    """What an execute_reply says was written (docs/design.md, Files)."""
+    ours: Any = reply.get("metadata", {}).get("kernelmcp")
+    paths: Any = cast("dict[str, Any]", ours).get("files") if isinstance(ours, dict) else None
+    return [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
+
+
+class Listener:
+    """New text of a running execution, of which the oldest is dropped when nobody fetches it in time."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[str] = deque()
+        self._chars = 0
+        self.has_news = asyncio.Event()
+
+    def add(self, text: str) -> None:
+        self._pieces.append(text)
+        self._chars += len(text)
+        while self._chars > MAX_NEWS_CHARS and len(self._pieces) > 1:
+            self._chars -= len(self._pieces.popleft())
+        self.has_news.set()
+
+    def take(self) -> str:
+        text = "".join(self._pieces)[-MAX_NEWS_CHARS:]
+        self._pieces.clear()
+        self._chars = 0
+        self.has_news.clear()
+        return text

@@ -1,0 +1,69 @@
+"""The executions that a session keeps: its newest, as long as they are not too many and not too large together.
+
+A client comes back for the whole of an output within minutes; what it never fetched must not pile up in memory or on
+disk. Above: sessions. Below: executions, outputs.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelmcp.config.models import Settings
+from kernelmcp.executions.execution import Execution
+from kernelmcp.output.outputs import DisplayIds, Outputs
+
+# Disk for the streams of all of a session's finished executions, in units of what one may fill.
+DISK_SHARES = 4
+# What the executions of a session without a kernel may hold in memory, bytes: the last results, not the last pictures.
+STOPPED_BYTES = 4 * 1024 * 1024
+
+
+class History:
+    """The executions of one session by id, oldest first. Those that have not ended are always kept."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._display_ids = DisplayIds()
+        self._kept: dict[str, Execution] = {}
+        # Of a server that ended without cleaning up: nothing refers to it any more.
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def new_outputs(self) -> Outputs:
+        return Outputs(self._settings.policy, self._folder, self._display_ids)
+
+    def get(self, execution_id: str) -> Execution | None:
+        return self._kept.get(execution_id)
+
+    def __iter__(self) -> Iterator[Execution]:
+        return iter(list(self._kept.values()))
+
+    def add(self, execution: Execution) -> None:
+        self._kept[execution.id] = execution
+        self.trim()
+
+    def trim(self, *, stopped: bool = False) -> None:
+        """Let go of the oldest until the rest is within the limits; the newest that has ended stays with its kernel."""
+        policy = self._settings.policy
+        count = self._settings.config.sessions.kept_executions
+        memory = STOPPED_BYTES if stopped else policy.outputs_max_bytes
+        disk = DISK_SHARES * (policy.stdout_max_bytes + policy.stderr_max_bytes)
+        exempt = not stopped
+        for execution in reversed(list(self._kept.values())):
+            count -= 1
+            memory -= execution.memory_bytes
+            disk -= execution.outputs.disk_bytes
+            if execution.done.is_set():
+                if not exempt and min(count, memory, disk) < 0:
+                    self._forget(execution)
+                exempt = False
+
+    def clear(self) -> None:
+        """Forget everything, with its files."""
+        for execution in self:
+            self._forget(execution)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _forget(self, execution: Execution) -> None:
+        execution.outputs.close()
+        del self._kept[execution.id]

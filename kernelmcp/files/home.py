@@ -1,0 +1,280 @@
+"""The server's directories on disk: what is kept (home) and what dies with the process (runtime).
+
+    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it
+    home/berths/<random>/        workspace/ and tmp/ of one kernel (docs/design.md 4)
+    runtime/<random>/            sockets and connection files of one server process, lock
+
+A lock held with flock says that its owner lives: a crash releases it, unlike a pid in a file. Everything is 0700.
+Above: app, pool, sessions. Below: the file system. Must not know kernels or MCP.
+"""
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+from kernelmcp.atomic import read_small
+from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, SessionDamaged, StorageFailed
+from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
+
+# A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
+MAX_RUNTIME_PATH_BYTES = 90
+LOCK_SETTLE_SECONDS = 2.0
+# As `new_berth` makes them.
+BERTH_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
+# A session's record and its copy.
+RECORD_FILES = ("session.json", "session.copy.json")
+
+
+class Berth:
+    """The directory above the two that a kernel's guest may write: workspace and tmp.
+
+    The kernel takes the right to write in it from its owner while a guest may live, because the guest runs as that
+    user; whoever works in it here gives it back for the moment (`_unsealed`).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.workspace = path / "workspace"
+
+    def make(self) -> None:
+        # One by one: mkdir's mode is for the last directory only.
+        for directory in (self.path, self.workspace, self.path / "tmp"):
+            directory.mkdir(mode=0o700)
+
+    @property
+    def is_whole(self) -> bool:
+        """The workspace is a directory."""
+        return self.workspace.is_dir() and not self.workspace.is_symlink()
+
+    def take_workspace_of(self, other: "Berth") -> None:
+        """Move another berth's files here: one rename over an empty directory, atomic on one file system."""
+        with other._unsealed(), self._unsealed():
+            os.rename(other.workspace, self.workspace)
+
+    def empty_workspace(self) -> None:
+        """Raises OSError when something stays. One that is gone or damaged is made anew."""
+        if not self.is_whole:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._unsealed():
+                delete_tree(self.workspace)
+                self.workspace.mkdir(mode=0o700)
+        empty_tree(self.workspace)
+        empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else would ever empty it
+
+    def delete(self) -> None:
+        with suppress(OSError):
+            self.path.chmod(0o700)
+        delete_tree(self.path)
+
+    def delete_for_good(self) -> None:
+        """Raises OSError when something stays."""
+        with suppress(FileNotFoundError):
+            self.path.chmod(0o700)
+        delete_for_good(self.path)
+
+    @contextmanager
+    def _unsealed(self) -> Iterator[None]:
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        self.path.chmod(mode | 0o200)
+        try:
+            yield
+        finally:
+            self.path.chmod(mode)
+
+
+class Lock:
+    """An flock on a file, held until closed or until the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def try_acquire(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Home:
+    """The directories of one server process."""
+
+    def __init__(self, root: Path, runtime: Path, guest_uid: int | None = None) -> None:
+        self._guest_uid = guest_uid
+        self.root = root
+        self.runtime = runtime
+        self.sessions = root / "sessions"
+        self.berths = root / "berths"
+
+    def new_berth(self) -> Berth:
+        # The process's own name is in it, so that a sweep can tell whose berth it is.
+        berth = Berth(self.berths / f"{self.runtime.name}-{secrets.token_hex(4)}")
+        berth.make()
+        if self._guest_uid is not None:
+            os.chown(berth.workspace, self._guest_uid, self._guest_uid)  # the kernel process sees to the rest
+        return berth
+
+    def berth(self, name: str) -> Berth:
+        """By its name. Raises ValueError for what is none: `..` is a path."""
+        if not BERTH_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a berth")
+        return Berth(self.berths / name)
+
+
+def runtime_root_of(configured: Path | None) -> Path:
+    """Where the runtime directories of this user's servers lie."""
+    if configured is not None:
+        return configured
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(base) / "kernelmcp" if base else Path(tempfile.gettempdir()) / f"kernelmcp-{os.getuid()}"
+
+
+def _private_directory(path: Path, mode: int = 0o700) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{path} cannot be made: {exc.strerror}", "Set server.home (KERNELMCP_HOME) or server.runtime to another."
+        ) from exc
+    found = path.lstat()
+    if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
+        raise ConfigurationError(f"{path} is not a directory of this user", "Set server.runtime to one that is.")
+    path.chmod(mode)
+
+
+@contextmanager
+def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None) -> Iterator[Home]:
+    """Make the directories, take the process's lock, and sweep what dead servers left.
+
+    `guest_uid`: when we are root, guests are another user, who must get through to a berth, and may list nothing on
+    the way.
+    """
+    if os.geteuid() != 0:
+        guest_uid = None
+    runtime_root = runtime_root_of(runtime_root)
+    for directory in (root, root / "berths"):
+        _private_directory(directory, 0o700 if guest_uid is None else 0o711)
+    for directory in (root / "sessions", runtime_root):
+        _private_directory(directory)
+    runtime = runtime_root / secrets.token_hex(4)
+    if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
+        raise ConfigurationError(
+            f"{runtime_root} is too long for sockets",
+            "Set server.runtime to a shorter path (KERNELMCP_SERVER__RUNTIME).",
+        )
+    runtime.mkdir(mode=0o700)
+    lock = Lock(runtime / "lock")
+    lock.try_acquire()
+    # A second lock under home: servers with other runtime roots may share this home, and berths lie here.
+    owner = Lock(root / "berths" / f".{runtime.name}.lock")
+    owner.try_acquire()
+    home = Home(root, runtime, guest_uid)
+    try:
+        _sweep_runtime(runtime_root, runtime)
+        _sweep_berths(home)
+        yield home
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+        (root / "berths" / f".{runtime.name}.lock").unlink(missing_ok=True)
+        owner.close()
+        lock.close()
+
+
+def _is_dead(lock_file: Path) -> bool:
+    try:
+        # A server that starts right now has made its lock file but may not hold it yet.
+        if time.time() - lock_file.stat().st_mtime < LOCK_SETTLE_SECONDS:
+            return False
+        lock = Lock(lock_file)
+    except OSError:
+        return False
+    try:
+        return lock.try_acquire()
+    finally:
+        lock.close()
+
+
+def _sweep_runtime(root: Path, own: Path) -> None:
+    for directory in root.iterdir():
+        if directory != own and (directory / "lock").exists() and _is_dead(directory / "lock"):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sweep_berths(home: Home) -> None:
+    """Delete the berths of servers that are gone, except those that a session's record names."""
+    recorded: set[str] = set()
+    damaged = False
+    for directory in home.sessions.iterdir():
+        names = _recorded_berths(directory)
+        recorded.update(names or ())
+        damaged = damaged or names is None
+    for directory in home.berths.iterdir():
+        owner_lock = home.berths / f".{directory.name.partition('-')[0]}.lock"
+        if not directory.is_dir() or directory.name in recorded:
+            continue
+        if damaged and any((directory / "workspace").glob("*")):
+            continue  # it may be the one that a damaged record named
+        if not owner_lock.exists() or _is_dead(owner_lock):
+            Berth(directory).delete()
+    for lock_file in home.berths.glob(".*.lock"):
+        if _is_dead(lock_file):
+            lock_file.unlink(missing_ok=True)
+
+
+def _recorded_berths(session: Path) -> list[str] | None:
+    """What a session's record and its copy name. None when there is a record, and neither can be read."""
+    files = [session / name for name in RECORD_FILES if (session / name).exists()]
+    found: set[str] | None = None
+    for file in files:
+        try:
+            names: Any = json.loads(read_small(file))["berths"]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if isinstance(names, list):
+            found = (found or set[str]()) | set(map(str, cast("list[Any]", names)))
+    return sorted(found) if found is not None else None if files else []
+
+
+def lock_session(directory: Path, session_id: str) -> Lock:
+    """Two servers may share one home (two clients on one machine), but not one session.
+
+    Raises `ResourceLimitExceeded` when another server has it, `SessionDamaged`, `StorageFailed`.
+    """
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        lock = Lock(directory / "lock")
+    except (IsADirectoryError, FileExistsError) as exc:
+        raise SessionDamaged(
+            f"session {session_id!r} cannot be locked: {exc.filename} is not what it should be",
+            "Whoever runs the server must move it away, or use another session_id.",
+            session_id=session_id,
+        ) from exc
+    except OSError as exc:
+        raise StorageFailed(
+            f"session {session_id!r} cannot be opened: {exc.strerror}: {exc.filename}",
+            "Whoever runs the server must see to its home: is it there, and can it be written?",
+            session_id=session_id,
+        ) from exc
+    if not lock.try_acquire():
+        lock.close()
+        raise ResourceLimitExceeded(
+            f"session {session_id!r} is in use by another kernelmcp server on this machine",
+            "Use another session_id, or leave it out to get your own session.",
+            session_id=session_id,
+        )
+    return lock

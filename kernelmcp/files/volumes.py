@@ -1,0 +1,97 @@
+"""The configured volumes: directories of the host that every guest sees at /volumes/NAME.
+
+A guest's process is given their paths when it starts, read-only or for writing too (Landlock and Node's permission
+model hold it to that), so a wrong one is refused before anything runs. Above: checks, launch, file_tools. Below:
+config, home.
+"""
+
+import os
+import re
+import site
+import sys
+import tempfile
+from itertools import permutations
+from pathlib import Path
+
+from jupyter_core.paths import jupyter_config_path, jupyter_path
+
+import kernelmcp
+from kernelmcp.config.models import Settings, Volume
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.files.home import runtime_root_of
+
+INSIDE = "/volumes"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+
+def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
+    """As a kernel's environment has them."""
+    return [
+        {"name": name, "path": str(volume.path.resolve()), "mode": volume.mode}
+        for name, volume in settings.config.volumes.all.items()
+    ]
+
+
+def check_volumes(settings: Settings) -> None:
+    """Raises `ConfigurationError` for a volume that is none, or that would let a guest out."""
+    volumes = settings.config.volumes.all
+    for name, volume in volumes.items():
+        _check_path(name, volume)
+        _check_apart(name, volume, settings)
+    for (name, inner), (other, outer) in permutations(volumes.items(), 2):
+        if inner.mode == "ro" and outer.mode == "rw" and inner.path.resolve().is_relative_to(outer.path.resolve()):
+            raise ConfigurationError(
+                f"volumes.{name} is read-only and lies in volumes.{other}, which is not",
+                "Give both the same mode, or take other directories.",
+            )
+
+
+def _check_path(name: str, volume: Volume) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"volumes.{name}: that is no name for a volume", "Use up to 64 of the characters A-Z a-z 0-9 . _ -"
+        )
+    path = volume.path
+    if not path.is_absolute() or not path.is_dir():
+        raise ConfigurationError(f"volumes.{name}: {path} is no directory", "Give the absolute path of one.")
+    if "*" in str(path.resolve()):
+        raise ConfigurationError(
+            f"volumes.{name}: {path} has a * in its name, and that is a wildcard to Node", "Rename the directory."
+        )
+
+
+def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
+    """Guests may not see other sessions' files and sockets, nor write what the server runs."""
+    path = volume.path.resolve()
+    own = [settings.home, runtime_root_of(settings.config.server.runtime)]
+    if volume.mode == "rw":
+        own += [Path(kernelmcp.__file__).parent, Path(sys.prefix), Path(sys.base_prefix)]
+        own += [file for file in _configuration(settings) if _is_below(file, path)]
+        own += [folder for folder in _imported() if _is_below(folder, path)]
+    for directory in (directory.resolve() for directory in own):
+        if path.is_relative_to(directory) or directory.is_relative_to(path):
+            raise ConfigurationError(
+                f"volumes.{name}: {path} would open the server's own directory {directory} to guests",
+                "Take a directory that neither holds it nor lies in it.",
+            )
+
+
+def _is_below(path: Path, directory: Path) -> bool:
+    return path.resolve().is_relative_to(directory)
+
+
+def _imported() -> list[Path]:
+    """The folders that the server, its kernels and their pip import from, and where they make temporary ones."""
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    # `python -m kernelmcp` looks there first for this very package, before any of our code could say no.
+    started_from = [os.getcwd()] if "-m" in sys.orig_argv[:-1] and not sys.flags.safe_path else []
+    return [Path(entry).absolute() for entry in (*sys.path, *user, *started_from, tempfile.gettempdir())]
+
+
+def _configuration(settings: Settings) -> list[Path]:
+    """What the server, its kernels and their pip read as configuration, whether or not it is there."""
+    home = Path.home()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    pip = [config / "pip", home / ".pip", home / ".netrc", Path(os.environ.get("PIP_CONFIG_FILE") or os.devnull)]
+    own = [place.path for place in settings.sources.places] if settings.sources is not None else []
+    return [*own, *pip, *map(Path, jupyter_path("kernels")), *map(Path, jupyter_config_path())]

@@ -1,0 +1,306 @@
+"""A session's files as the server reads and writes them. Blocking: called in worker threads.
+
+Whatever lies in a workspace is hostile: the guest makes any tree there, with any names, and changes it while we look.
+So nothing is opened by a path that could lead through a link (beneath.py), and what is opened must be a regular file.
+Above: file_tools, file_resources, sessions. Below: beneath, paths. Must not know sessions or MCP.
+"""
+
+import errno
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, SessionDamaged
+from kernelmcp.files.paths import FREE_SPACE, as_caller_error, components, no_regular_file
+from kernelmcp.files.safe_open import DIRECTORY, give_to_owner, open_beneath, open_made, reveal
+
+# A listing is for a reader; counting goes further, so that a quota of many files can be kept.
+MAX_LISTED = 1_000
+LIST_SECONDS = 2.0
+# Of what one cell has written, so much is told.
+MAX_CHANGED = 100
+
+# A FIFO would make an open wait for its other end.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a session's files may take, workspace and /tmp together: bytes, and files with directories."""
+
+    max_bytes: int
+    max_files: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file, and the size of all of it, bytes."""
+
+    data: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A regular file: its path in the workspace, size in bytes, time of its last change in ns since 1970."""
+
+    path: str
+    size: int
+    modified_ns: int
+
+
+@dataclass
+class Listing:
+    """The files found, and what all of them take; `count` has the directories, too. `complete` is false when the
+    search was cut."""
+
+    files: list[Entry] = field(default_factory=list[Entry])
+    total_bytes: int = 0
+    count: int = 0
+    complete: bool = True
+
+
+class Workspace:
+    """The files of one berth. `berth` itself lies where no guest can change it; everything in it may be anything."""
+
+    def __init__(self, berth: Path, quota: Quota) -> None:
+        self._berth = berth
+        self._quota = quota
+
+    # -- read ---------------------------------------------------------------------------------------------------
+
+    def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
+        """At most `limit` bytes from `offset`. Raises `ServerError`s only."""
+        parts = components(path)
+        with self._root() as root, as_caller_error(path), _opened(root, parts) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise no_regular_file(path)
+            wanted = max(0, status.st_size - offset) if limit is None else limit
+            return Piece(_read_at(fd, offset, wanted), status.st_size)
+
+    # -- write --------------------------------------------------------------------------------------------------
+
+    def write(self, path: str, data: bytes) -> None:
+        """Make or replace a file, and the directories above it: a reader sees the old content or the new.
+
+        Raises `ServerError`s only.
+        """
+        *above, name = components(path)
+        with self._root() as root, as_caller_error(path):
+            self._check_quota(len(data) - (_size(root, [*above, name], path) or 0), new_files=len(above) + 1)
+            with _made(root, above) as directory:
+                _write_whole(directory, name, data)
+
+    def _check_quota(self, growth: int, *, new_files: int) -> None:
+        used = self.usage()
+        if growth > 0 and used.total_bytes + growth > self._quota.max_bytes:
+            raise ResourceLimitExceeded(
+                f"the session's files would take {used.total_bytes + growth:,} bytes, and "
+                f"{self._quota.max_bytes:,} are allowed",
+                *FREE_SPACE,
+                quota_bytes=self._quota.max_bytes,
+            )
+        if growth > 0 and not used.complete:
+            raise ResourceLimitExceeded(
+                "the session's files cannot be counted: they are too many, or nested deeper than a path can say",
+                *FREE_SPACE,
+            )
+        if used.count + new_files > self._quota.max_files:
+            raise ResourceLimitExceeded(
+                f"the session has {used.count:,} files, and {self._quota.max_files:,} are allowed",
+                *FREE_SPACE,
+                max_files=self._quota.max_files,
+            )
+
+    # -- look ---------------------------------------------------------------------------------------------------
+
+    def listing(self, limit: int = MAX_LISTED) -> Listing:
+        """The workspace's files, the first `limit` of them named, in the order of their paths.
+
+        Raises `SessionDamaged`.
+        """
+        found = Listing()
+        with self._root() as root:
+            self._scan(root, (), found)
+        found.files.sort(key=lambda entry: entry.path)
+        if len(found.files) > limit:
+            del found.files[limit:]
+            found.complete = False
+        return found
+
+    def usage(self) -> Listing:
+        """What counts against the quota: the listing, and what lies in /tmp."""
+        found = Listing()
+        with self._root() as root:
+            self._scan(root, (), found)
+        with suppress(OSError), self._directory("tmp") as tmp:
+            self._scan(tmp, (), found)
+        return found
+
+    def look(self, paths: list[str]) -> list[Entry]:
+        """The regular files among these paths (hostile text), and in the directories among them."""
+        found = Listing()
+        with self._root() as root:
+            for path in paths:
+                if len(found.files) >= MAX_CHANGED:
+                    break
+                with suppress(OSError, InvalidArgument, PermissionDenied), _opened(root, components(path)) as fd:
+                    status = os.fstat(fd)
+                    if stat.S_ISREG(status.st_mode):
+                        found.files.append(Entry("/".join(components(path)), status.st_size, status.st_mtime_ns))
+                    elif stat.S_ISDIR(status.st_mode):
+                        self._scan(root, tuple(components(path)), found)
+        unique = {entry.path: entry for entry in found.files}
+        return list(unique.values())[:MAX_CHANGED]
+
+    def _scan(self, root: int, start: tuple[str, ...], found: Listing) -> None:
+        """Add what lies below a directory. Bounded by the quota's number of files, by time, and by a path's length."""
+        deadline = time.monotonic() + LIST_SECONDS
+        pending = [start]
+        while pending:
+            parts = pending.pop()
+            try:
+                fd = _open_directory(root, parts)
+            except OSError as exc:
+                # What went away meanwhile is not missing.
+                found.complete = found.complete and exc.errno in _GONE
+                continue
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        if found.count >= 2 * self._quota.max_files or time.monotonic() > deadline:
+                            found.complete = False
+                            return
+                        found.count += 1
+                        with suppress(OSError):
+                            if entry.is_dir(follow_symlinks=False):
+                                pending.append((*parts, entry.name))
+                            else:
+                                _add(found, "/".join((*parts, entry.name)), entry.stat(follow_symlinks=False))
+            finally:
+                os.close(fd)
+
+    @contextmanager
+    def _root(self) -> Iterator[int]:
+        try:
+            with self._directory("workspace") as fd:
+                yield fd
+        except _DirectoryMissing as exc:
+            raise SessionDamaged(
+                f"the session's workspace directory cannot be opened: {exc.reason}",
+                "reset_workspace(scope='files') makes an empty one.",
+                path=str(self._berth / "workspace"),
+            ) from exc
+
+    @contextmanager
+    def _directory(self, name: str) -> Iterator[int]:
+        try:
+            berth = os.open(self._berth, DIRECTORY)
+            try:
+                fd = os.open(name, DIRECTORY, dir_fd=berth)
+            finally:
+                os.close(berth)
+        except OSError as exc:
+            raise _DirectoryMissing(exc.strerror) from exc
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+class _DirectoryMissing(OSError):
+    """One of a berth's own directories is not there, or is none."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(errno.ENOENT, reason)
+        self.reason = reason
+
+
+def _add(found: Listing, path: str, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        found.total_bytes += status.st_size
+        found.files.append(Entry(path, status.st_size, status.st_mtime_ns))
+
+
+@contextmanager
+def _opened(root: int, parts: list[str]) -> Iterator[int]:
+    fd = open_beneath(root, parts, _FILE)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _open_directory(root: int, parts: tuple[str, ...]) -> int:
+    try:
+        return open_beneath(root, parts, DIRECTORY)
+    except PermissionError:
+        above = open_beneath(root, parts[:-1], DIRECTORY)
+        try:
+            reveal(parts[-1], above)
+            return os.open(parts[-1], DIRECTORY, dir_fd=above)
+        finally:
+            os.close(above)
+
+
+@contextmanager
+def _made(root: int, parts: list[str]) -> Iterator[int]:
+    """A descriptor of a directory, made with those above it where they are missing; through no link."""
+    fd = os.dup(root)
+    try:
+        for part in parts:
+            above, fd = fd, open_made(fd, part)
+            os.close(above)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _write_whole(directory: int, name: str, data: bytes) -> None:
+    draft = f".kernelmcp-{secrets.token_hex(8)}"
+    fd = os.open(draft, _DRAFT, 0o600, dir_fd=directory)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            give_to_owner(file.fileno(), directory)
+        os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(draft, dir_fd=directory)
+        raise
+
+
+# What every file system can address.
+MAX_OFFSET = 2**53
+
+
+def _read_at(fd: int, offset: int, size: int) -> bytes:
+    """A file that is cut short meanwhile gives less, one that grows no more."""
+    pieces: list[bytes] = []
+    while size > 0 and offset < MAX_OFFSET:
+        piece = os.pread(fd, min(size, 1 << 20), offset)
+        if not piece:
+            break
+        pieces.append(piece)
+        offset, size = offset + len(piece), size - len(piece)
+    return b"".join(pieces)
+
+
+def _size(root: int, parts: list[str], path: str) -> int | None:
+    """The bytes of a file that is to be replaced; None: there is none."""
+    try:
+        with _opened(root, parts) as fd:
+            status = os.fstat(fd)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        raise no_regular_file(path)
+    return status.st_size

@@ -1,0 +1,194 @@
+"""The ASGI application: MCP at `/mcp` and `/sse`, and what operators look at.
+
+The application exists before the server runs, so that it can be mounted; until then, and after, it answers 503.
+Above: server. Below: guard, origins, access, mcp's session manager.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from mcp.server.auth.routes import create_protected_resource_routes
+from mcp.server.sse import SseServerTransport
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+import kernelmcp
+from kernelmcp.config.models import Settings
+from kernelmcp.http.access_log import AccessMiddleware
+from kernelmcp.http.connections import ConnectionEnds, Connections
+from kernelmcp.http.guard import Gate, Guard
+from kernelmcp.http.host_check import HostMiddleware
+from kernelmcp.http.metrics import CONTENT_TYPE, Metrics
+from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.http.tokens import Authenticator
+from kernelmcp.mcp_server.assemble import App
+
+BYTES_PER_MB = 1024 * 1024
+# What a page in a browser may send and see (besides what is always allowed).
+CORS_HEADERS = [
+    "Authorization",
+    "Content-Type",
+    "Last-Event-ID",
+    "Mcp-Method",
+    "Mcp-Name",
+    "Mcp-Protocol-Version",
+    "Mcp-Session-Id",
+]
+CORS_EXPOSED = ["Mcp-Session-Id", "Retry-After", "WWW-Authenticate"]
+Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
+
+
+class Web:
+    """The web side of one server."""
+
+    def __init__(self, settings: Settings, lifespan: Lifespan) -> None:
+        self.settings = settings
+        self.throttle = Throttle(settings)
+        self.metrics = Metrics(self.throttle)
+        self.draining = False
+        self._gate = Gate(settings, Authenticator(settings), self.throttle)
+        self._gate.on_denied = self.metrics.denied
+        self._app: App | None = None
+        self._connections: Connections | None = None
+        self._sse: SseServerTransport | None = None
+        self.asgi = Starlette(routes=self._routes(), middleware=self._middleware(), lifespan=lifespan)
+
+    @property
+    def protected(self) -> bool:
+        """Whether a token is needed."""
+        return self._gate.authenticator.required
+
+    @asynccontextmanager
+    async def serving(self, app: App) -> AsyncIterator[None]:
+        """Answer requests with this server. Leaving it ends every connection of a client."""
+        config = self.settings.config
+        limit = int(config.transport_http.max_request_size_mb * BYTES_PER_MB)
+        manager = StreamableHTTPSessionManager(
+            app.lowlevel,
+            max_request_body_size=limit,
+            session_idle_timeout=config.sessions.default_timeout_seconds,
+            max_sessions=config.transport_http.max_streams,
+        )
+        self.metrics.watch(app)
+        async with manager.run():
+            ends = ConnectionEnds(app.registry, app.callers)
+            self._connections = Connections(manager.handle_request, limit, interrupt=ends.interrupt, stop=ends.stop)
+            self._app, self.draining = app, False
+            self._sse = SseServerTransport("/messages/", max_request_body_size=limit)
+            try:
+                yield
+            finally:
+                self.throttle.close_streams()
+                self._app = self._connections = self._sse = None
+
+    # -- what is where ------------------------------------------------------------------------------------------
+
+    def _routes(self) -> list[BaseRoute]:
+        section = self.settings.config.transport_http
+        routes: list[BaseRoute] = [
+            Route("/", Guard(_Endpoint(self.status), self._gate), methods=["GET"]),
+            Route("/health", self.health, methods=["GET"]),
+            Route("/ready", self.ready, methods=["GET"]),
+            Route("/metrics", Guard(_Endpoint(self.show_metrics), self._gate), methods=["GET"]),
+            Route(section.path, Guard(self.streamable_http, self._gate)),
+        ]
+        if section.sse:
+            routes.append(Route("/sse", Guard(self.sse, self._gate), methods=["GET"]))
+            routes.append(Mount("/messages", Guard(self.messages, self._gate, tools_answer=True)))
+        return [*routes, *self._metadata_routes()]
+
+    def _metadata_routes(self) -> list[Route]:
+        section = self.settings.config.auth
+        if section.issuer is None or section.resource_url is None:
+            return []
+        return create_protected_resource_routes(
+            AnyHttpUrl(section.resource_url),
+            [AnyHttpUrl(section.issuer)],
+            scopes_supported=section.required_scopes or None,
+        )
+
+    def _middleware(self) -> list[Middleware]:
+        found = [Middleware(AccessMiddleware, metrics=self.metrics), Middleware(HostMiddleware, settings=self.settings)]
+        if origins := self.settings.config.transport_http.cors_origins:
+            found.append(
+                Middleware(
+                    CORSMiddleware,
+                    allow_origins=origins,
+                    allow_methods=["GET", "POST", "DELETE"],
+                    allow_headers=CORS_HEADERS,
+                    expose_headers=CORS_EXPOSED,
+                )
+            )
+        return found
+
+    # -- MCP ----------------------------------------------------------------------------------------------------
+
+    async def streamable_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._connections is None:
+            await _not_running()(scope, receive, send)
+        else:
+            await self._connections(scope, receive, send)
+
+    async def sse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._sse is None or self._app is None:
+            await _not_running()(scope, receive, send)
+            return
+        server = self._app.lowlevel
+        async with self._sse.connect_sse(scope, receive, send) as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
+
+    async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._sse is None:
+            await _not_running()(scope, receive, send)
+        else:
+            await self._sse.handle_post_message(scope, receive, send)
+
+    # -- for operators ------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """Whether the process answers."""
+        return JSONResponse({"status": "draining" if self.draining else "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether new work should be sent here."""
+        ready = self._app is not None and not self.draining
+        return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+    async def status(self, request: Request) -> Response:
+        section = self.settings.config.transport_http
+        app = self._app
+        body: dict[str, Any] = {
+            "name": self.settings.config.server.name,
+            "version": kernelmcp.__version__,
+            "status": "stopped" if app is None else "draining" if self.draining else "ok",
+            "endpoints": {"streamable_http": section.path, "sse": "/sse" if section.sse else None},
+            "authentication": "bearer" if self.protected else "none",
+            "sessions": len(app.registry.every()) if app else 0,
+        }
+        return JSONResponse(body)
+
+    async def show_metrics(self, request: Request) -> Response:
+        return Response(await self.metrics.to_text(), media_type=CONTENT_TYPE)
+
+
+class _Endpoint:
+    """A request-response function as an ASGI app, for a guard to stand before."""
+
+    def __init__(self, function: Callable[[Request], Any]) -> None:
+        self._function = function
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._function(Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def _not_running() -> Response:
+    return JSONResponse({"error": "the server is not running"}, 503, {"Retry-After": "1"})

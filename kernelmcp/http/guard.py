@@ -1,0 +1,249 @@
+"""Stands before each endpoint: who asks, may they, is there room, and does it end in time.
+
+A refusal is answered before the body is read, so nobody without a token makes the server hold one. Above: web. Below:
+auth, throttle. Must not know MCP's messages, except what a refusal looks like.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import anyio
+import structlog
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.routes import build_resource_metadata_url
+from pydantic import AnyHttpUrl
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kernelmcp.config.models import Settings
+from kernelmcp.errors import RateLimited
+from kernelmcp.http.rate_limits import ServerBusy, Throttle
+from kernelmcp.http.tokens import Authenticator, Identity, Rejected
+from kernelmcp.mcp_server.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
+
+# A client that takes nothing for so long is not reading any more, seconds.
+SEND_SECONDS = 30.0
+# The least that a request gets beyond `inline_wait_seconds`.
+ANSWER_MARGIN_SECONDS = 15.0
+# A cancellation is short, and comes at once.
+MAX_CANCELLATION_BYTES = 4096
+CANCELLATION_SECONDS = 5.0
+# JSON-RPC: what a server may define for itself.
+REFUSED_CODE = -32000
+
+log = structlog.get_logger(__name__)
+
+
+class Gate:
+    """What all guards of a server share."""
+
+    def __init__(self, settings: Settings, authenticator: Authenticator, throttle: Throttle) -> None:
+        self.settings = settings
+        self.authenticator = authenticator
+        self.throttle = throttle
+        self.on_denied: Callable[[str], None] = lambda reason: None
+        """Told why a request was refused: for the metrics."""
+
+    @property
+    def deadline_seconds(self) -> float:
+        config = self.settings.config
+        return max(
+            config.transport_http.request_timeout_seconds, config.sessions.inline_wait_seconds + ANSWER_MARGIN_SECONDS
+        )
+
+
+class Guard:
+    """An ASGI app around one endpoint. `tools_answer`: the endpoint's answers go another way (SSE), so the tool call
+    itself must say that it was refused."""
+
+    def __init__(self, app: ASGIApp, gate: Gate, *, tools_answer: bool = False) -> None:
+        self._app = app
+        self._gate = gate
+        self._tools_answer = tools_answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gate = self._gate
+        try:
+            identity = await self._identify(scope)
+        except Rejected as exc:
+            await self._unauthorized(exc, scope, receive, send)
+            return
+        if not self._has_scopes(identity):
+            gate.on_denied("scope")
+            await self._challenge(403, "insufficient_scope", "the token lacks a scope")(scope, receive, send)
+            return
+        self._enter(scope, identity)
+        try:
+            self._check_rate(scope)
+            await self._serve(scope, receive, send)
+        except RateLimited as exc:
+            # What frees a place must get through when there is none.
+            if (replay := await _cancellation(scope, receive)) is not None:
+                await self._app(scope, replay, _bounded(send))
+                return
+            gate.on_denied("busy" if isinstance(exc, ServerBusy) else "rate")
+            await _refusal(exc)(scope, receive, send)
+
+    # -- who ----------------------------------------------------------------------------------------------------
+
+    async def _identify(self, scope: Scope) -> Identity:
+        if not self._gate.authenticator.required:
+            return Identity(_outer_principal(scope) or ANONYMOUS)
+        found = Headers(scope=scope).getlist("authorization")
+        scheme, _, token = found[0].partition(" ") if len(found) == 1 else ("", "", "")
+        if scheme.lower() != "bearer":
+            raise Rejected("")
+        return await self._gate.authenticator.authenticate(token.strip())
+
+    def _has_scopes(self, identity: Identity) -> bool:
+        needed = self._gate.settings.config.auth.required_scopes
+        return not identity.principal.startswith("oauth:") or identity.scopes.issuperset(needed)
+
+    def _enter(self, scope: Scope, identity: Identity) -> None:
+        scope[PRINCIPAL_KEY] = identity.principal
+        if identity.principal != ANONYMOUS:
+            # mcp keeps its connections apart by this.
+            scope["user"] = AuthenticatedUser(
+                AccessToken(token="", client_id=identity.principal, scopes=sorted(identity.scopes))
+            )
+
+    async def _unauthorized(self, error: Rejected, scope: Scope, receive: Receive, send: Send) -> None:
+        self._gate.on_denied("token")
+        if not str(error):
+            await self._challenge(401, None, "a bearer token is needed")(scope, receive, send)
+            return
+        address = _address(scope)
+        log.warning("refused a token", client=address, reason=str(error)[:200])
+        try:
+            self._gate.throttle.check_failures(address)
+        except RateLimited as exc:
+            await _refusal(exc)(scope, receive, send)
+        else:
+            await self._challenge(401, "invalid_token", "the token is not valid")(scope, receive, send)
+
+    def _challenge(self, status: int, error: str | None, description: str) -> Response:
+        """RFC 6750, and RFC 9728's way to the authorization server."""
+        parts = [f'error="{error}"', f'error_description="{description}"'] if error else []
+        if (url := metadata_url(self._gate.settings)) is not None:
+            parts.append(f'resource_metadata="{url}"')
+        if error == "insufficient_scope":
+            parts.append(f'scope="{" ".join(self._gate.settings.config.auth.required_scopes)}"')
+        body = json.dumps({"error": error or "unauthorized", "error_description": description})
+        header = f"Bearer {', '.join(parts)}".strip()
+        return Response(body, status, {"WWW-Authenticate": header}, "application/json")
+
+    # -- how much -----------------------------------------------------------------------------------------------
+
+    def _check_rate(self, scope: Scope) -> None:
+        principal = scope[PRINCIPAL_KEY]
+        key = f"{ANONYMOUS}:{_address(scope)}" if principal == ANONYMOUS else principal
+        try:
+            self._gate.throttle.check_rate(key)
+        except RateLimited as exc:
+            if not self._tools_answer:
+                raise
+            # As many again are answered by their tool; who goes on after that floods.
+            self._gate.throttle.check_rate(f"{key} refused")
+            scope[REFUSED_KEY] = exc
+            self._gate.on_denied("rate")
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if is_stream(scope):
+            with self._gate.throttle.stream():
+                await self._app(scope, receive, _bounded(send))
+        else:
+            with self._gate.throttle.request():
+                await self._answer_in_time(scope, receive, send)
+
+    async def _answer_in_time(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await bounded(message)
+
+        bounded = _bounded(send)
+        with anyio.move_on_after(self._gate.deadline_seconds) as limit:
+            await self._app(scope, receive, noting)
+        if limit.cancelled_caught:
+            log.warning("a request was not answered in time", path=repr(scope["path"])[:200], client=_address(scope))
+            if not started:
+                self._gate.on_denied("timeout")
+                await Response("the request took too long", 408, {"Connection": "close"})(scope, receive, send)
+
+
+def is_stream(scope: Scope) -> bool:
+    """Whether the answer lasts as long as the client likes. The header is checked against the body by mcp."""
+    return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == "subscriptions/listen"
+
+
+def metadata_url(settings: Settings) -> str | None:
+    """Where the protected resource metadata is (RFC 9728), when there is an authorization server."""
+    section = settings.config.auth
+    if section.issuer is None or section.resource_url is None:
+        return None
+    return str(build_resource_metadata_url(AnyHttpUrl(section.resource_url)))
+
+
+def _outer_principal(scope: Scope) -> str | None:
+    """Whom an application that we are mounted in has authenticated (Starlette's `AuthenticationMiddleware`).
+
+    Raises `Rejected` for a user without a name: all of them would share one principal's sessions.
+    """
+    user: Any = scope.get("user")
+    if not getattr(user, "is_authenticated", False):
+        return None
+    name = str(user.display_name)
+    if not name.strip():
+        raise Rejected("the application's user has no name")
+    return f"app:{name}"
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "unknown"
+
+
+def _bounded(send: Send) -> Send:
+    async def bounded(message: Message) -> None:
+        with anyio.fail_after(SEND_SECONDS):
+            await send(message)
+
+    return bounded
+
+
+async def _cancellation(scope: Scope, receive: Receive) -> Receive | None:
+    """The request again, when it ends a connection or cancels a call; None when it is something else."""
+    if scope["method"] == "DELETE":
+        return receive
+    length = Headers(scope=scope).get("content-length", "")
+    if scope["method"] != "POST" or not length.isdecimal() or int(length) > MAX_CANCELLATION_BYTES:
+        return None
+    messages: list[Message] = []
+    with anyio.move_on_after(CANCELLATION_SECONDS):
+        while not messages or messages[-1].get("more_body"):
+            messages.append(await receive())
+    try:
+        found: Any = json.loads(b"".join(message.get("body", b"") for message in messages))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("method") != "notifications/cancelled":
+        return None
+
+    async def replay() -> Message:
+        return messages.pop(0) if messages else await receive()
+
+    return replay
+
+
+def _refusal(error: RateLimited) -> Response:
+    """HTTP's way to say it, with JSON-RPC's in the body: MCP clients show that to the model."""
+    status = 503 if isinstance(error, ServerBusy) else 429
+    message = {"code": REFUSED_CODE, "message": error.to_text(), "data": {"error": error.to_dict()}}
+    retry = str(error.context["retry_after_seconds"])
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": message})
+    return Response(body, status, {"Retry-After": retry}, "application/json")

@@ -1,0 +1,111 @@
+"""Which Host and Origin a request may carry: against pages in a browser that reach the server through a name of their
+own (DNS rebinding), and against pages of other sites.
+
+Checked for every request, before anything else. Above: web. Below: nothing but Starlette's types.
+"""
+
+import ipaddress
+import socket
+from urllib.parse import urlsplit
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kernelmcp.config.models import HttpSection, Settings
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+EVERY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, not bound
+
+log = structlog.get_logger(__name__)
+
+
+class HostMiddleware:
+    """421 for a Host that is not ours, 403 for an Origin that may not use us."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        section = self._settings.config.transport_http
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not host_allowed(hosts[0], section, scope.get("server")):
+            log.warning("refused a Host", host=repr(hosts)[:200])
+            await JSONResponse({"error": "this server is not known under this Host"}, 421)(scope, receive, send)
+            return
+        for origin in headers.getlist("origin"):
+            if not origin_allowed(origin, hosts[0], section):
+                log.warning("refused an Origin", origin=repr(origin)[:200])
+                await JSONResponse({"error": "this Origin may not use the server"}, 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def host_allowed(host: str, section: HttpSection, arrived_at: tuple[str, int | None] | None = None) -> bool:
+    """`arrived_at` is the address that the connection came in on, which cannot be anybody's name for us."""
+    name = hostname(host)
+    if name is None:
+        return False
+    if host.lower() in _lowered(section.allowed_hosts) or name in _lowered(section.allowed_hosts):
+        return True
+    if name in LOOPBACK_NAMES or name == section.host.lower() or (arrived_at and name == arrived_at[0].lower()):
+        return True
+    if section.host not in EVERY_ADDRESS:
+        return False
+    # Nobody can make a name out of an address in digits, so a page cannot be rebound to it.
+    return _is_address(name) or name == socket.gethostname().lower()
+
+
+def origin_allowed(origin: str, host: str, section: HttpSection) -> bool:
+    """The server's own pages, and those that the settings name."""
+    if origin in section.cors_origins:
+        return True
+    try:
+        parts = urlsplit(origin)
+        theirs = (hostname(parts.netloc), parts.port or {"http": 80, "https": 443}.get(parts.scheme))
+        ours = urlsplit(f"{parts.scheme}://{host}")
+        own = (hostname(host), ours.port or {"http": 80, "https": 443}.get(parts.scheme))
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or theirs[0] is None or theirs[1] != own[1]:
+        return False
+    return theirs[0] == own[0] or {theirs[0], own[0]} <= LOOPBACK_NAMES
+
+
+def hostname(host: str) -> str | None:
+    """The name in a Host header, lower case, without port and brackets. None when it is no such header."""
+    if not host or any(character in host for character in "/?#@\\ ,"):
+        return None
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts.hostname
+
+
+def is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _lowered(names: list[str]) -> set[str]:
+    return {name.lower() for name in names}

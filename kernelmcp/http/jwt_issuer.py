@@ -1,0 +1,152 @@
+"""The JWTs of one OAuth 2.1 authorization server: fetches its keys, checks signature, issuer, audience and times.
+
+Above: auth. Below: PyJWT, httpx. Must not know static tokens or requests.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, cast
+
+import httpx2
+import jwt
+import structlog
+
+from kernelmcp.http.tokens import Rejected
+
+# A key that is not known makes us ask the issuer again, but not oftener: anybody can make up a key's id.
+REFETCH_SECONDS = 30.0
+# Keys are taken as valid so long without asking; a withdrawn key works so long at most.
+KEYS_LIFE_SECONDS = 3600.0
+FETCH_TIMEOUT_SECONDS = 10.0
+MAX_DOCUMENT_BYTES = 256 * 1024
+# OpenID Connect Core allows 255.
+MAX_SUBJECT_CHARS = 1024
+# Clocks differ.
+LEEWAY_SECONDS = 30
+# What publishes `jwks_uri`: RFC 8414, and OpenID Connect Discovery.
+OPENID, OAUTH = "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What of a valid token matters."""
+
+    issuer: str
+    subject: str
+    scopes: frozenset[str]
+
+
+class Issuer:
+    """One authorization server."""
+
+    def __init__(self, issuer: str, audience: str, jwks_url: str | None, algorithms: tuple[str, ...]) -> None:
+        self.issuer = issuer
+        self._audience = audience
+        self._jwks_url = jwks_url
+        self._algorithms = [name for name in algorithms if not name.startswith("HS") and name != "none"]
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._fetched = -KEYS_LIFE_SECONDS
+        self._tried = -REFETCH_SECONDS
+        self._lock = asyncio.Lock()
+
+    async def verify(self, token: str) -> Claims:
+        """Raises `Rejected`."""
+        try:
+            header = jwt.get_unverified_header(token)
+            key = await self._key(header.get("kid"))
+            claims = jwt.decode(
+                token,
+                key=key.key,
+                algorithms=self._algorithms_for(key),
+                issuer=self.issuer,
+                audience=self._audience,
+                leeway=LEEWAY_SECONDS,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except jwt.PyJWTError as exc:
+            raise Rejected(f"the JWT is not valid: {exc}") from exc
+        return Claims(self.issuer, _subject(claims), _scopes(claims))
+
+    def _algorithms_for(self, key: jwt.PyJWK) -> list[str]:
+        """What the key is for, when its issuer says so; the token's own word does not count."""
+        named = key.algorithm_name
+        return [name for name in self._algorithms if not named or name == named]
+
+    async def _key(self, kid: str | None) -> jwt.PyJWK:
+        now = time.monotonic()
+        if kid not in self._keys or now - self._fetched > KEYS_LIFE_SECONDS:
+            async with self._lock:
+                if (kid not in self._keys or now - self._fetched > KEYS_LIFE_SECONDS) and (
+                    time.monotonic() - self._tried >= REFETCH_SECONDS
+                ):
+                    await self._refetch()
+        key = self._keys.get(kid)
+        if key is None and kid is None and len(self._keys) == 1:
+            key = next(iter(self._keys.values()))
+        if key is None or time.monotonic() - self._fetched > 2 * KEYS_LIFE_SECONDS:
+            raise Rejected("the JWT's key is not one of the issuer's")
+        return key
+
+    async def _refetch(self) -> None:
+        """Keeps the old keys when the issuer does not answer."""
+        self._tried = time.monotonic()
+        try:
+            async with httpx2.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, follow_redirects=False) as client:
+                url = self._jwks_url or await self._discover(client)
+                document = await _get(client, url)
+            keys = jwt.PyJWKSet.from_dict(document).keys
+        except (httpx2.HTTPError, jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            log.error(
+                "the issuer's keys could not be fetched", issuer=self.issuer, error=f"{type(exc).__name__}: {exc}"
+            )
+            return
+        self._keys = {key.key_id: key for key in keys}
+        self._fetched = time.monotonic()
+
+    async def _discover(self, client: httpx2.AsyncClient) -> str:
+        for url in (self.issuer.rstrip("/") + OPENID, _with_path(self.issuer, OAUTH)):
+            try:
+                document = await _get(client, url)
+            except httpx2.HTTPError:
+                continue
+            if document.get("issuer") == self.issuer:
+                self._jwks_url = str(document["jwks_uri"])
+                return self._jwks_url
+        raise ValueError("no metadata says where the keys are; set auth.jwks_url")
+
+
+async def _get(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
+    async with client.stream("GET", url) as response:
+        response.raise_for_status()
+        body = b""
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > MAX_DOCUMENT_BYTES:
+                raise ValueError("the document is too long")
+    document: Any = httpx2.Response(200, content=body).json()
+    if not isinstance(document, dict):
+        raise ValueError("the document is not an object")
+    return cast("dict[str, Any]", document)
+
+
+def _with_path(issuer: str, well_known: str) -> str:
+    """RFC 8414: the well-known part stands between the host and the issuer's own path."""
+    url = httpx2.URL(issuer)
+    return str(url.copy_with(path=well_known + url.path.rstrip("/")))
+
+
+def _subject(claims: dict[str, Any]) -> str:
+    """Whom the token is about. Raises `Rejected` for nobody: all such tokens would share one principal's sessions."""
+    subject = claims["sub"]
+    if not isinstance(subject, str) or not subject.strip() or len(subject) > MAX_SUBJECT_CHARS:
+        raise Rejected("the JWT's sub names nobody")
+    return subject
+
+
+def _scopes(claims: dict[str, Any]) -> frozenset[str]:
+    """`scope` is a text with spaces (RFC 9068); some issuers send a list, or call it `scp`."""
+    found = claims.get("scope", claims.get("scp", ""))
+    return frozenset(found.split() if isinstance(found, str) else [str(scope) for scope in found])

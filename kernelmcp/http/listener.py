@@ -1,0 +1,179 @@
+"""Listens on a port: uvicorn, with the bounds that it lacks, and without signal handlers of its own.
+
+Above: server. Below: uvicorn, web. Must not know MCP.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import ClassVar, cast
+
+import anyio
+import h11
+import structlog
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from kernelmcp.config.models import HttpSection
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.http.host_check import is_loopback
+
+# Until what a refused request still sends must be over, seconds: it is read and thrown away so that its client gets to
+# see the answer.
+LINGER_SECONDS = 20.0
+# An idle connection is kept so long, seconds: longer than reverse proxies keep theirs.
+KEEP_ALIVE_SECONDS = 75
+# All headers together, bytes.
+MAX_HEAD_BYTES = 64 * 1024
+# Connections beside those that carry requests and streams.
+SPARE_CONNECTIONS = 256
+# At the end, until connections are cut, seconds.
+CLOSE_SECONDS = 1
+BACKLOG = 1024
+
+log = structlog.get_logger(__name__)
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's protocol waits for ever for a head or an unwanted body. This one does not."""
+
+    head_seconds: ClassVar[float]
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm(self.head_seconds)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._arm(self.head_seconds)  # part of a head
+        elif self.conn.their_state is not h11.SEND_BODY or self.conn.our_state is not h11.DONE:
+            self._disarm()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._arm(LINGER_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn would let a request that runs already answer after this."""
+        log.warning("refused what is no HTTP", client=self.client[0] if self.client else None)
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn's None until the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                self.transport.close()
+                return
+        super().send_400_response(msg)
+
+    def _arm(self, seconds: float) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(seconds, self._cut)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _cut(self) -> None:
+        log.warning("cut off a client that sends too slowly", client=self.client[0] if self.client else None)
+        self.transport.abort()
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The signals are the command line's, or those of whoever embeds us."""
+        yield
+
+
+@contextmanager
+def bound(section: HttpSection, *, protected: bool) -> Iterator[list[socket.socket]]:
+    """The listening sockets. Raises `ConfigurationError`."""
+    sockets = _bind(section, protected)
+    try:
+        yield sockets
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def _bind(section: HttpSection, protected: bool) -> list[socket.socket]:
+    if not protected and not section.insecure and not is_loopback(section.host):
+        raise ConfigurationError(
+            f"transport_http.host is {section.host}, which others can reach, and no token is configured",
+            "Set transport_http.auth_token or [auth], bind 127.0.0.1, or say --insecure.",
+        )
+    try:
+        found = socket.getaddrinfo(section.host, section.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # One address of each kind. The same port for both, when it is a free one.
+        first = _listen(found[0], section.port)
+        others = [entry for entry in found[1:] if entry[0] != found[0][0]][:1]
+        return [first, *(_listen(entry, first.getsockname()[1]) for entry in others)]
+    except OSError as exc:
+        raise ConfigurationError(
+            f"transport_http: cannot listen on {section.host}, port {section.port}: {exc.strerror}",
+            "Choose another --port, or end what uses it.",
+        ) from exc
+
+
+def _listen(entry: tuple[int, int, int, str, tuple[object, ...]], port: int) -> socket.socket:
+    family, kind, protocol, _, address = entry
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    try:
+        listener.bind((address[0], port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(section: HttpSection, sockets: list[socket.socket]) -> str:
+    host = f"[{section.host}]" if ":" in section.host else section.host
+    return f"http://{host}:{sockets[0].getsockname()[1]}"
+
+
+@asynccontextmanager
+async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.socket]) -> AsyncIterator[None]:
+    """Answer requests that come in by these sockets. Leaving it closes them and, within seconds, every connection."""
+
+    class Protocol(PatientProtocol):
+        head_seconds = section.head_timeout_seconds
+
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(section.trusted_proxies),
+        forwarded_allow_ips=section.trusted_proxies,
+        limit_concurrency=section.max_concurrent_requests + section.max_streams + SPARE_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+    )
+    server = _Uvicorn(config)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve, sockets)
+        try:
+            yield
+        finally:
+            server.should_exit = True

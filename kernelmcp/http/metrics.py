@@ -1,0 +1,125 @@
+"""What Prometheus reads at `/metrics`. Each server has a registry of its own, so that two in one process don't mix.
+
+No label has a value that a client can make up, and nothing names a session, a principal or what was run. Above: web.
+Below: prometheus-client.
+"""
+
+import os
+from typing import Any, cast
+
+import anyio.to_thread
+import psutil
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from kernelmcp.executions.execution import Execution
+from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.mcp_server.assemble import App
+from kernelmcp.sessions.usage import tree_memory_mb
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+METHODS = frozenset({"GET", "POST", "DELETE", "OPTIONS", "HEAD", "PUT", "PATCH"})
+STATES = ("starting", "idle", "busy", "stopped")
+# Seconds. A call is milliseconds; a cell may take minutes.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+BYTES_PER_MB = 1024 * 1024
+OTHER = "other"
+
+
+class Metrics:
+    """The numbers of one server."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+        self._app: App | None = None
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "kernelmcp_http_requests", "Requests answered.", ["method", "status"], registry=registry
+        )
+        self._request_seconds = Histogram(
+            "kernelmcp_http_request_seconds", "Time to the end of the answer.", buckets=BUCKETS, registry=registry
+        )
+        self._active = Gauge("kernelmcp_http_requests_active", "Requests being answered.", registry=registry)
+        self._streams = Gauge("kernelmcp_http_streams", "Open streams of events.", registry=registry)
+        self._denials = Counter(
+            "kernelmcp_denials", "Requests and calls refused, by reason.", ["reason"], registry=registry
+        )
+        self._sessions = Gauge("kernelmcp_sessions", "Sessions known to this server.", ["state"], registry=registry)
+        self._kernels = Gauge("kernelmcp_kernels", "Kernel processes.", ["state"], registry=registry)
+        self._memory = Gauge("kernelmcp_memory_bytes", "Resident memory.", ["of"], registry=registry)
+        self._executions = Counter("kernelmcp_executions", "Executions ended.", ["status"], registry=registry)
+        self._execution_seconds = Histogram(
+            "kernelmcp_execution_seconds", "Time in the kernel.", buckets=BUCKETS, registry=registry
+        )
+        self._queue_seconds = Histogram(
+            "kernelmcp_queue_seconds", "Time waiting for the kernel.", buckets=BUCKETS, registry=registry
+        )
+        self._output_bytes = Counter(
+            "kernelmcp_output_bytes", "Text that cells printed, as it was kept.", registry=registry
+        )
+        self._calls = Counter("kernelmcp_tool_calls", "Tool calls.", ["tool", "outcome"], registry=registry)
+        self._installs = Counter("kernelmcp_package_installs", "Package installs.", ["outcome"], registry=registry)
+
+    def watch(self, app: App) -> None:
+        """Count what this server does."""
+        self._app = app
+        self._tools = {tool.name for tool in app.server._tool_manager.list_tools()}  # pyright: ignore[reportPrivateUsage]
+        app.registry.on_submit.append(lambda execution: execution.on_finish.append(self._finished))
+        app.server.middleware.append(self._count_call)
+
+    def request(self, method: str, status: int, seconds: float) -> None:
+        self._requests.labels(method if method in METHODS else OTHER, str(status)).inc()
+        self._request_seconds.observe(seconds)
+
+    def denied(self, reason: str) -> None:
+        """`reason` is a word of ours."""
+        self._denials.labels(reason).inc()
+
+    async def to_text(self) -> bytes:
+        self._active.set(self._throttle.active)
+        self._streams.set(self._throttle.streams)
+        if self._app is not None:
+            await self._look_at(self._app)
+        return generate_latest(self._registry)
+
+    async def _look_at(self, app: App) -> None:
+        sessions = app.registry.every()
+        for state in STATES:
+            self._sessions.labels(state).set(sum(session.state == state for session in sessions))
+        live = [session for session in sessions if session.is_live]
+        warm = app.pool.warm
+        self._kernels.labels("warm").set(len(warm))
+        self._kernels.labels("busy").set(sum(session.state == "busy" for session in live))
+        self._kernels.labels("idle").set(sum(session.state == "idle" for session in live))
+        pids = [session.kernel_pid for session in live] + [berthed.kernel.pid for berthed in warm]
+        kernels = await anyio.to_thread.run_sync(lambda: sum(tree_memory_mb(pid) for pid in pids))
+        self._memory.labels("kernels").set(kernels * BYTES_PER_MB)
+        self._memory.labels("server").set(psutil.Process(os.getpid()).memory_info().rss)
+
+    def _finished(self, execution: Execution) -> None:
+        self._executions.labels(execution.status).inc()
+        self._execution_seconds.observe(execution.execution_time_ms / 1000)
+        self._queue_seconds.observe(execution.queued_ms / 1000)
+        self._output_bytes.inc(execution.outputs.stdout.size + execution.outputs.stderr.size)
+
+    async def _count_call(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        result = await call_next(ctx)
+        if ctx.method == "tools/call" and isinstance(result, dict):
+            name = str((ctx.params or {}).get("name"))
+            tool, outcome = name if name in self._tools else OTHER, _outcome(result)
+            self._calls.labels(tool, outcome).inc()
+            if tool == "install_package":
+                self._installs.labels(outcome).inc()
+            if outcome == "PERMISSION_DENIED":
+                self.denied("policy")
+        return result
+
+
+def _outcome(result: dict[str, Any]) -> str:
+    """`ok`, `failed` (the guest's code), or one of the error codes. `result` is as it goes to the client."""
+    if not result.get("isError"):
+        return "ok"
+    structured: dict[str, Any] = result.get("structuredContent") or {}
+    error: Any = structured.get("error")
+    code: Any = cast("dict[str, Any]", error).get("error_code") if isinstance(error, dict) else None
+    return str(code or "failed")

@@ -1,0 +1,150 @@
+"""Who a bearer token stands for: static tokens, and with an issuer the JWTs of an OAuth 2.1 authorization server.
+
+Tokens come from the settings and from a file that is read again when it changes. They are compared in constant time and
+kept as hashes only. Above: guard. Below: oauth, config.
+"""
+
+import hashlib
+import hmac
+import os
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from kernelmcp.config.models import AuthSection, Settings
+from kernelmcp.errors import ConfigurationError
+
+# How often the tokens' file is looked at: a revoked token works so long at most.
+FILE_CHECK_SECONDS = 1.0
+MAX_TOKEN_CHARS = 16 * 1024
+# Of the holder of `transport_http.auth_token`.
+DEFAULT_NAME = "default"
+
+if TYPE_CHECKING:
+    from kernelmcp.http.jwt_issuer import Issuer
+
+log = structlog.get_logger(__name__)
+
+
+class Rejected(Exception):
+    """A token that is not accepted. The text is for the log, and never has the token in it."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whom a request comes from."""
+
+    principal: str
+    scopes: frozenset[str] = frozenset()
+
+
+class Authenticator:
+    """Turns tokens into principals. Raises `ConfigurationError` at once when the settings make no sense."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._file: TokenFile | None = None
+        self._was_required = False
+        self.issuer = _issuer(settings.config.auth)
+        self._hashes()
+
+    @property
+    def required(self) -> bool:
+        """Whether a request needs a token. Never turns off while the server runs, whatever a file says."""
+        section = self._settings.config
+        configured = section.transport_http.auth_token or section.auth.tokens or section.auth.tokens_file
+        self._was_required = self._was_required or bool(configured or self.issuer)
+        return self._was_required
+
+    async def authenticate(self, token: str) -> Identity:
+        """Whose token it is. Raises `Rejected`."""
+        if not token or len(token) > MAX_TOKEN_CHARS:
+            raise Rejected("the token is empty or too long")
+        digest = _digest(token)
+        # Every token is compared, and each in constant time: how long it takes says nothing.
+        matching = [name for name, known in self._hashes() if hmac.compare_digest(digest, known)]
+        if matching:
+            return Identity(f"token:{matching[0]}")
+        if self.issuer is None:
+            raise Rejected("the token is not known")
+        claims = await self.issuer.verify(token)
+        return Identity(f"oauth:{claims.issuer}:{claims.subject}", claims.scopes)
+
+    def _hashes(self) -> list[tuple[str, bytes]]:
+        section = self._settings.config
+        found = [(name, _digest(token.get_secret_value())) for name, token in section.auth.tokens.items()]
+        if (token := section.transport_http.auth_token) is not None:
+            found.append((DEFAULT_NAME, _digest(token.get_secret_value())))
+        path = section.auth.tokens_file
+        if path is None:
+            return found
+        if self._file is None or self._file.path != path:
+            self._file = TokenFile(path)
+        return [*found, *self._file.read()]
+
+
+class TokenFile:
+    """The tokens in a file. A file that has become unreadable keeps its last good content, and the log says so."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._checked = time.monotonic()
+        self._stamp = self._stat()
+        self._tokens = list(self._load())
+
+    def read(self) -> list[tuple[str, bytes]]:
+        if time.monotonic() - self._checked >= FILE_CHECK_SECONDS:
+            self._checked = time.monotonic()
+            try:
+                if (stamp := self._stat()) != self._stamp:
+                    self._stamp = stamp
+                    self._tokens = list(self._load())
+                    log.info("the tokens were read again", file=str(self.path), tokens=len(self._tokens))
+            except ConfigurationError as exc:
+                log.error("the tokens could not be read again; the old ones stay valid", error=exc.message)
+        return self._tokens
+
+    def _stat(self) -> tuple[int, int, int]:
+        try:
+            found = os.stat(self.path)
+        except OSError as exc:
+            raise ConfigurationError(f"{self.path}: cannot be read: {exc.strerror}", "See auth.tokens_file.") from exc
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _load(self) -> Iterator[tuple[str, bytes]]:
+        try:
+            values = tomllib.loads(self.path.read_text("utf-8"))
+        except (OSError, ValueError) as exc:
+            # Not the parser's message: it may quote a token.
+            raise ConfigurationError(
+                f"{self.path}: cannot be read as TOML ({type(exc).__name__})", 'Each line is: name = "token"'
+            ) from exc
+        for name, token in values.items():
+            if not isinstance(token, str) or not token:
+                raise ConfigurationError(f"{self.path}: {name}: must be a text", 'Each line is: name = "token"')
+            if not name.strip():
+                raise ConfigurationError(f"{self.path}: a token has no name", 'Each line is: name = "token"')
+            yield name, _digest(token)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _issuer(section: AuthSection) -> "Issuer | None":
+    if section.issuer is None:
+        return None
+    audience = section.audience or section.resource_url
+    if audience is None:
+        raise ConfigurationError(
+            "auth.issuer is set, and neither auth.audience nor auth.resource_url",
+            "Set auth.resource_url to the URL of this server: a token for another server must not open this one.",
+        )
+    from kernelmcp.http.jwt_issuer import Issuer
+
+    return Issuer(section.issuer, audience, section.jwks_url, tuple(section.algorithms))

@@ -1,0 +1,45 @@
+"""What a kernel is told at its start: the settings that are its business, as environment variables (docs/design.md 3).
+
+Above: pool. Below: config, home. A kernel that is not ours ignores them.
+"""
+
+import json
+import os
+
+from kernelmcp.config.models import Flavor, Settings
+from kernelmcp.files.home import Berth
+from kernelmcp.files.volumes import kernel_volumes
+
+
+def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict[str, str]:
+    """The variables of one kernel process; read there by kernelmcp_kernel/settings.py."""
+    policy = settings.policy
+    found = {
+        "KERNELMCP_BERTH": str(berth.path),
+        "KERNELMCP_HOME": str(settings.home.absolute()),
+        "KERNELMCP_PACKAGES": settings.config.packages.model_dump_json(),
+        "KERNELMCP_MEMORY_MB": str(policy.flavors[flavor].memory_mb),
+        "KERNELMCP_NETWORK": _network(settings),
+        "KERNELMCP_WORKSPACE_MB": str(policy.workspace_max_mb),
+        "KERNELMCP_MAX_FILES": str(policy.max_files),
+        "KERNELMCP_BACKGROUND_CPU_SECONDS": str(policy.background_cpu_seconds),
+        "KERNELMCP_VOLUMES": json.dumps(kernel_volumes(settings)),
+        "KERNELMCP_GUEST_UID": str(policy.guest_uid or ""),
+        "KERNELMCP_REQUIRED_LAYERS": ",".join(policy.required_layers),
+        "JPY_PARENT_PID": str(os.getpid()),
+    }
+    if policy.cpu_seconds is not None:
+        found["KERNELMCP_CPU_SECONDS"] = str(policy.cpu_seconds)
+    if policy.env:
+        found["KERNELMCP_ENV"] = json.dumps(policy.env)
+    return found
+
+
+def _network(settings: Settings) -> str:
+    """[network] as JSON. Variables in secrets stay names: the kernel process has the same environment."""
+    network = settings.config.network
+    headers = {
+        host: {name: value.get_secret_value() for name, value in pairs.items()}
+        for host, pairs in network.headers.items()
+    }
+    return json.dumps({**network.model_dump(exclude={"headers"}), "headers": headers})

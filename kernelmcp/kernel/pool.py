@@ -1,0 +1,160 @@
+"""Kernels started in advance, so that a session starts in milliseconds.
+
+A kernel is started in an empty berth; a session with files binds it by one rename (docs/design.md 4). Only the default
+flavor is kept warm. Above: sessions. Below: kernel, home. Must not know executions or MCP.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import structlog
+import zmq.asyncio
+
+from kernelmcp.config.models import OWN_KERNELSPEC, Flavor, Settings
+from kernelmcp.errors import KernelStartFailed, ServerError
+from kernelmcp.files.home import Berth, Home
+from kernelmcp.kernel.client import Kernel, Launch, make_context, run_kernel
+from kernelmcp.kernel.environment import kernel_environment
+
+# A kernel that cannot start will not start 20 times a second either.
+RETRY_SECONDS = 5.0
+# Where its process runs: no guest may write there, and nothing in it is imported.
+TRUSTED_FOLDER = Path("/")
+
+log = structlog.get_logger(__name__)
+
+
+@asynccontextmanager
+async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
+    """A pool that is filling. Leaving it ends every kernel, whoever has it."""
+    context = make_context()
+    try:
+        async with anyio.create_task_group() as tasks:
+            pool = Pool(settings, home, context, tasks)
+            tasks.start_soon(pool.keep_warm)
+            yield pool
+            tasks.cancel_scope.cancel()
+    finally:
+        context.destroy(linger=0)
+
+
+@dataclass(frozen=True, eq=False)
+class BerthedKernel:
+    """A kernel and the one directory that its guest may write."""
+
+    kernel: Kernel
+    berth: Berth
+
+
+class Pool:
+    """Starts kernels, keeps a few warm, and hands them out."""
+
+    def __init__(
+        self, settings: Settings, home: Home, context: zmq.asyncio.Context, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._context = context
+        self._tasks = tasks
+        self._warm: deque[BerthedKernel] = deque()
+        self._numbers = itertools.count(1)
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._arrived = asyncio.Condition()
+        self._filling = settings.config.sessions.warm_pool_size > 0
+        settings.on_change(self._wanted.set)
+
+    @property
+    def warm(self) -> list[BerthedKernel]:
+        """The kernels that nobody has yet."""
+        return list(self._warm)
+
+    async def take(self, flavor: Flavor) -> BerthedKernel:
+        """A ready kernel: a warm one, one that is about to be, or a new one. Raises `KernelStartFailed`."""
+        if flavor == self._settings.policy.default_flavor:
+            while True:
+                if (found := self._pop_warm()) is not None:
+                    self._wanted.set()
+                    return found
+                if not self._filling:
+                    break
+                async with self._arrived:
+                    await self._arrived.wait()
+        return await self.start(flavor)
+
+    def _pop_warm(self) -> BerthedKernel | None:
+        self._drop_unusable()
+        return self._warm.popleft() if self._warm else None
+
+    def _drop_unusable(self) -> None:
+        """Warm kernels that have died, or were started with settings that have changed since."""
+        for found in list(self._warm):
+            if found.kernel.ended.is_set() or not self._is_current(found):
+                self._warm.remove(found)
+                self._tasks.start_soon(_discard, found)
+
+    def _is_current(self, found: BerthedKernel) -> bool:
+        launch = found.kernel.launch
+        wanted = kernel_environment(self._settings, found.berth, self._settings.policy.default_flavor)
+        return (launch.kernelspec, launch.env) == (self._settings.config.kernels.kernelspec, wanted)
+
+    async def start(self, flavor: Flavor) -> BerthedKernel:
+        try:
+            berth = self._home.new_berth()
+        except OSError as exc:
+            raise KernelStartFailed(f"a workspace could not be made: {exc}", "Free disk space.") from exc
+        spec = self._settings.config.kernels.kernelspec
+        launch = Launch(
+            kernelspec=spec,
+            runtime=self._home.runtime,
+            name=f"k{next(self._numbers)}",
+            cwd=TRUSTED_FOLDER if spec == OWN_KERNELSPEC else berth.workspace,
+            env=kernel_environment(self._settings, berth, flavor),
+            start_timeout_seconds=self._settings.config.kernels.start_timeout_seconds,
+        )
+        try:
+            kernel = await self._tasks.start(run_kernel, self._context, launch)
+        except BaseException:
+            berth.delete()
+            raise
+        return BerthedKernel(kernel, berth)
+
+    async def keep_warm(self) -> None:
+        """Runs for the server's life: replaces what was taken, after a pause that the first cell gets for itself."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            self._drop_unusable()
+            while len(self._warm) < self._settings.config.sessions.warm_pool_size:
+                self._filling = True
+                try:
+                    found = await self.start(self._settings.policy.default_flavor)
+                    self._warm.append(found)
+                except ServerError as exc:
+                    log.error("a warm kernel could not be started", error=exc.message, **exc.context)
+                    self._filling = False
+                    await self._announce()
+                    await anyio.sleep(RETRY_SECONDS)
+                finally:
+                    self._filling = False
+                await self._announce()
+            await self._wanted.wait()
+            await anyio.sleep(self._settings.config.kernels.refill_delay_seconds)
+
+    async def _announce(self) -> None:
+        async with self._arrived:
+            self._arrived.notify_all()
+
+
+async def _discard(found: BerthedKernel) -> None:
+    found.kernel.kill()
+    await found.kernel.ended.wait()
+    await anyio.to_thread.run_sync(found.berth.delete)

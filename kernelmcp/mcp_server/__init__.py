@@ -1,0 +1,1 @@
+"""What a client of MCP sees: tools, resources, prompts, results and notifications."""

@@ -1,0 +1,95 @@
+"""Puts a server together, and holds the lifetimes of what is in it. Above: cli, stdio. Below: everything."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from mcp.server.lowlevel.server import Server as LowlevelServer
+from mcp.server.mcpserver import Context
+
+import kernelmcp
+from kernelmcp.config import reload
+from kernelmcp.config.models import Settings
+from kernelmcp.files.home import Home
+from kernelmcp.kernel.pool import Pool
+from kernelmcp.mcp_server import prompts
+from kernelmcp.mcp_server.callers import Callers
+from kernelmcp.mcp_server.client_log import ClientLog
+from kernelmcp.mcp_server.completions import Completions
+from kernelmcp.mcp_server.execution_tools import Tools
+from kernelmcp.mcp_server.file_resources import FileResources
+from kernelmcp.mcp_server.file_tools import FileTools
+from kernelmcp.mcp_server.notifications import Notifications
+from kernelmcp.mcp_server.package_tools import PackageTools
+from kernelmcp.mcp_server.resources import Resources, ResourceServer
+from kernelmcp.preflight import check_change
+from kernelmcp.sessions.registry import Registry
+
+INSTRUCTIONS = """\
+A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
+between calls, so build on earlier cells instead of repeating them. Plots and other displayed pictures come back as
+images. A cell that takes long answers with status "running": poll it with get_execution."""
+# Writing transcripts that changed in the last half second, at the server's end.
+CLOSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class App:
+    """A running server: what speaks MCP, the sessions, and the kernels."""
+
+    server: ResourceServer
+    registry: Registry
+    callers: Callers
+    pool: Pool
+
+    @property
+    def lowlevel(self) -> LowlevelServer[Any]:
+        """What mcp's transports drive."""
+        return self.server._lowlevel_server  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
+
+
+@asynccontextmanager
+async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[App]:
+    """A server and its sessions. Leaving it writes what is not written yet."""
+    telemetry = settings.config.telemetry
+    async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        registry = Registry(settings, home, pool, tasks)
+        callers, client_log = Callers(), ClientLog()
+        tools = [
+            *Tools(settings, registry, callers, client_log).all(),
+            *PackageTools(settings, registry, callers).all(),
+            *FileTools(settings, registry, callers).all(),
+        ]
+        enabled = settings.config.tools.enabled
+        server = ResourceServer(
+            settings.config.server.name,
+            title="kernelmcp",
+            version=kernelmcp.__version__,
+            instructions=INSTRUCTIONS,
+            tools=[tool for tool in tools if enabled is None or tool.name in enabled],
+            log_level="WARNING",
+        )
+        notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
+        notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
+        registry.on_change = notifications.session_changed
+        Resources(registry, callers, notifications).register(server)
+        FileResources(registry, callers).register(server)
+        Completions(registry, callers).register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
+        client_log.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
+        prompts.register(server)
+        if telemetry.otlp_endpoint is not None:
+            from kernelmcp.observability.telemetry import exporting, trace_execution
+
+            await stack.enter_async_context(exporting(telemetry, settings.config.server.name))
+            registry.on_submit.append(trace_execution)
+        tasks.start_soon(registry.stop_idle)
+        tasks.start_soon(registry.sweep_disk)
+        tasks.start_soon(reload.keep_current, settings, check_change)
+        try:
+            yield App(server, registry, callers, pool)
+        finally:
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+                await registry.close()
+            tasks.cancel_scope.cancel()

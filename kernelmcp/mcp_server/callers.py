@@ -1,0 +1,78 @@
+"""Who sends a request, and which session is meant when it names none.
+
+The one place that decides the principal. On stdio it is whoever started the process. Over HTTP it is what `guard` found
+in the request: the holder of a token, else everybody without one together. Above: tools, resources, notifications.
+Below: registry. Must not know how a token is checked.
+"""
+
+import hmac
+import secrets
+from collections.abc import MutableMapping
+from typing import Any
+
+from mcp.server.mcpserver import Context
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from kernelmcp.sessions.registry import LOCAL, Caller, mint_handle
+
+Ctx = Context[Any, Any]
+Scope = MutableMapping[str, Any]
+ANONYMOUS = "anonymous"
+"""Who uses HTTP without authentication. Not LOCAL: other users of the machine reach a loopback port, too."""
+PRINCIPAL_KEY = "kernelmcp.principal"
+"""Where in an ASGI scope the principal stands."""
+CLOSING_KEY = "kernelmcp.closing"
+"""Where in an ASGI scope the event stands that the request's connection is being deleted: calls answer at once then."""
+REFUSED_KEY = "kernelmcp.refused"
+"""Where in an ASGI scope a `RateLimited` stands that the tool call shall answer with (`contract_tool`)."""
+
+
+class Callers:
+    """The callers of one server process."""
+
+    def __init__(self) -> None:
+        self._process_default = mint_handle()
+        self._secret = secrets.token_bytes(32)
+
+    def __call__(self, context: Ctx) -> Caller:
+        request = context.request_context.request
+        if request is None:
+            return Caller(LOCAL, self._process_default)
+        principal = principal_of(request.scope)
+        connection = _connection(context, request)
+        return Caller(principal, self.own_handle(principal, connection) if connection else None)
+
+    def own_handle(self, principal: str, connection: str) -> str:
+        """The default session of one legacy connection. Keyed with a secret: neither id tells the other."""
+        return hmac.digest(self._secret, f"{principal}\n{connection}".encode(), "sha256").hex()[:48]
+
+
+def principal_of(scope: Scope) -> str:
+    return str(scope.get(PRINCIPAL_KEY, ANONYMOUS))
+
+
+def _connection(context: Ctx, request: Any) -> str | None:
+    """What a legacy connection is known by. 2026-07-28 has none, whatever header a client sends."""
+    if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+        return None
+    return request.headers.get("mcp-session-id") or request.query_params.get("session_id")
+
+
+def minted_note(caller: Caller, asked: str | None, session_id: str, *, created: bool) -> str:
+    """What a result says of a session that was made for this call: neither the call nor its connection has one."""
+    if not created or asked is not None or caller.default_handle is not None:
+        return ""
+    return f"\n[This is the new session {session_id}: give it as session_id in the next call.]"
+
+
+def gave_up(context: Ctx) -> bool:
+    """Of a call that is being cancelled: whether its client wants that, or only its connection was lost.
+
+    Until 2025-11-25 a client that wants it says so; a lost connection is none of its doing, and the work goes on. In
+    2026-07-28 closing the response is how a client over HTTP cancels, and the server must take it for that.
+    """
+    if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS or context.request_context.request is None:
+        return True
+    # mcp shows handlers no more than the cancellation; what it knows of it stands here.
+    dispatch: Any = context.request_context.session._request_outbound  # pyright: ignore[reportPrivateUsage]
+    return bool(dispatch.cancel_requested.is_set())

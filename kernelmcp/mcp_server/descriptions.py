@@ -1,0 +1,103 @@
+"""What is told about a session: get_sessions and the resources of sessions. Looking starts nothing and takes nothing.
+
+Above: tools, resources. Below: registry, usage.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio.to_thread
+
+from kernelmcp.mcp_server import schemas
+from kernelmcp.sessions.record import Record
+from kernelmcp.sessions.registry import Caller, Registry
+from kernelmcp.sessions.session import Session, State
+from kernelmcp.sessions.usage import directory_bytes, tree_memory_mb
+
+DEFAULT_PAGE = 50
+MAX_PAGE = 500
+
+
+async def describe(registry: Registry, caller: Caller, session_id: str) -> schemas.SessionInfo:
+    """One session of the caller's, also of an earlier server. Raises `SessionNotFound`."""
+    stored = await anyio.to_thread.run_sync(registry.stored_record, caller, session_id)
+    if stored is not None and registry.find_open(caller.principal, session_id) is None:
+        return await anyio.to_thread.run_sync(_describe_stored, registry, stored)
+    # When there is none, `get` says what is wrong with the name, or with the session.
+    return await anyio.to_thread.run_sync(_describe, _Glance.of(registry.get(caller, session_id)))
+
+
+async def describe_all(
+    registry: Registry, caller: Caller, limit: int = DEFAULT_PAGE, cursor: str | None = None
+) -> schemas.SessionList:
+    """A page of the caller's sessions, those of earlier servers too, the one that was used last first."""
+    opened = [_Glance.of(session) for session in registry.all(caller)]
+    return await anyio.to_thread.run_sync(_describe_page, opened, registry, caller, limit, cursor)
+
+
+@dataclass(frozen=True)
+class _Glance:
+    """A session at one moment, for a thread that looks closer."""
+
+    record: Record
+    state: State
+    kernel_pid: int | None
+    workspace: Path | None
+
+    @classmethod
+    def of(cls, session: Session) -> "_Glance":
+        return cls(session.record.model_copy(), session.state, session.kernel_pid, session.workspace)
+
+
+def _describe(session: _Glance) -> schemas.SessionInfo:
+    """Blocking: it looks at the file system and at /proc."""
+    info = _describe_record(session.record)
+    info["state"] = session.state
+    info["memory_mb"] = tree_memory_mb(session.kernel_pid)
+    info["workspace_bytes"] = directory_bytes(session.workspace)
+    return info
+
+
+def _describe_page(
+    opened: list[_Glance], registry: Registry, caller: Caller, limit: int, cursor: str | None
+) -> schemas.SessionList:
+    known = {session.record.session_id: session for session in opened}
+    records = {record.session_id: record for record in registry.stored(caller)}
+    records |= {name: session.record for name, session in known.items()}
+    everything = sorted(records.values(), key=_place, reverse=True)
+    rest = [record for record in everything if cursor is None or _place(record) < cursor]
+    page = rest[:limit]
+    return {
+        "sessions": [
+            _describe(known[record.session_id]) if record.session_id in known else _describe_stored(registry, record)
+            for record in page
+        ],
+        "total": len(everything),
+        "next_cursor": _place(page[-1]) if len(rest) > limit else None,
+    }
+
+
+def _place(record: Record) -> str:
+    """Where a session stands in the list. As a cursor it holds when others are used, made or deleted meanwhile."""
+    return f"{datetime.fromisoformat(record.last_used_at).astimezone(UTC).isoformat()}~{record.session_id}"
+
+
+def _describe_stored(registry: Registry, record: Record) -> schemas.SessionInfo:
+    info = _describe_record(record)
+    info["workspace_bytes"] = sum(map(directory_bytes, registry.workspaces(record)))
+    return info
+
+
+def _describe_record(record: Record) -> schemas.SessionInfo:
+    return {
+        "session_id": record.session_id,
+        "state": "stopped",
+        "language": record.language,
+        "flavor": record.flavor,
+        "created_at": record.created_at,
+        "last_used_at": record.last_used_at,
+        "execution_count": record.execution_count,
+        "memory_mb": 0.0,
+        "workspace_bytes": 0,
+    }

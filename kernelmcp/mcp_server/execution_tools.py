@@ -1,0 +1,280 @@
+"""The MCP tools. Each finds the session, calls, and converts; what they do is elsewhere.
+
+Above: app. Below: registry, sessions, progress, results. Docstrings are written for the model that reads them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import anyio
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from kernelmcp.config.models import Flavor, Settings
+from kernelmcp.errors import InvalidArgument, SessionNotFound
+from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server import schemas
+from kernelmcp.mcp_server.callers import gave_up
+from kernelmcp.mcp_server.client_log import ClientLog
+from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
+from kernelmcp.mcp_server.progress import wait_for
+from kernelmcp.mcp_server.results import to_result
+from kernelmcp.mcp_server.runtimes import runtimes
+from kernelmcp.mcp_server.tool import ContractTool, contract_tool, structured_result
+from kernelmcp.sessions.registry import Caller, Registry, mint_handle
+
+Ctx = Context[Any, Any]
+SessionId = Annotated[
+    str | None,
+    Field(
+        description="The session to use: an id from an earlier result, or a name of your own. Left out, it is your "
+        "connection's own session; a connection that has none gets a new one, and the result says so and gives its id."
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        description="Seconds after which the cell is interrupted. Variables are kept. Leave it out for the "
+        "server's limit.",
+    ),
+]
+Event = Annotated[
+    dict[str, Any] | None,
+    Field(
+        description="A JSON object. With it, a function handler(event, context), which this code (or an earlier cell) "
+        "defines, is called after the cell; the JSON value that it returns comes back as return_value. context is a "
+        "dict with session_id, execution_id and timeout_seconds."
+    ),
+]
+ExecutionId = Annotated[str, Field(description="The execution_id of an earlier result.")]
+# After a cancel: the kernel's grace, and a little for the answer to arrive.
+CANCEL_MARGIN_SECONDS = 2.0
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+RUNS_CODE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+MAKES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+
+
+class Tools:
+    """The tool functions of one server."""
+
+    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller], log: ClientLog) -> None:
+        self._settings = settings
+        self._registry = registry
+        self.caller = caller
+        self._log = log
+
+    # -- executions ---------------------------------------------------------------------------------------------
+
+    async def execute_code(
+        self,
+        code: Annotated[str, Field(description="The cell to run.")],
+        ctx: Ctx,
+        language: Literal["python", "javascript", "shell"] = "python",
+        session_id: SessionId = None,
+        timeout: Timeout = None,
+        event: Event = None,
+    ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
+        """Run code in a persistent, sandboxed Jupyter kernel (CPython in WebAssembly, IPython shell).
+
+        Variables, imports and files stay between calls of the same session. The last expression's value is the
+        result; what is printed, displayed (pictures too) or raised comes back. Top-level await works. The working
+        directory is /workspace. There is no access to this machine, and a network only to hosts that its owner
+        has allowed (with requests, urllib.request or pyodide.http). A long cell answers with status "running" and an
+        execution_id: wait for it with get_execution.
+        """
+        _check_available(language)
+        caller = self.caller(ctx)
+        session, created = await self._registry.find_or_create(caller, session_id)
+        execution = session.submit(_checked_code(code), timeout, event)
+        execution.session_created = created
+        execution.has_minted_session = session_id is None and caller.default_handle is None
+        try:
+            await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
+        except asyncio.CancelledError:
+            # The client gave up on the call: its cell must not go on. Others in the queue do.
+            if gave_up(ctx):
+                session.interrupt(execution)
+            raise
+        return await self._result(execution, ctx)
+
+    async def get_execution(
+        self,
+        execution_id: ExecutionId,
+        ctx: Ctx,
+        wait_seconds: Annotated[float, Field(ge=0, description="How long to wait for its end, seconds.")] = 10,
+    ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
+        """Get an execution's state and output, waiting for its end up to wait_seconds. Use it when execute_code
+        answered with status "running"."""
+        execution = self._registry.execution(self.caller(ctx), execution_id)
+        await wait_for(execution, min(wait_seconds, self._settings.config.sessions.inline_wait_seconds), ctx)
+        return await self._result(execution, ctx)
+
+    async def _result(self, execution: Execution, ctx: Ctx) -> CallToolResult:
+        if execution.failure is not None:
+            raise execution.failure
+        if execution.done.is_set():
+            await self._log.tell(execution, ctx)
+        return await to_result(execution, self._settings.policy.output_budget_chars, ctx.protocol_version)
+
+    async def cancel_execution(
+        self, ctx: Ctx, session_id: SessionId = None, execution_id: ExecutionId | None = None
+    ) -> Annotated[CallToolResult, schemas.CancelResult]:
+        """Interrupt a running cell, or take a waiting one from the queue. Variables are kept. Without execution_id:
+        whatever runs in the session now."""
+        caller = self.caller(ctx)
+        if execution_id is not None:
+            execution: Execution | None = self._registry.execution(caller, execution_id)
+            session = self._registry.get(caller, execution.session_id)
+            if session_id is not None and session_id != session.id:
+                raise InvalidArgument(
+                    f"execution {execution_id!r} is not of session {session_id!r}", "Leave session_id out."
+                )
+        else:
+            session = self._registry.get(caller, session_id)
+            execution = session.current
+        cancelled = execution is not None and session.interrupt(execution)
+        if execution is not None:
+            with anyio.move_on_after(self._settings.config.kernels.interrupt_grace_seconds + CANCEL_MARGIN_SECONDS):
+                await execution.done.wait()
+        complete = cancelled and execution is not None and execution.status == "ok"
+        result: schemas.CancelResult = {
+            "session_id": session.id,
+            "execution_id": execution.id if execution else None,
+            "cancelled": cancelled and not complete,
+            "status": execution.status if execution else None,
+        }
+        text = "Cancelled." if cancelled else "Nothing was running."
+        return structured_result(result, "It was complete before the cancel reached it." if complete else text)
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    async def create_session(
+        self,
+        ctx: Ctx,
+        language: Literal["python", "javascript", "shell"] = "python",
+        session_id: SessionId = None,
+        flavor: Annotated[Flavor | None, Field(description="How much memory the session may use.")] = None,
+    ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
+        """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
+        that must not mix with other work, or that needs more memory."""
+        _check_available(language)
+        handle = mint_handle() if session_id is None else session_id
+        session, created = await self._registry.find_or_create(self.caller(ctx), handle, flavor)
+        result: schemas.CreateSessionResult = {
+            "session_id": session.id,
+            "language": session.record.language,
+            "flavor": session.flavor,
+            "created": created,
+            "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
+        }
+        return structured_result(result, f"Session {session.id} {'is ready' if created else 'existed already'}.")
+
+    async def get_sessions(
+        self,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many to list.")] = DEFAULT_PAGE,
+        cursor: Annotated[str | None, Field(description="next_cursor of the page before.")] = None,
+    ) -> Annotated[CallToolResult, schemas.SessionList]:
+        """List your sessions, the one used last first, or describe one."""
+        caller = self.caller(ctx)
+        if session_id is None:
+            found = await describe_all(self._registry, caller, limit, cursor)
+        else:
+            one = await describe(self._registry, caller, session_id)
+            found: schemas.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
+        lines = [
+            f"{info['session_id']}: {info['state']}, {info['execution_count']} executions" for info in found["sessions"]
+        ]
+        if found["next_cursor"] is not None:
+            lines.append(f"[{found['total']:,} in all; the next ones: get_sessions(cursor={found['next_cursor']!r})]")
+        return structured_result(found, "\n".join(lines) or "There are no sessions.")
+
+    async def stop_session(
+        self, session_id: Annotated[str, Field(description="The session to stop.")], ctx: Ctx
+    ) -> Annotated[CallToolResult, schemas.StopResult]:
+        """End a session's processes. Its variables are lost; its files and transcript are kept, and the next call
+        starts it again."""
+        session = self._registry.get(self.caller(ctx), session_id)
+        stopped = await session.stop()
+        return structured_result({"session_id": session.id, "stopped": stopped}, "Stopped; its files are kept.")
+
+    async def destroy_session(
+        self, session_id: Annotated[str, Field(description="The session to delete.")], ctx: Ctx
+    ) -> Annotated[CallToolResult, schemas.DestroyResult]:
+        """Delete a session with everything it has: variables, files, transcript. This cannot be undone."""
+        session = self._registry.get(self.caller(ctx), session_id)
+        await self._registry.destroy(session)
+        return structured_result({"session_id": session.id, "destroyed": True}, "Destroyed.")
+
+    async def reset_workspace(
+        self,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        scope: Annotated[
+            Literal["all", "variables", "files"], Field(description="What to clear: variables, files, or both.")
+        ] = "all",
+    ) -> Annotated[CallToolResult, schemas.ResetResult]:
+        """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
+        what runs in the session."""
+        variables, files = scope != "files", scope != "variables"
+        caller = self.caller(ctx)
+        try:
+            session = self._registry.get(caller, session_id)
+        except SessionNotFound:
+            if session_id is None and caller.default_handle is None:
+                raise  # a session that is made to be cleared would be of no use to anybody
+            session, _ = await self._registry.find_or_create(caller, session_id)
+        await session.reset(variables=variables, files=files)
+        result: schemas.ResetResult = {
+            "session_id": session.id,
+            "variables_cleared": variables,
+            "files_deleted": files,
+        }
+        cleared = {"all": "Variables and files are", "variables": "Variables are", "files": "Files are"}[scope]
+        return structured_result(result, f"{cleared} cleared.")
+
+    async def list_runtimes(self) -> Annotated[CallToolResult, schemas.RuntimeList]:
+        """List the languages that can be run, with their versions."""
+        found = runtimes(self._settings)
+        lines = [f"{runtime['name']}: {runtime['description']}" for runtime in found]
+        return structured_result({"runtimes": found}, "\n".join(lines))
+
+    # -- registration -------------------------------------------------------------------------------------------
+
+    def all(self) -> list[ContractTool]:
+        return [
+            contract_tool(self.execute_code, "Run code", RUNS_CODE),
+            contract_tool(self.get_execution, "Get an execution", READ_ONLY),
+            contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
+            contract_tool(self.create_session, "Create a session", MAKES),
+            contract_tool(self.get_sessions, "List sessions", READ_ONLY),
+            contract_tool(self.stop_session, "Stop a session", DESTROYS),
+            contract_tool(self.destroy_session, "Destroy a session", DESTROYS),
+            contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
+            contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
+        ]
+
+
+def _check_available(language: str) -> None:
+    if language != "python":
+        raise InvalidArgument(
+            f"language {language!r} is not available in this version of kernelmcp",
+            'Use language "python".',
+            argument="language",
+        )
+
+
+def _checked_code(code: str) -> str:
+    if "\0" in code:
+        raise InvalidArgument(
+            "code contains a NUL character, and Python source cannot",
+            r'Write "\x00" inside a string instead.',
+            argument="code",
+        )
+    return code

@@ -1,0 +1,83 @@
+"""A session's files as MCP resources: `kernelmcp://sessions/{session_id}/files/{path}`.
+
+Above: resources (which asks `find` before mcp's own templates: those know neither a file's type nor a path with
+slashes in a plain `{path}`). Below: registry, workspace.
+"""
+
+import mimetypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+
+from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
+from kernelmcp.files.workspace import Piece, Workspace
+from kernelmcp.sessions.registry import Caller, Registry
+
+Ctx = Context[Any, Any]
+FILES = "kernelmcp://sessions/{session_id}/files/{path}"
+_SCHEME, _, _ = FILES.partition("{")
+# It goes out in one message, base64 when it is binary; more is read in pieces with read_file.
+MAX_FILE_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class FileName:
+    session_id: str
+    path: str
+
+
+class FileResources:
+    """The files of every session that the caller has."""
+
+    def __init__(self, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
+        self._registry = registry
+        self._caller = caller
+
+    def register(self, server: MCPServer[Any]) -> None:
+        """List the template."""
+        server.resource(
+            FILES, name="file", title="File of a session", description="A file of a session's workspace, as it is."
+        )(self.file)
+        server.files = self  # pyright: ignore[reportAttributeAccessIssue]  # a ResourceServer
+
+    async def file(self, session_id: str, path: str) -> str:
+        raise ResourceNotFoundError("files are read through ResourceServer.read_resource")
+
+    def find(self, uri: str) -> FileName | None:
+        """Which file a URI names; None when it names something else."""
+        session_id, separator, path = uri.removeprefix(_SCHEME).partition("/files/")
+        if not uri.startswith(_SCHEME) or not separator or "/" in session_id:
+            return None
+        # A name that is no UTF-8 comes byte for byte, and goes to the file system so.
+        return FileName(unquote(session_id), unquote(path, errors="surrogateescape"))
+
+    async def read(self, file: FileName, ctx: Ctx) -> ReadResourceContents:
+        """Text when it is UTF-8, else binary. A stopped session is not started."""
+
+        def read(workspace: Workspace | None) -> Piece:
+            if workspace is None:
+                raise InvalidArgument(f"there is no file {file.path!r}: the session has none")
+            return workspace.read(file.path, 0, MAX_FILE_BYTES)
+
+        try:
+            session = self._registry.get(self._caller(ctx), file.session_id)
+            piece = await session.with_workspace(read)
+        except (SessionNotFound, InvalidArgument) as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc
+        except ServerError as exc:
+            raise ResourceError(exc.to_text()) from exc
+        if piece.size > MAX_FILE_BYTES:
+            raise ResourceError(
+                f"{file.path!r} has {piece.size:,} bytes, and a resource at most {MAX_FILE_BYTES:,}: "
+                "read it in pieces with read_file"
+            )
+        guessed = mimetypes.guess_type(file.path)[0]
+        try:
+            return ReadResourceContents(piece.data.decode(), guessed or "text/plain")
+        except UnicodeDecodeError:
+            return ReadResourceContents(piece.data, guessed or "application/octet-stream")

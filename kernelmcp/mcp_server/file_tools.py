@@ -1,0 +1,278 @@
+"""The MCP tools for files: read_file, write_file, get_workspace_info, get_volume_path.
+
+They work on stopped sessions without starting them. Above: app. Below: registry, sessions, workspace, volumes.
+Docstrings are written for the model that reads them.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, ResourceLink
+from pydantic import Field
+
+from kernelmcp.config.models import Settings
+from kernelmcp.errors import InvalidArgument, SessionNotFound
+from kernelmcp.files import volumes
+from kernelmcp.files.paths import INSIDE, LOOK
+from kernelmcp.files.workspace import Entry, Listing, Piece, Quota, Workspace
+from kernelmcp.mcp_server import schemas
+from kernelmcp.mcp_server.callers import minted_note
+from kernelmcp.mcp_server.execution_tools import DESTROYS, READ_ONLY, SessionId
+from kernelmcp.mcp_server.links import file_uri
+from kernelmcp.mcp_server.results import RESOURCE_LINKS_SINCE
+from kernelmcp.mcp_server.tool import ContractTool, contract_tool, structured_result
+from kernelmcp.output.outputs import clean
+from kernelmcp.sessions.registry import LOCAL, Caller, Registry
+from kernelmcp.sessions.session import Session
+
+Ctx = Context[Any, Any]
+Path = Annotated[str, Field(description="The file, below /workspace: notes.txt, data/a.csv or /workspace/data/a.csv.")]
+Encoding = Literal["text", "base64"]
+# A piece is in a result twice, as text and in the structure, and JSON may escape each byte with six: under 900 kB.
+MAX_PIECE_BYTES = 64 * 1024
+# In the text of get_workspace_info; the structure has more.
+MAX_LINES = 100
+MAX_TEXT_CHARS = 20_000
+# Names in the structure: a name may have 4,000 bytes, and JSON may escape each with six.
+MAX_NAMES_CHARS = 100_000
+
+
+class FileTools:
+    """The tool functions for files of one server."""
+
+    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._caller = caller
+
+    async def read_file(
+        self,
+        path: Path,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        encoding: Annotated[
+            Encoding | None, Field(description="How to give the content. Left out: text when it is UTF-8, else base64.")
+        ] = None,
+        offset: Annotated[int, Field(ge=0, description="Where to begin, bytes from the file's start.")] = 0,
+        max_bytes: Annotated[
+            int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="How much to read. Left out: a readable amount.")
+        ] = None,
+    ) -> Annotated[CallToolResult, schemas.ReadResult]:
+        """Read a file of the session's workspace, without running code. A long file is cut: go on with
+        offset=next_offset, or take the resource link for the whole."""
+        _check_unicode(path)
+        limit = max_bytes or min(MAX_PIECE_BYTES, self._settings.policy.output_budget_chars)
+
+        no_files = InvalidArgument(f"there is no file {path!r}: the session has no files yet", LOOK)
+
+        def read(workspace: Workspace | None) -> Piece:
+            if workspace is None:
+                raise no_files
+            return workspace.read(path, offset, limit)
+
+        session = self._existing(self._caller(ctx), session_id)
+        if session is None:
+            raise no_files
+        piece = await session.with_workspace(read)
+        content, used, shown_as = _to_content(piece.data, encoding, path)
+        end = offset + used
+        truncated = end < piece.size
+        result: schemas.ReadResult = {
+            "session_id": session.id,
+            "path": path,
+            "size": piece.size,
+            "encoding": shown_as,
+            "content": content,
+            "offset": offset,
+            "next_offset": end if truncated else None,
+            "truncated": truncated or offset > 0,
+        }
+        text = content if shown_as == "text" else f"{piece.size:,} bytes, binary; base64 in the field content."
+        if truncated:
+            text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
+        called = structured_result(result, text)
+        if truncated and (ctx.protocol_version is None or ctx.protocol_version >= RESOURCE_LINKS_SINCE):
+            link = ResourceLink(name=path, uri=file_uri(session.id, _relative(path)), size=piece.size)
+            called.content.append(link)
+        return called
+
+    async def write_file(
+        self,
+        path: Path,
+        content: Annotated[str, Field(description="The whole new content.")],
+        ctx: Ctx,
+        session_id: SessionId = None,
+        encoding: Annotated[Encoding, Field(description="What content is: text (UTF-8), or base64 of bytes.")] = "text",
+    ) -> Annotated[CallToolResult, schemas.WriteResult]:
+        """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
+        _check_unicode(path)
+        data = _from_content(content, encoding)
+        caller = self._caller(ctx)
+        session, created = await self._session(caller, session_id)
+
+        def write(workspace: Workspace | None) -> None:
+            if workspace is not None:
+                workspace.write(path, data)
+
+        await session.with_workspace(write, make=True)
+        session.touch()
+        result: schemas.WriteResult = {
+            "session_id": session.id,
+            "path": path,
+            "size": len(data),
+            "encoding": encoding,
+        }
+        text = f"Wrote {len(data):,} bytes to {path}."
+        return structured_result(result, text + minted_note(caller, session_id, session.id, created=created))
+
+    def _existing(self, caller: Caller, session_id: str | None) -> Session | None:
+        """For reading, which makes no session. None: it is the connection's own, which has not begun. Raises
+        `SessionNotFound`."""
+        try:
+            return self._registry.get(caller, session_id)
+        except SessionNotFound:
+            if session_id is not None or caller.default_handle is None:
+                raise
+            return None
+
+    async def _session(self, caller: Caller, session_id: str | None) -> tuple[Session, bool]:
+        """A session begins with its first use; whether this is it. One that is stopped is not started."""
+        try:
+            return self._registry.get(caller, session_id), False
+        except SessionNotFound:
+            return await self._registry.find_or_create(caller, session_id)
+
+    async def get_workspace_info(
+        self, ctx: Ctx, session_id: SessionId = None
+    ) -> Annotated[CallToolResult, schemas.WorkspaceInfo]:
+        """List the files of the session's workspace, and what they take of what they may. Code sees the workspace as
+        /workspace, its working directory."""
+        caller = self._caller(ctx)
+        session = self._existing(caller, session_id)
+        policy = self._settings.policy
+        quota, listing, used = Quota(policy.workspace_max_mb * 2**20, policy.max_files), Listing(), Listing()
+        if session is not None:
+            quota = await session.quota()
+            listing, used = await session.with_workspace(
+                lambda found: (found.listing(), found.usage()) if found else (Listing(), Listing())
+            )
+        files = _fitting(listing.files)
+        result: schemas.WorkspaceInfo = {
+            "session_id": session.id if session else str(caller.default_handle),
+            # Who comes over the network has no use for it, and no business to know it.
+            "path": str(session.workspace) if session and session.workspace and caller.principal == LOCAL else None,
+            "files": [
+                {
+                    "path": clean(entry.path),
+                    "size": entry.size,
+                    "modified_at": datetime.fromtimestamp(entry.modified_ns / 1e9, UTC).isoformat(),
+                }
+                for entry in files
+            ],
+            "complete": listing.complete and len(files) == len(listing.files),
+            "file_count": listing.count,
+            "max_files": quota.max_files,
+            "total_bytes": used.total_bytes,
+            "quota_bytes": quota.max_bytes,
+            "packages": [
+                {"name": each.name, "version": each.version} for each in (session.record.packages if session else ())
+            ],
+        }
+        return structured_result(result, _listing_text(result))
+
+    async def get_volume_path(self, ctx: Ctx) -> Annotated[CallToolResult, schemas.VolumeList]:
+        """Say where code finds its files: the workspace, and the host's directories that are mounted as volumes."""
+        found: list[schemas.VolumeInfo] = [
+            {
+                "name": volume["name"],
+                "path": f"{volumes.INSIDE}/{volume['name']}",
+                "mode": volume["mode"],
+                # As with get_workspace_info: not for who comes over the network.
+                "host_path": volume["path"] if self._caller(ctx).principal == LOCAL else None,
+            }
+            for volume in volumes.kernel_volumes(self._settings)
+        ]
+        modes = {"ro": "read-only", "rw": "read and write"}
+        lines = [f"{INSIDE}: the workspace", *(f"{volume['path']}: {modes[volume['mode']]}" for volume in found)]
+        return structured_result({"workspace": INSIDE, "volumes": found}, "\n".join(lines))
+
+    def all(self) -> list[ContractTool]:
+        return [
+            contract_tool(self.read_file, "Read a file", READ_ONLY),
+            contract_tool(self.write_file, "Write a file", DESTROYS),
+            contract_tool(self.get_workspace_info, "List files", READ_ONLY),
+            contract_tool(self.get_volume_path, "Show volumes", READ_ONLY),
+        ]
+
+
+def _check_unicode(path: str) -> None:
+    if clean(path) != path:
+        raise InvalidArgument(
+            "the path is not valid Unicode: it has a lone surrogate", "Use ordinary characters.", argument="path"
+        )
+
+
+def _to_content(data: bytes, encoding: Encoding | None, path: str) -> tuple[str, int, Encoding]:
+    """The content, how many of the bytes it holds (a character that was cut through is left for the next piece),
+    and its encoding."""
+    if encoding != "base64":
+        try:
+            return data.decode(), len(data), "text"
+        except UnicodeDecodeError as exc:
+            # A cut character: at most its first three bytes are there.
+            if exc.reason == "unexpected end of data" and exc.start > 0:
+                return data[: exc.start].decode(), exc.start, "text"
+            if encoding == "text":
+                raise InvalidArgument(
+                    f"{path!r} is not UTF-8 text", 'Use encoding "base64".', argument="encoding"
+                ) from exc
+    return base64.b64encode(data).decode(), len(data), "base64"
+
+
+def _from_content(content: str, encoding: Encoding) -> bytes:
+    try:
+        return content.encode() if encoding == "text" else base64.b64decode(content, validate=True)
+    except UnicodeEncodeError as exc:
+        raise InvalidArgument(
+            "content is not valid Unicode: it has a lone surrogate", 'Use encoding "base64".', argument="content"
+        ) from exc
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidArgument(
+            f"content is not base64: {exc}", 'Use encoding "text" for text.', argument="content"
+        ) from exc
+
+
+def _relative(path: str) -> str:
+    return path.removeprefix(INSIDE + "/")
+
+
+def _fitting(files: list[Entry]) -> list[Entry]:
+    """As many as a result has room for."""
+    room = MAX_NAMES_CHARS
+    for number, file in enumerate(files):
+        room -= len(file.path)
+        if room < 0:
+            return files[:number]
+    return files
+
+
+def _listing_text(info: schemas.WorkspaceInfo) -> str:
+    # repr: a name with a line break in it must not look like two files.
+    lines = [f"{_shown(file['path'])}  {file['size']:,} bytes" for file in info["files"][:MAX_LINES]]
+    while sum(map(len, lines)) > MAX_TEXT_CHARS:
+        lines.pop()
+    if not info["complete"] or len(info["files"]) > len(lines):
+        lines.append("[... more files ...]")
+    lines.append(
+        f"{info['file_count']:,} files and directories of {info['max_files']:,}, "
+        f"{info['total_bytes']:,} bytes of {info['quota_bytes']:,}"
+    )
+    return "\n".join(lines)
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else repr(name)

@@ -1,0 +1,90 @@
+"""The addresses in a result: what was cut, what was displayed, which files a cell changed; each list is bounded.
+
+Above: results, file_tools. Below: executions, outputs.
+"""
+
+import mimetypes
+import os
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from mcp_types import ContentBlock, ResourceLink
+
+from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.schemas import ChangedFile, OutputInfo, Truncation
+from kernelmcp.output.outputs import Display
+from kernelmcp.output.sanitize import clean
+from kernelmcp.pictures.headers import IMAGE_TYPES
+
+MAX_LINKS = 20
+MAX_LISTED_OUTPUTS = 100
+# Of all mime types that a result lists.
+MAX_LISTED_CHARS = 50_000
+# Paths and addresses of the files that a cell changed, in the structure and once more as links.
+MAX_CHANGED_CHARS = 50_000
+
+
+def uri(execution: Execution, part: str) -> str:
+    return f"kernelmcp://executions/{execution.id}/{part}"
+
+
+def output_infos(execution: Execution, rich: list[tuple[int, Display]]) -> list[OutputInfo]:
+    """The first displayed objects, as many as a result has room for."""
+    infos: list[OutputInfo] = []
+    room = MAX_LISTED_CHARS
+    for number, display in rich[:MAX_LISTED_OUTPUTS]:
+        room -= sum(map(len, display.data))
+        if room < 0:
+            break
+        infos.append({"mime_types": list(display.data), "uri": uri(execution, f"outputs/{number}")})
+    return infos
+
+
+def output_links(infos: Iterable[OutputInfo]) -> list[ContentBlock]:
+    return [
+        ResourceLink(
+            name=f"output {info['uri'].rpartition('/')[2]}", uri=info["uri"], mime_type=best_type(info["mime_types"])
+        )
+        for info in list(infos)[:MAX_LINKS]
+    ]
+
+
+def cut_links(truncated: dict[str, Truncation]) -> list[ContentBlock]:
+    return [
+        ResourceLink(name=f"all of {name}", uri=cut["uri"], mime_type="text/plain") for name, cut in truncated.items()
+    ]
+
+
+def changed_files(execution: Execution) -> list[ChangedFile]:
+    """As many as a result has room for: a path may have 4,000 bytes, and its URI thrice as many."""
+    found: list[ChangedFile] = []
+    room = MAX_CHANGED_CHARS
+    for file in execution.files_changed:
+        uri = file_uri(execution.session_id, file.path)
+        room -= len(file.path) + len(uri)
+        if room < 0:
+            break
+        found.append({"path": clean(file.path), "size": file.size, "uri": uri})
+    return found
+
+
+def file_uri(session_id: str, path: str) -> str:
+    """The resource of a file; a name in it that is no UTF-8 is told byte for byte, as a URI can."""
+    return f"kernelmcp://sessions/{session_id}/files/{quote(os.fsencode(path), safe='/')}"
+
+
+def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:
+    return [
+        ResourceLink(
+            name=file["path"],
+            uri=file["uri"],
+            mime_type=mimetypes.guess_type(file["path"])[0],
+            size=file["size"],
+        )
+        for file in changed[:MAX_LINKS]
+    ]
+
+
+def best_type(mime_types: list[str]) -> str:
+    """The one that says most of a displayed object."""
+    return next((kind for kind in (*IMAGE_TYPES, "text/html", *mime_types) if kind in mime_types), "text/plain")

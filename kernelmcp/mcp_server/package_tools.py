@@ -1,0 +1,151 @@
+"""The MCP tool `install_package`: a `%pip install` cell, so that the transcript reads as a person would write it.
+
+Above: app. Below: registry, sessions, progress, packages. The kernel process decides what may be installed; here a
+requirement must only be one that cannot become anything else in a cell.
+"""
+
+import asyncio
+import re
+import shlex
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from kernelmcp.config.models import Settings
+from kernelmcp.errors import InvalidArgument, PackageFailed, PackageNotFound, PackageRefused, ServerError
+from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server import schemas
+from kernelmcp.mcp_server.callers import minted_note
+from kernelmcp.mcp_server.execution_tools import Ctx, SessionId
+from kernelmcp.mcp_server.progress import wait_for
+from kernelmcp.mcp_server.tool import ContractTool, contract_tool, structured_result
+from kernelmcp.sessions.packages import Installation, Package, installation
+from kernelmcp.sessions.registry import Caller, Registry
+
+INSTALLS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
+MAX_REQUIREMENTS = 200
+# A name, perhaps with extras, versions and a marker; no braces or dollars, which IPython would expand.
+_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~;*+()'\"]{0,499}")
+# The kernel's exceptions, by name: what they are here, and what the caller can do. Any other: try again.
+_ERRORS: dict[str, tuple[type[ServerError], str]] = {
+    "InvalidRequirement": (InvalidArgument, 'Write a name and, if need be, versions, as in "pydantic>=2".'),
+    "PackageNotFound": (PackageNotFound, "Check the spelling and the version, or use another package."),
+    "PackageNotSupported": (PackageNotFound, "Use a package in pure Python, or do without."),
+    "PackagesDisabled": (PackageRefused, "Do without the package."),
+    "PackageDenied": (PackageRefused, "Use a package that the server allows, or do without."),
+    "PackageConflict": (PackageFailed, "Ask for other versions, or install it in a session of its own."),
+    "PackageTooLarge": (PackageFailed, "Use a smaller package."),
+    "PackageInvalid": (PackageFailed, "Ask for another version."),
+    "PackageCacheError": (PackageFailed, "Whoever runs the server must free space or repair its package cache."),
+}
+
+
+class PackageTools:
+    """The package tools of one server."""
+
+    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Context[Any, Any]], Caller]) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._caller = caller
+
+    async def install_package(
+        self,
+        package_name: Annotated[
+            str | list[str],
+            Field(
+                description='A requirement such as "pydantic>=2", or a list of them. By name, not by address or path.'
+            ),
+        ],
+        ctx: Ctx,
+        session_id: SessionId = None,
+    ) -> Annotated[CallToolResult, schemas.InstallResult]:
+        """Install Python packages into the session, with what they need. Pure Python wheels from PyPI work, and those
+        built for WebAssembly (pyemscripten or Pyodide's own: numpy, pandas, pydantic and many more); source packages do
+        not. The packages stay when the session is started again. `%pip install NAME` in a cell does the same.
+        """
+        names = _checked([package_name] if isinstance(package_name, str) else package_name)
+        config = self._settings.config
+        caller = self._caller(ctx)
+        session, created = await self._registry.find_or_create(caller, session_id)
+        # The kernel's own limit ends it first, with an error that says what to do.
+        seconds = max(self._settings.policy.execution_timeout_seconds, config.packages.install_timeout_seconds + 10)
+        execution = session.submit("%pip install " + " ".join(map(shlex.quote, names)), longest_seconds=seconds)
+        execution.session_created = created
+        try:
+            await wait_for(execution, config.sessions.inline_wait_seconds, ctx)
+        except asyncio.CancelledError:
+            session.interrupt(execution)
+            raise
+        return _result(execution, minted_note(caller, session_id, session.id, created=created))
+
+    def all(self) -> list[ContractTool]:
+        return [contract_tool(self.install_package, "Install packages", INSTALLS)]
+
+
+def _checked(names: list[str]) -> list[str]:
+    if not 0 < len(names) <= MAX_REQUIREMENTS:
+        raise InvalidArgument(
+            f"package_name holds {len(names)} requirements",
+            f"Name 1 to {MAX_REQUIREMENTS} packages.",
+            argument="package_name",
+        )
+    for name in names:
+        if not _REQUIREMENT.fullmatch(name.strip()):
+            raise InvalidArgument(
+                f"{name[:100]!r} does not name a package",
+                'Write a name and, if need be, versions, as in "pydantic>=2": no options, paths or addresses.',
+                argument="package_name",
+            )
+    return [name.strip() for name in names]
+
+
+def _result(execution: Execution, note: str) -> CallToolResult:
+    if execution.failure is not None:
+        raise execution.failure
+    if execution.status not in ("ok", "running"):
+        raise _error(execution)
+    found = _installation(execution)
+    result: schemas.InstallResult = {
+        "session_id": execution.session_id,
+        "execution_id": execution.id,
+        "status": execution.status,
+        "installed": [
+            {"name": package.name, "version": package.version, "source": package.source} for package in found.installed
+        ],
+        "already_present": [{"name": package.name, "version": package.version} for package in found.already_present],
+        "duration_ms": round(execution.execution_time_ms, 2),
+    }
+    return structured_result(result, _text(execution, found) + note)
+
+
+def _installation(execution: Execution) -> Installation:
+    for display in execution.outputs.displays:
+        if (found := installation(display.data)) is not None:
+            return found
+    return Installation()
+
+
+def _text(execution: Execution, found: Installation) -> str:
+    if execution.status == "running":
+        return f"Still installing. Call get_execution with execution_id={execution.id!r} to wait for it."
+    lines: list[str] = []
+    if found.installed:
+        lines.append(f"Installed {_listed(found.installed)}.")
+    if found.already_present:
+        lines.append(f"Already there: {_listed(found.already_present)}.")
+    return "\n".join(lines) or "Nothing had to be installed."
+
+
+def _listed(packages: list[Package]) -> str:
+    return ", ".join(f"{package.name} {package.version}" for package in packages)
+
+
+def _error(execution: Execution) -> ServerError:
+    error = execution.error
+    name, text = (error.name, error.value) if error else ("", "the installation did not end well")
+    context = {"session_id": execution.session_id, "execution_id": execution.id, "reason": name}
+    kind, suggestion = _ERRORS.get(name, (PackageFailed, "Try again; if it stays so, ask whoever runs the server."))
+    return kind(text, suggestion, **context)

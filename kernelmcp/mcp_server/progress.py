@@ -1,0 +1,73 @@
+"""Waits for an execution, and meanwhile shows the client its new output.
+
+Above: tools. Below: executions, mcp's progress notifications.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
+from typing import Any
+
+from mcp.server.mcpserver import Context
+
+from kernelmcp.executions.execution import Execution, Listener
+from kernelmcp.mcp_server.callers import CLOSING_KEY
+
+# At most ten notifications a second: more is noise to a person and work for a client.
+INTERVAL_SECONDS = 0.1
+
+
+async def wait_for(execution: Execution, seconds: float, context: Context[Any, Any]) -> None:
+    """Until it is over, or `seconds` have passed, or the client ends its connection and wants an answer at once."""
+    if execution.done.is_set():
+        return
+    meta = context.request_context.meta
+    wants_progress = bool(meta) and meta.get("progress_token", meta.get("progressToken")) is not None
+    wait = _report(execution, context) if wants_progress else execution.done.wait()
+    request = context.request_context.request
+    closing = request.scope.get(CLOSING_KEY) if request is not None else None
+    if closing is None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(wait, seconds)
+    else:
+        await _wait_for_first([wait, closing.wait()], seconds)
+
+
+async def _wait_for_first(waits: Iterable[Coroutine[Any, Any, object]], seconds: float) -> None:
+    """Until one of them is over, or `seconds` have passed; the others are cancelled. Raises what they raise."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    for end in ended:
+        if isinstance(end, Exception):
+            raise end
+
+
+async def _report(execution: Execution, context: Context[Any, Any]) -> None:
+    number = 0
+    with execution.listening() as listener:
+        done = asyncio.ensure_future(execution.done.wait())
+        try:
+            while not done.done():
+                await _wait_for_news(listener, done)
+                if text := listener.take():
+                    number += 1
+                    await context.report_progress(number, None, text)
+                    # What comes meanwhile is one message.
+                    await asyncio.wait([done], timeout=INTERVAL_SECONDS)
+        finally:
+            done.cancel()
+        if text := listener.take():
+            await context.report_progress(number + 1, None, text)
+
+
+async def _wait_for_news(listener: Listener, done: "asyncio.Future[Any]") -> None:
+    news = asyncio.ensure_future(listener.has_news.wait())
+    try:
+        await asyncio.wait([news, done], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        news.cancel()

@@ -1,0 +1,186 @@
+"""The MCP resources: everything that a result's `uri` names, and the sessions with their transcripts.
+
+Above: app. Below: registry.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import anyio.to_thread
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    GetPromptResult,
+    InputRequiredResult,
+    ListResourcesResult,
+    PaginatedRequestParams,
+    Resource,
+)
+from pydantic import AnyUrl
+
+from kernelmcp.errors import ServerError
+from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.descriptions import describe, describe_all
+from kernelmcp.mcp_server.file_resources import FileResources
+from kernelmcp.mcp_server.notifications import Notifications, RequestContext
+from kernelmcp.pictures import headers
+from kernelmcp.sessions.registry import Caller, Registry
+from kernelmcp.sessions.session import Session
+
+Ctx = Context[Any, Any]
+EXECUTION = "kernelmcp://executions/{execution_id}"
+SESSIONS = "kernelmcp://sessions"
+SESSION = "kernelmcp://sessions/{session_id}"
+NOTEBOOK_TYPE = "application/x-ipynb+json"
+# The others are found through kernelmcp://sessions.
+MAX_LISTED_SESSIONS = 50
+# What a displayed object is shows only when it is read.
+OUTPUT_TYPE = "application/octet-stream"
+
+
+class ResourceServer(MCPServer[Any]):
+    """Puts three things of mcp's right: a resource without parameters gets no context there, a template has one type
+    for all, and a client's mistake with a prompt is an internal error."""
+
+    resources: "Resources"
+    files: FileResources
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Ctx | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        try:
+            return await super().get_prompt(name, arguments, context)
+        except ValueError as exc:
+            raise MCPError(INVALID_PARAMS, str(exc)) from exc
+
+    async def _handle_list_resources(
+        self, ctx: RequestContext, params: PaginatedRequestParams | None
+    ) -> ListResourcesResult:
+        context: Ctx = Context(request_context=ctx, mcp_server=self)
+        listed = await self.list_resources()
+        return ListResourcesResult(resources=[*listed, *self.resources.list_open(context, ctx)])
+
+    async def read_resource(
+        self, uri: AnyUrl | str, context: Ctx | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        if str(uri) == SESSIONS and context is not None:
+            return [ReadResourceContents(await self.resources.list_sessions(context), "application/json")]
+        if context is not None and (file := self.files.find(str(uri))) is not None:
+            return [await self.files.read(file, context)]
+        found = await super().read_resource(uri, context)
+        if not isinstance(found, InputRequiredResult):
+            for item in found:
+                if item.mime_type == OUTPUT_TYPE:
+                    item.mime_type = _type_of(item.content)
+        return found
+
+
+def _type_of(content: str | bytes) -> str:
+    if isinstance(content, str):
+        return "application/json"
+    picture = headers.recognize(content)
+    return picture.mime_type if picture is not None else OUTPUT_TYPE
+
+
+class Resources:
+    """The resource functions of one server."""
+
+    def __init__(self, registry: Registry, caller: Callable[[Ctx], Caller], notifications: Notifications) -> None:
+        self._registry = registry
+        self._caller = caller
+        self._notifications = notifications
+
+    def register(self, server: ResourceServer) -> None:
+        server.resources = self
+        server.resource(
+            SESSIONS, name="sessions", title="Sessions", mime_type="application/json", description="Your sessions."
+        )(self.sessions)
+        server.resource(
+            SESSION, name="session", title="Session", mime_type="application/json", description="One session."
+        )(self.session)
+        server.resource(
+            SESSION + "/notebook",
+            name="notebook",
+            title="Notebook of a session",
+            mime_type=NOTEBOOK_TYPE,
+            description="Every execution of a session.",
+        )(self.notebook)
+        for part, what in (
+            ("stdout", "Everything an execution printed."),
+            ("stderr", "Everything an execution printed to stderr."),
+            ("result", "The text form of the last expression's value."),
+            ("error", "The traceback."),
+        ):
+            server.resource(f"{EXECUTION}/{part}", name=part, description=what)(getattr(self, part))
+        server.resource(
+            EXECUTION + "/outputs/{n}",
+            name="output",
+            mime_type=OUTPUT_TYPE,
+            description="A displayed object: a picture as it is, anything else as a JSON mime bundle.",
+        )(self.output)
+
+    def list_open(self, context: Ctx, request: RequestContext) -> list[Resource]:
+        """What resources/list adds to the fixed ones: the caller's open sessions and their notebooks, newest first."""
+        self._notifications.remember(request)
+        found = sorted(self._registry.all(self._caller(context)), key=lambda session: -session.last_used)
+        listed: list[Resource] = []
+        for session in found[:MAX_LISTED_SESSIONS]:
+            uri = SESSION.format(session_id=session.id)
+            listed += [
+                Resource(uri=uri, name=f"session {session.id}", mime_type="application/json"),
+                Resource(uri=f"{uri}/notebook", name=f"notebook of {session.id}", mime_type=NOTEBOOK_TYPE),
+            ]
+        return listed
+
+    async def sessions(self) -> str:
+        raise ResourceNotFoundError("sessions are read through ResourceServer.read_resource")
+
+    async def list_sessions(self, ctx: Ctx) -> str:
+        return json.dumps(await describe_all(self._registry, self._caller(ctx)))
+
+    async def session(self, session_id: str, ctx: Ctx) -> str:
+        try:
+            found = await describe(self._registry, self._caller(ctx), session_id)
+        except ServerError as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc
+        return json.dumps(found)
+
+    async def notebook(self, session_id: str, ctx: Ctx) -> str:
+        return await anyio.to_thread.run_sync(self._session(session_id, ctx).transcript.to_json)
+
+    async def stdout(self, execution_id: str, ctx: Ctx) -> str:
+        return self._execution(execution_id, ctx).outputs.stdout.read()
+
+    async def stderr(self, execution_id: str, ctx: Ctx) -> str:
+        return self._execution(execution_id, ctx).outputs.stderr.read()
+
+    async def result(self, execution_id: str, ctx: Ctx) -> str:
+        return self._execution(execution_id, ctx).outputs.result or ""
+
+    async def error(self, execution_id: str, ctx: Ctx) -> str:
+        error = self._execution(execution_id, ctx).error
+        return (error.traceback or f"{error.name}: {error.value}") if error else ""
+
+    async def output(self, execution_id: str, n: str, ctx: Ctx) -> str | bytes:
+        displays = self._execution(execution_id, ctx).outputs.displays
+        if not n.isdecimal() or int(n) >= len(displays):
+            raise ResourceNotFoundError(f"execution {execution_id!r} has no output {n!r}, it has {len(displays)}")
+        data = displays[int(n)].data
+        picture = await anyio.to_thread.run_sync(headers.find, data)
+        return picture.data if picture is not None else json.dumps(data)
+
+    def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
+        try:
+            return self._registry.execution(self._caller(ctx), execution_id)
+        except ServerError as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc
+
+    def _session(self, session_id: str, ctx: Ctx) -> Session:
+        try:
+            return self._registry.get(self._caller(ctx), session_id)
+        except ServerError as exc:
+            raise ResourceNotFoundError(exc.to_text()) from exc

@@ -1,0 +1,271 @@
+"""An execution as a CallToolResult: structured content, one text block that reads well alone, pictures, links.
+
+Above: tools. Below: executions, outputs, images. Must not know sessions.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_types import CallToolResult, ContentBlock, TextContent
+
+from kernelmcp.errors import ServerError
+from kernelmcp.executions.execution import EXIT_CODES, Execution
+from kernelmcp.mcp_server.links import best_type, changed_files, cut_links, file_links, output_infos, output_links, uri
+from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
+from kernelmcp.output.outputs import Display
+from kernelmcp.output.sanitize import joined
+from kernelmcp.output.spool import Spool
+from kernelmcp.pictures import headers
+from kernelmcp.pictures.for_results import Pictures, pictures_of
+
+# Claude Desktop refuses results over 1 MB.
+MAX_RESULT_BYTES = 900_000
+# Of that, everything but pictures. With a smaller text budget each result fits: what else is in it has caps of its own.
+MAX_TEXT_BYTES = 700_000
+# For what is said of pictures, and what goes around all this.
+RESERVE_BYTES = 10_000
+MIN_BUDGET_CHARS = 200
+# Pictures of which a result says what became of them.
+MAX_NAMED_PICTURES = 20
+# The least that a stream gets of the budget, characters: its first and last lines.
+MIN_SHARE_CHARS = 100
+RESOURCE_LINKS_SINCE = "2025-06-18"
+
+
+async def to_result(execution: Execution, budget_chars: int, protocol_version: str | None) -> CallToolResult:
+    """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`."""
+    with_links = protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE
+    draft = _draft(execution, budget_chars)
+    # The budget counts characters: a control character takes six bytes of JSON, and a setting may be anything.
+    while (size := draft.size()) > MAX_TEXT_BYTES and budget_chars > MIN_BUDGET_CHARS:
+        budget_chars //= 2
+        draft = _draft(execution, budget_chars)
+    pictures = await pictures_of(draft.rich, MAX_RESULT_BYTES - size - RESERVE_BYTES)
+    text = _with_picture_notes(execution, draft, pictures)
+    content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
+    if with_links:
+        # An output that is here as a picture has no link: to a client it would be a second picture.
+        shown = {uri(execution, f"outputs/{number}") for number in pictures.shown}
+        content += draft.links(info for info in draft.structured["outputs"] if info["uri"] not in shown)
+    is_error = not draft.structured["success"] and execution.status != "running"
+    return CallToolResult(content=content, structured_content=dict(draft.structured), is_error=is_error)
+
+
+@dataclass
+class _Draft:
+    """A result without its pictures."""
+
+    structured: ExecutionResult
+    text: str
+    rich: list[tuple[int, Display]]
+
+    def links(self, outputs: Iterable[OutputInfo]) -> list[ContentBlock]:
+        changed = file_links(self.structured["files_changed"])
+        return [*cut_links(self.structured["truncated"] or {}), *output_links(outputs), *changed]
+
+    def size(self) -> int:
+        """Bytes of JSON, at most: of text alone they are estimated, because most results are that."""
+        lists = self.rich or self.structured["files_changed"] or "return_value" in self.structured
+        error = self.structured["error"]
+        # Each text is there twice, and a control character takes six bytes.
+        estimate = 12 * (len(self.text) + (len(error["value"]) if error else 0))
+        if not lists and estimate < MAX_TEXT_BYTES:
+            return estimate
+        links = [link.model_dump(mode="json") for link in self.links(self.structured["outputs"])]
+        return len(json.dumps([self.structured, self.text, links], ensure_ascii=False).encode())
+
+
+def _draft(execution: Execution, budget_chars: int) -> _Draft:
+    outputs = execution.outputs
+    traceback = execution.error.traceback if execution.error else ""
+    shares = _share(
+        budget_chars,
+        [outputs.stdout.total_chars, outputs.stderr.total_chars, outputs.result_chars, len(traceback)],
+    )
+    truncated: dict[str, Truncation] = {}
+    stdout = _cut_spool(outputs.stdout, shares[0], uri(execution, "stdout"), "stdout", truncated)
+    stderr = _cut_spool(outputs.stderr, shares[1], uri(execution, "stderr"), "stderr", truncated)
+    result = outputs.result and _cut_text(
+        outputs.result, outputs.result_chars, shares[2], uri(execution, "result"), "result", truncated
+    )
+    traceback = _cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
+    error = execution.error
+    rich = list(outputs.rich_displays())
+    structured: ExecutionResult = {
+        "session_id": execution.session_id,
+        "session_created": execution.session_created,
+        "execution_id": execution.id,
+        "execution_count": outputs.execution_count,
+        "status": execution.status,
+        "success": execution.status == "ok",
+        "exit_code": EXIT_CODES[execution.status],
+        "stdout": stdout,
+        "stderr": stderr,
+        "result": result,
+        "error": error and {"name": error.name, "value": error.value[:budget_chars], "traceback": traceback},
+        "outputs": output_infos(execution, rich),
+        "outputs_dropped": outputs.dropped_displays,
+        "files_changed": changed_files(execution),
+        "truncated": truncated or None,
+        "state_lost": execution.state_lost,
+        "execution_time_ms": round(execution.execution_time_ms, 2),
+        "queued_ms": round(execution.queued_ms, 2),
+    }
+    if execution.event is not None:
+        structured["return_value"] = execution.return_value
+    return _Draft(structured, _text(execution, structured, rich, budget_chars), rich)
+
+
+def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures) -> str:
+    """The text, and what is not in the result of what was displayed, and where it is."""
+    notes: list[str] = []
+    for number, (width, height) in pictures.scaled.items():
+        where = uri(execution, f"outputs/{number}")
+        notes.append(f"[A picture of {width:,} x {height:,} pixels was made smaller; as it was: {where}]")
+    if missing := pictures.left_out:
+        where = ", ".join(uri(execution, f"outputs/{number}") for number in missing[:MAX_NAMED_PICTURES])
+        more = " and so on" if len(missing) > MAX_NAMED_PICTURES else ""
+        notes.append(f"[Pictures that do not fit into this result: {len(missing):,}. They are at {where}{more}]")
+    if (count := len(draft.rich)) > len(draft.structured["outputs"]):
+        where = uri(execution, "outputs/N")
+        notes.append(
+            f"[{count:,} objects were displayed, and the first {len(draft.structured['outputs'])} of them are listed. "
+            f"Each can be read at {where}, with N from {draft.rich[0][0]} to {draft.rich[-1][0]}.]"
+        )
+    return "\n".join([draft.text, *notes])
+
+
+def error_result(error: ServerError) -> CallToolResult:
+    """A tool error: the text says what was wrong and what to do."""
+    return CallToolResult(
+        content=[TextContent(text=error.to_text())], structured_content={"error": error.to_dict()}, is_error=True
+    )
+
+
+def _share(budget: int, sizes: list[int]) -> list[int]:
+    """Divide the budget: who needs less than an equal share leaves the rest to the others."""
+    shares = [0] * len(sizes)
+    open_ends = sorted(range(len(sizes)), key=sizes.__getitem__)
+    for position, index in enumerate(open_ends):
+        share = min(sizes[index], max(MIN_SHARE_CHARS, budget // (len(open_ends) - position)))
+        shares[index] = share
+        budget = max(0, budget - share)
+    return shares
+
+
+def _cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
+    if spool.chars > budget:
+        head, tail = spool.head(budget // 2), spool.tail(budget // 2)
+    else:
+        head, tail = spool.read(), ""
+        if not spool.dropped_chars:
+            return head
+    return _join(head, tail, spool.chars, spool.total_chars, link, name, truncated)
+
+
+def _cut_text(text: str, total: int, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
+    """`text` is what was kept of `total` characters."""
+    if total <= budget:
+        return text
+    head, tail = (text[: budget // 2], text[-(budget // 2) :]) if len(text) > budget else (text, "")
+    return _join(head, tail, len(text), total, link, name, truncated)
+
+
+def _join(head: str, tail: str, kept: int, total: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
+    """Head and tail on line boundaries (unless a line is most of it), and between them what is missing."""
+    if tail and (end := head.rfind("\n") + 1) > len(head) // 2:
+        head = head[:end]
+    if 0 < (start := tail.find("\n") + 1) < len(tail) // 2:
+        tail = tail[start:]
+    shown = len(head) + len(tail)
+    truncated[name] = {"shown_chars": shown, "total_chars": total, "uri": link}
+    gap = "" if not head or head.endswith("\n") else "\n"
+    rest = f"all of it: {link}" if kept == total else f"the server kept {kept:,} of them: {link}"
+    return f"{head}{gap}[... {total - shown:,} of {total:,} characters left out; {rest} ...]\n{tail}"
+
+
+def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[int, Display]], budget: int) -> str:
+    parts = [structured["stdout"].rstrip("\n")]
+    if stderr := structured["stderr"].rstrip("\n"):
+        parts.append(f"[stderr]\n{stderr}")
+    parts += _displayed_text(execution, rich, budget // 4)
+    if structured["result"] is not None:
+        parts.append(structured["result"])
+    if execution.event is not None and structured["success"]:
+        parts.append("return_value: " + _cut_value(execution.return_value, budget // 2))
+    if structured["outputs_dropped"]:
+        parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
+    if execution.outputs.dropped_types:
+        parts.append(
+            f"[{execution.outputs.dropped_types:,} forms of displayed objects were not kept: their names are no mime "
+            "types, or there were too many]"
+        )
+    if error := structured["error"]:
+        parts.append(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}")
+    parts += _notes(execution)
+    if not any(parts) and rich:
+        kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
+        parts.append(f"[displayed: {', '.join(kinds)}]")
+    return "\n".join(part for part in parts if part) or "(no output)"
+
+
+def _cut_value(value: Any, budget: int) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= budget:
+        return text
+    return f"{text[:budget]} [... {len(text):,} characters; all of them are in the field return_value ...]"
+
+
+def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:
+    """The text form of what was displayed and is no picture, such as tables."""
+    parts: list[str] = []
+    for number, display in rich:
+        text: Any = display.data.get("text/markdown") or display.data.get("text/plain")
+        if display.kind == "execute_result" or display.data.keys() & set(headers.IMAGE_TYPES) or not text:
+            continue
+        if budget < MIN_SHARE_CHARS:
+            parts.append("[more was displayed than fits here: see the field outputs]")
+            break
+        whole = joined(text)
+        text = _cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
+        budget -= len(text)
+        parts.append(text)
+    return parts
+
+
+def _notes(execution: Execution) -> list[str]:
+    notes: list[str] = []
+    if execution.has_minted_session:
+        notes.append(
+            f"[This ran in a new session. Give session_id={execution.session_id!r} to go on in it: over this "
+            "connection, every call without one gets a session of its own.]"
+        )
+    if execution.status == "running":
+        waits = "is waiting for its turn" if execution.started is None else "is still running"
+        notes.append(
+            f"[The execution {waits}. Call get_execution with execution_id={execution.id!r} to wait for it, or "
+            "cancel_execution to stop it.]"
+        )
+    elif execution.interruption and execution.status == "ok":
+        why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
+        notes.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
+    elif execution.interruption and not execution.state_lost and execution.started is not None:
+        why = "was cancelled"
+        if execution.interruption == "timeout":
+            why = "ran into its limit of CPU time" if execution.limit else "ran into its time limit"
+        notes.append(f"[The cell {why} and was interrupted. All variables are kept.]")
+    asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
+    if asked is not None and asked > got:
+        notes.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
+    if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
+        notes.append(
+            "[The session's memory did not suffice. All variables are kept: delete large ones, or make a session of a "
+            "larger flavor with create_session.]"
+        )
+    if execution.state_lost and execution.status in ("ok", "error"):
+        notes.append(f"[The kernel was restarted before this cell. {execution.gone}]")
+    elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
+        notes.append(f"[{execution.gone}]")
+    return notes

@@ -1,0 +1,214 @@
+"""The `structuredContent` of every tool, field for field as the contract has it. Types only.
+
+TypedDicts: they become the tools' output schemas, and building one costs nothing on a call's way.
+"""
+
+from typing import Annotated, Any, NotRequired
+
+from pydantic import WithJsonSchema
+from typing_extensions import TypedDict
+
+from kernelmcp.config.models import Flavor
+from kernelmcp.executions.execution import Status
+from kernelmcp.sessions.session import State
+
+# Any JSON value, said in the way that schema checkers take for a statement.
+JSON_TYPES = ("object", "array", "string", "number", "boolean", "null")
+JsonValue = Annotated[Any, WithJsonSchema({"anyOf": [{"type": name} for name in JSON_TYPES]})]
+
+
+class ErrorInfo(TypedDict):
+    name: str
+    value: str
+    traceback: str
+
+
+class OutputInfo(TypedDict):
+    mime_types: list[str]
+    uri: str
+
+
+class Truncation(TypedDict):
+    shown_chars: int
+    total_chars: int
+    uri: str
+
+
+class ChangedFile(TypedDict):
+    path: str
+    size: int
+    uri: str
+
+
+class ExecutionResult(TypedDict):
+    """One execution: what it printed, gave and displayed."""
+
+    session_id: str
+    session_created: bool
+    execution_id: str
+    execution_count: int | None
+    status: Status
+    success: bool
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    result: str | None
+    return_value: NotRequired[JsonValue]
+    error: ErrorInfo | None
+    outputs: list[OutputInfo]
+    outputs_dropped: int
+    files_changed: list[ChangedFile]
+    truncated: dict[str, Truncation] | None
+    state_lost: bool
+    execution_time_ms: float
+    queued_ms: float
+
+
+class CancelResult(TypedDict):
+    session_id: str
+    execution_id: str | None
+    cancelled: bool
+    status: Status | None
+
+
+class CreateSessionResult(TypedDict):
+    session_id: str
+    language: str
+    flavor: Flavor
+    created: bool
+    expires_after_seconds: float
+
+
+class SessionInfo(TypedDict):
+    session_id: str
+    state: State
+    language: str
+    flavor: Flavor
+    created_at: str
+    last_used_at: str
+    execution_count: int
+    memory_mb: float
+    workspace_bytes: int
+
+
+class ContractError(TypedDict):
+    """Why a call was refused, and what to do."""
+
+    error_code: str
+    category: str
+    severity: str
+    message: str
+    recovery_suggestions: list[str]
+    context: dict[str, Any]
+
+
+class SessionList(TypedDict):
+    sessions: list[SessionInfo]
+    total: int
+    next_cursor: str | None
+
+
+class InstalledPackage(TypedDict):
+    name: str
+    version: str
+    source: str
+
+
+class PresentPackage(TypedDict):
+    name: str
+    version: str
+
+
+class InstallResult(TypedDict):
+    """What one installation did. While it runs on, `status` is "running" and the lists are empty."""
+
+    session_id: str
+    execution_id: str
+    status: Status
+    installed: list[InstalledPackage]
+    already_present: list[PresentPackage]
+    duration_ms: float
+
+
+class StopResult(TypedDict):
+    session_id: str
+    stopped: bool
+
+
+class DestroyResult(TypedDict):
+    session_id: str
+    destroyed: bool
+
+
+class ResetResult(TypedDict):
+    session_id: str
+    variables_cleared: bool
+    files_deleted: bool
+
+
+class RuntimeInfo(TypedDict):
+    name: str
+    version: str | None
+    description: str
+    available: bool
+
+
+class RuntimeList(TypedDict):
+    runtimes: list[RuntimeInfo]
+
+
+class FileInfo(TypedDict):
+    path: str
+    size: int
+    modified_at: str
+
+
+class PackageInfo(TypedDict):
+    name: str
+    version: str
+
+
+class WorkspaceInfo(TypedDict):
+    """A session's files, and what they may take."""
+
+    session_id: str
+    path: str | None
+    files: list[FileInfo]
+    complete: bool
+    file_count: int
+    max_files: int
+    total_bytes: int
+    quota_bytes: int
+    packages: list[PackageInfo]
+
+
+class VolumeInfo(TypedDict):
+    name: str
+    path: str
+    mode: str
+    host_path: str | None
+
+
+class VolumeList(TypedDict):
+    workspace: str
+    volumes: list[VolumeInfo]
+
+
+class ReadResult(TypedDict):
+    """A file, or a part of it."""
+
+    session_id: str
+    path: str
+    size: int
+    encoding: str
+    content: str
+    offset: int
+    next_offset: int | None
+    truncated: bool
+
+
+class WriteResult(TypedDict):
+    session_id: str
+    path: str
+    size: int
+    encoding: str

@@ -1,0 +1,121 @@
+"""A tool whose errors have the contract's shape: refused arguments and `ServerError`s become results with
+`structuredContent.error`, and an unknown argument is refused with the names that would do.
+
+Above: tools. Below: mcp's Tool, results. Must not know sessions.
+"""
+
+import difflib
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import structlog
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from kernelmcp.errors import InternalError, InvalidArgument, ServerError, StorageFailed
+from kernelmcp.mcp_server.callers import REFUSED_KEY
+from kernelmcp.mcp_server.results import error_result
+from kernelmcp.mcp_server.schemas import ContractError
+from kernelmcp.output.outputs import clean
+
+log = structlog.get_logger(__name__)
+_ERROR_SCHEMA = TypeAdapter(ContractError).json_schema()
+ToolFunction = Callable[..., Awaitable[CallToolResult]]
+
+
+class ContractTool(Tool):
+    """`run` replaces mcp's: its errors are text only, and it would validate our own results on each call."""
+
+    async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
+        try:
+            check_not_refused(context)
+            validated = self.fn_metadata.arg_model.model_validate(arguments).model_dump_one_level()
+            if self.context_kwarg is not None:
+                validated[self.context_kwarg] = context
+            return await self.fn(**validated)
+        except ValidationError as exc:
+            return error_result(self._invalid_arguments(exc))
+        except ServerError as exc:
+            return error_result(exc)
+        except OSError as exc:
+            log.exception("tool failed", tool=self.name)
+            reason = exc.strerror or type(exc).__name__
+            return error_result(
+                StorageFailed(
+                    f"the server's disk or operating system refused: {reason}",
+                    "Try again in a moment. Whoever runs the server must see to its home and its limits.",
+                )
+            )
+        except Exception:
+            log.exception("tool failed", tool=self.name)
+            return error_result(InternalError("the server failed; its log says why", "Try again, or report a bug."))
+
+    def _invalid_arguments(self, error: ValidationError) -> InvalidArgument:
+        known = list(self.fn_metadata.arg_model.model_fields)
+        problems = [_explain(detail["loc"], detail["type"], detail["msg"], known) for detail in error.errors()]
+        return InvalidArgument(
+            clean(f"{self.name}: " + "; ".join(problems)),
+            f"{self.name} takes {', '.join(known)}." if known else f"{self.name} takes no arguments.",
+            tool=self.name,
+            arguments=[clean(".".join(map(str, detail["loc"]))) for detail in error.errors()],
+        )
+
+
+def check_not_refused(context: Context[Any, Any]) -> None:
+    """Raise what `guard` has against the request, when only the tool call can tell the client."""
+    request = context.request_context.request
+    if request is not None and (error := request.scope.get(REFUSED_KEY)) is not None:
+        raise error
+
+
+def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[str]) -> str:
+    name = ".".join(map(str, loc))
+    if kind == "extra_forbidden":
+        close = difflib.get_close_matches(name, known, n=1)
+        return f"there is no argument {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    if kind == "missing":
+        return f"{name!r} is missing"
+    return f"{name!r}: {message}"
+
+
+def contract_tool(function: ToolFunction, title: str, annotations: ToolAnnotations) -> ContractTool:
+    """From a function whose return annotation is `Annotated[CallToolResult, <its structured content>]`."""
+    description = "\n".join(line.strip() for line in (function.__doc__ or "").strip().splitlines())
+    tool = cast(
+        "ContractTool",
+        ContractTool.from_function(
+            function, title=title, annotations=annotations, description=description, structured_output=True
+        ),
+    )
+    model = tool.fn_metadata.arg_model
+    model.model_config = model.model_config | ConfigDict(extra="forbid")
+    model.model_rebuild(force=True)
+    tool.parameters = model.model_json_schema(by_alias=True)
+    if tool.fn_metadata.output_schema is not None:
+        tool.fn_metadata.output_schema = with_errors(tool.fn_metadata.output_schema)
+    return tool
+
+
+def with_errors(schema: dict[str, Any]) -> dict[str, Any]:
+    """An output schema that admits the contract's errors as well: some clients check them against it, and give their
+    model a complaint about the schema instead of our advice (TypeScript SDK 1.x)."""
+    refused = {"$ref": "#/$defs/ContractError"}
+    properties = dict(schema["properties"])
+    shown = properties.get("error")
+    properties["error"] = {"anyOf": [*shown["anyOf"], refused]} if shown else refused
+    return {
+        **{key: value for key, value in schema.items() if key != "required"},
+        "$defs": {**schema.get("$defs", {}), "ContractError": _ERROR_SCHEMA},
+        "properties": properties,
+        "anyOf": [
+            {"required": schema.get("required", [])},
+            {"required": ["error"], "properties": {"error": refused}},
+        ],
+    }
+
+
+def structured_result(structured: Any, text: str) -> CallToolResult:
+    """A result that is data plus a sentence about it."""
+    return CallToolResult(content=[TextContent(text=text)], structured_content=dict(structured))

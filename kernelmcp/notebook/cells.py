@@ -1,0 +1,199 @@
+"""An execution as one line of JSON: a cell of a notebook (nbformat 4.5), valid and bounded whatever the guest sent.
+
+What a person would not read is cut, and the notebook says so; the whole is a resource while the execution is kept.
+Above: transcript. Below: executions, outputs.
+"""
+
+import json
+import re
+import secrets
+from typing import Any, cast
+
+from kernelmcp.executions.execution import Execution
+from kernelmcp.output.outputs import Outputs
+from kernelmcp.output.sanitize import as_dict, joined
+
+MAX_SOURCE_CHARS = 1_000_000
+# One stream's run of text, or a text/plain or text/markdown.
+MAX_TEXT_CHARS = 100_000
+# One value of a mime bundle that cutting would spoil, such as a picture; and a display's metadata.
+MAX_VALUE_BYTES = 2 * 1024 * 1024
+MAX_METADATA_BYTES = 64 * 1024
+# All outputs of one cell.
+MAX_CELL_BYTES = 4 * 1024 * 1024
+_CUTTABLE = ("text/plain", "text/markdown")
+# nbformat: only these may hold something else than text.
+_JSON_TYPE = re.compile(r"application/(.*\+)?json")
+
+
+def to_line(execution: Execution) -> bytes:
+    """One cell, without the newline."""
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "id": secrets.token_hex(4),
+        # Never trusted: HTML and SVG in the outputs are the guest's, and data to us.
+        "metadata": {"trusted": False, "kernelmcp": {"execution_id": execution.id, "status": execution.status}},
+        "execution_count": _count(execution.outputs),
+        "source": _cut(execution.code, MAX_SOURCE_CHARS, "# "),
+    }
+    encoded = _encoded_outputs(execution)
+    return f'{json.dumps(cell)[:-1]}, "outputs": [{", ".join(encoded)}]}}'.encode()
+
+
+def is_cell(line: bytes) -> bool:
+    """Whether a line of the journal is a cell that a notebook may hold, which nbformat decides."""
+    try:
+        cell = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return _is_notebook({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]})
+
+
+def _is_notebook(found: dict[str, Any]) -> bool:
+    from nbformat import validator  # 0.3 s, and most sessions begin without a journal
+
+    try:
+        cast("Any", validator).get_validator(4, 5).validate(found)
+    except (validator.ValidationError, RecursionError):
+        return False
+    return True
+
+
+def without_outputs(line: bytes) -> bytes:
+    """The cell with a word in the place of its outputs; the line itself when that would not be shorter."""
+    cell = as_dict(json.loads(line))
+    if not cell.get("outputs"):
+        return line
+    cell["outputs"] = [_note("the outputs of this cell were left out: the notebook had grown too large")]
+    shorter = json.dumps(cell).encode()
+    return shorter if len(shorter) < len(line) else line
+
+
+def left_out_cell(count: int, why: str) -> bytes:
+    """A cell in the place of others that are lost."""
+    return json.dumps(
+        {
+            "cell_type": "markdown",
+            "id": secrets.token_hex(4),
+            "metadata": {"kernelmcp": {"left_out": count}},
+            "source": f"*{count:,} cells were left out: {why}.*",
+        }
+    ).encode()
+
+
+def left_out_count(line: bytes) -> int:
+    """How many cells the line stands for, if it is such a cell; else 0."""
+    found = as_dict(as_dict(as_dict(json.loads(line)).get("metadata")).get("kernelmcp")).get("left_out")
+    return found if isinstance(found, int) else 0
+
+
+def _encoded_outputs(execution: Execution) -> list[str]:
+    encoded: list[str] = []
+    room, left_out = MAX_CELL_BYTES, 0
+    for output in _outputs(execution.outputs):
+        try:
+            text = json.dumps(output, allow_nan=False)
+        except ValueError:  # NaN is not JSON
+            text = None
+        if text is None or len(text) > room:
+            left_out += 1
+        else:
+            room -= len(text)
+            encoded.append(text)
+    if left_out := left_out + execution.outputs.dropped_displays:
+        encoded.append(json.dumps(_note(f"{left_out:,} more outputs of this cell were left out of the notebook")))
+    if (error := execution.error) is not None:
+        lines = error.traceback.splitlines()
+        found = {"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines}
+        encoded.append(json.dumps(found))
+    return encoded
+
+
+def _outputs(outputs: Outputs) -> list[dict[str, Any]]:
+    """In their order; the streams' texts are fetched from disk at once."""
+    texts = {
+        name: iter(
+            outputs.spool(name).read_all(
+                (segment.start, min(segment.end, segment.start + MAX_TEXT_CHARS))
+                for segment in outputs.segments
+                if segment.name == name
+            )
+        )
+        for name in ("stdout", "stderr")
+    }
+    found: list[dict[str, Any]] = []
+    for segment in outputs.segments:
+        if segment.name is None:
+            found.append(_display(outputs, segment.start))
+            continue
+        text = next(texts[segment.name])
+        if segment.end - segment.start > MAX_TEXT_CHARS:
+            text += f"\n[{segment.end - segment.start - MAX_TEXT_CHARS:,} more bytes were cut from the notebook]\n"
+        found.append({"output_type": "stream", "name": segment.name, "text": text})
+    placed = sum(segment.end - segment.start for segment in outputs.segments if segment.name is not None)
+    if missing := outputs.disk_bytes - placed:
+        found.append(_note(f"{missing:,} more bytes of output were cut from the notebook"))
+    if dropped := outputs.stdout.dropped_chars + outputs.stderr.dropped_chars:
+        found.append(_note(f"{dropped:,} characters of output were not kept"))
+    return found
+
+
+def _display(outputs: Outputs, number: int) -> dict[str, Any]:
+    display = outputs.displays[number]
+    metadata = _untrusted(display.metadata)
+    output: dict[str, Any] = {
+        "output_type": display.kind,
+        "data": _bundle(display.data),
+        "metadata": metadata if _size(metadata) <= MAX_METADATA_BYTES else {},
+    }
+    if display.kind == "execute_result":
+        output["execution_count"] = _count(outputs)
+    return output
+
+
+def _bundle(data: dict[str, Any]) -> dict[str, Any]:
+    """Values of the types that nbformat wants, cut or left out when they are too large."""
+    kept: dict[str, Any] = {}
+    left_out: list[str] = []
+    for mime, value in data.items():
+        if not _JSON_TYPE.fullmatch(mime):
+            value = joined(cast("Any", value)) if isinstance(value, str | list) else json.dumps(value)
+        if mime in _CUTTABLE:
+            kept[mime] = _cut(value, MAX_TEXT_CHARS)
+        elif _size(value) <= MAX_VALUE_BYTES:
+            kept[mime] = value
+        else:
+            left_out.append(mime)
+    if left_out:
+        words = f"[{', '.join(left_out)[:1000]}: too large for the notebook]"
+        kept["text/plain"] = "\n".join([kept["text/plain"], words]) if "text/plain" in kept else words
+    return kept
+
+
+def _untrusted(metadata: dict[str, Any]) -> dict[str, Any]:
+    """A guest's metadata without a claim to be trusted, which is a person's to make."""
+    return {
+        name: _untrusted(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        for name, value in metadata.items()
+        if name != "trusted"
+    }
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, str) else len(json.dumps(value))
+
+
+def _cut(text: str, max_chars: int, prefix: str = "") -> str:
+    if len(text) <= max_chars:
+        return text
+    return f"{text[:max_chars]}\n{prefix}[{len(text) - max_chars:,} more characters were cut from the notebook]"
+
+
+def _note(words: str) -> dict[str, Any]:
+    return {"output_type": "stream", "name": "stderr", "text": f"[{words}]\n"}
+
+
+def _count(outputs: Outputs) -> int | None:
+    """A kernel's word, which may be anything."""
+    count: Any = outputs.execution_count
+    return count if isinstance(count, int) and count >= 0 else None

@@ -1,0 +1,204 @@
+"""The session as a notebook: every execution is a cell of `notebook.ipynb`.
+
+The truth is a journal beside it (`notebook.jsonl`, one cell per line). New cells are appended to both: a session holds
+no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs go
+first, then the oldest cells, and the notebook says so. A cell is in the journal before anybody hears of its end, unless
+it is very large; the notebook follows a moment after the last one. Nothing here can keep a session from opening.
+Above: sessions. Below: cells, journal, notebook_file.
+"""
+
+import json
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from kernelmcp.executions.execution import Execution
+from kernelmcp.notebook import cells
+from kernelmcp.notebook.journal import Journal, put_aside
+from kernelmcp.notebook.notebook_file import NotebookFile, pieces
+
+MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
+# What it shrinks to when it has grown beyond: shrinking is a rewrite, and must not come with every cell.
+SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
+# A file of somebody else's is read as a whole, once.
+MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
+# Cells that wait to be written. A notebook of them alone would be as large, and lose its oldest outputs as these do.
+MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
+# So much is written to the journal at once, in the event loop: a tenth of a millisecond.
+MAX_AT_ONCE_BYTES = 64 * 1024
+# A cell shorter than this gains nothing by losing its outputs.
+MIN_LINE_BYTES = 4096
+GROWN = "the notebook had grown too large"
+
+log = structlog.get_logger(__name__)
+
+
+class Transcript:
+    """Cells of one session and their files. `append` is for the event loop; the rest blocks and is for threads."""
+
+    def __init__(self, file: Path) -> None:
+        self.changed = False
+        """Something is not in the notebook yet."""
+        self._file = file
+        self._journal = Journal(file.with_suffix(".jsonl"))
+        self._notebook = NotebookFile(file)
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._first = 0
+        """Number of the first that waits."""
+        self._lost = 0
+        self._behind: list[bytes] | None = []
+        """Lines of the journal that the notebook does not have yet; None: it must be written anew."""
+        self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
+        self._lock = threading.Lock()
+        self._opened = False
+
+    def append(self, execution: Execution) -> None:
+        line = cells.to_line(execution)
+        with self._pending_lock:
+            self._pending.append(line)
+            self._pending_bytes += len(line)
+            if self._pending_bytes > MAX_PENDING_BYTES:
+                self._lighten()
+            self.changed = True
+        self._write_at_once()
+
+    def _write_at_once(self) -> None:
+        """What waits goes to the journal, when it is little and no thread is at work on the files."""
+        if self._pending_bytes > MAX_AT_ONCE_BYTES or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._opened:
+                with suppress(OSError):  # it waits on, and `save` says why
+                    self._write_journal()
+        finally:
+            self._lock.release()
+
+    def _lighten(self) -> None:
+        for number, line in enumerate(self._pending):
+            if self._pending_bytes > MAX_PENDING_BYTES and len(line) > MIN_LINE_BYTES:
+                self._pending[number] = cells.without_outputs(line)
+                self._pending_bytes -= len(line) - len(self._pending[number])
+        while self._pending_bytes > MAX_PENDING_BYTES and len(self._pending) > 1:
+            self._take_first()
+            self._lost += 1
+
+    def _take_first(self) -> None:
+        self._pending_bytes -= len(self._pending.popleft())
+        self._first += 1
+
+    def save(self) -> None:
+        """Write what is new. Raises `OSError`, and then nothing is lost that was not lost before."""
+        with self._lock:
+            self._open()
+            if not self._notebook.is_as_we_left_it:
+                self._behind = [] if self._notebook.open(self._journal.lines()) else None
+            self._write_journal()
+            self._write_notebook(self._behind)
+            self._behind = []
+            with self._pending_lock:
+                self.changed = bool(self._pending)
+
+    def open(self) -> None:
+        """Look at what an earlier server left, so that cells can be written at once. Raises `OSError`."""
+        with self._lock:
+            self._open()
+
+    def to_json(self) -> str:
+        """The notebook as it would be on disk now. Raises `OSError`."""
+        with self._lock:
+            self._open()
+            with self._pending_lock:
+                new = list(self._pending)
+            return b"".join(pieces([*self._journal.lines(), *new])).decode()
+
+    def _write_notebook(self, new: list[bytes] | None) -> None:
+        if self._journal.size > MAX_NOTEBOOK_BYTES:
+            self._shrink()
+            new = None
+        if new is not None and self._notebook.is_as_we_left_it:
+            self._notebook.append(new)
+        else:
+            self._notebook.write(self._journal.lines())
+
+    def _write_journal(self) -> None:
+        """Everything that waits."""
+        with self._pending_lock:
+            new, first, lost = list(self._pending), self._first, self._lost
+        missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
+        before = self._journal.size
+        start = self._journal.append([*missing, *new])
+        with self._pending_lock:
+            # Meanwhile cells came at the end, and some may have gone from the front: those are not lost.
+            self._lost -= lost + min(self._first - first, len(new))
+            while self._pending and self._first < first + len(new):
+                self._take_first()
+        # Lines before them may have gone from the file, which somebody else has changed.
+        fits = self._behind is not None and 0 < start == before
+        self._behind = [*(self._behind or []), *missing, *new] if fits else None
+
+    # -- too large ----------------------------------------------------------------------------------------------
+
+    def _shrink(self) -> None:
+        """The oldest cells lose their outputs; when that is not enough, the oldest cells go."""
+        self._journal.rewrite(self._lighter())
+        excess = self._journal.size - SHRUNK_BYTES
+        if excess > 0:
+            self._journal.rewrite(self._fewer(excess))
+
+    def _lighter(self) -> Iterator[bytes]:
+        excess = self._journal.size - SHRUNK_BYTES
+        for line in self._journal.lines():
+            kept = cells.without_outputs(line) if excess > 0 else line
+            excess -= len(line) - len(kept)
+            yield kept
+
+    def _fewer(self, excess: int) -> Iterator[bytes]:
+        gone = 0
+        for line in self._journal.lines():
+            if excess > 0:
+                gone += cells.left_out_count(line) or 1
+                excess -= len(line) + 1
+                continue
+            if gone:
+                yield cells.left_out_cell(gone, GROWN)
+                gone = 0
+            yield line
+        if gone:
+            yield cells.left_out_cell(gone, GROWN)
+
+    # -- what an earlier server left ----------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._opened:
+            return
+        self._journal.open(cells.is_cell, MAX_FOREIGN_BYTES)
+        imported = self._file.is_file() and not self._journal.size and self._import()
+        is_complete = not imported and self._notebook.open(self._journal.lines())
+        if not is_complete and self._journal.size:
+            with suppress(OSError):  # it is written again with the next cell
+                self._notebook.write(self._journal.lines())
+        self._opened = True
+
+    def _import(self) -> bool:
+        """A notebook without a journal becomes one, when it is a notebook."""
+        try:
+            if self._file.stat().st_size > MAX_FOREIGN_BYTES:
+                raise ValueError("it is too large")
+            found: list[Any] = cast("dict[str, Any]", json.loads(self._file.read_bytes()))["cells"]
+            # Before minor version 5 cells had no ids.
+            lines = [json.dumps({"id": secrets.token_hex(4), **cell}).encode() for cell in found]
+            if not all(map(cells.is_cell, lines)):
+                raise ValueError("it has cells that are none")
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            log.error("a notebook is damaged, it is put aside", file=str(self._file), error=str(exc)[:200])
+            put_aside(self._file)
+            return False
+        self._journal.rewrite(lines)
+        return True

@@ -1,0 +1,87 @@
+"""Logging: structlog on top of the standard library's, to stderr or a file. On stdio, stdout is the protocol's.
+
+What the libraries log goes the same way, so that with `format = "json"` every line is JSON. Code and its output are
+logged nowhere; tracebacks are written without the values of variables for that reason. Above: cli. Below: config.
+"""
+
+import logging
+import logging.handlers
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from kernelmcp.config.models import LoggingSection, Settings
+from kernelmcp.errors import ConfigurationError
+
+# Of libraries, only what is wrong: what they say about requests may quote one.
+LIBRARIES_LEVEL = logging.WARNING
+
+
+def configure(settings: Settings) -> None:
+    """Start logging, and follow the settings. Raises `ConfigurationError` when the file cannot be written."""
+    section = settings.config.logging
+    handler = _handler(section)
+    before: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    logging.basicConfig(handlers=[handler], force=True)
+
+    def follow() -> None:
+        now = settings.config.logging
+        level = logging.getLevelNamesMapping()[now.level.upper()]
+        logging.getLogger().setLevel(max(level, LIBRARIES_LEVEL))
+        logging.getLogger("kernelmcp").setLevel(level)
+        handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=before, processors=_last(now)))
+
+    follow()
+    settings.on_change(follow)
+
+
+def _handler(section: LoggingSection) -> logging.Handler:
+    if section.file is None:
+        return logging.StreamHandler(sys.stderr)
+    try:
+        return _BoundedFile(section.file, section.file_max_mb * 2**20)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"logging.file: {section.file} cannot be written: {exc.strerror}",
+            "Name a file in a directory that exists and that you may write.",
+        ) from exc
+
+
+class _BoundedFile(logging.handlers.WatchedFileHandler):
+    """A file that may be renamed at any time, and that renames itself when it is large: what a client or a guest makes
+    us log must not fill the disk."""
+
+    def __init__(self, file: Path, max_bytes: int) -> None:
+        super().__init__(file, encoding="utf-8")
+        self._max_bytes = max_bytes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            if os.stat(self.baseFilename).st_size > self._max_bytes:
+                os.replace(self.baseFilename, f"{self.baseFilename}.1")
+        super().emit(record)  # opens a new one where none is
+
+
+def _last(section: LoggingSection) -> list[Any]:
+    render: list[Any]
+    if section.format == "json":
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    else:
+        colors = section.file is None and sys.stderr.isatty()
+        # The default shows local variables when `rich` is installed.
+        plain = structlog.dev.plain_traceback
+        render = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render]

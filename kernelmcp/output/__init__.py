@@ -1,0 +1,1 @@
+"""What a cell put out, made harmless and kept under caps."""

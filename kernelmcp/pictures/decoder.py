@@ -1,0 +1,118 @@
+"""Pictures made smaller by a child process that can be killed: whoever unpacks what a guest made may run for ever.
+
+One process serves one result and ends with it, so that nothing of one session's reaches another's. It has a deadline in
+seconds, caps of its own (`decoder_process/confine.py`), and few run at once; who waits, waits within the same deadline.
+What it answers is hostile input as well. Above: results. Below: decoder_process, images.
+"""
+
+import asyncio
+import importlib.util
+import os
+import struct
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from weakref import WeakKeyDictionary
+
+import anyio
+import structlog
+
+from kernelmcp.pictures.headers import MAX_FILE_BYTES, MAX_SIDE_PIXELS, Picture, recognize
+
+# For all pictures of one result: its client waits for them. A photograph of 12 megapixels takes half a second.
+DEADLINE_SECONDS = 3.5
+MAX_PROCESSES = 2
+WRITE_CHUNK_BYTES = 256 * 1024
+# How some Pythons find their own libraries.
+_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_PROGRAM = Path(__file__).parent / "decoder_process" / "main.py"
+_REQUEST, _ANSWER, _SHRINK = struct.Struct(">BII"), struct.Struct(">BI"), 1
+
+log = structlog.get_logger(__name__)
+# One for each event loop: a program may hold several servers.
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+class Decoder:
+    """`async with Decoder() as decoder: await decoder.shrink(picture, 500_000)`. The first call starts the process."""
+
+    def __init__(self) -> None:
+        self._deadline: float | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._places = _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES))
+        self._has_place = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self._end()
+        if self._has_place:
+            self._places.release()
+
+    async def shrink(self, picture: Picture, max_bytes: int) -> Picture | None:
+        """The picture in at most `max_bytes`; None when that cannot be done, or not in time."""
+        now = asyncio.get_running_loop().time()
+        self._deadline = self._deadline or now + DEADLINE_SECONDS
+        if len(picture.data) > MAX_FILE_BYTES or max_bytes <= 0 or now >= self._deadline:
+            return None
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                answer = await self._ask(_REQUEST.pack(_SHRINK, max_bytes, len(picture.data)), picture.data, max_bytes)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, struct.error) as exc:
+            log.warning("a picture could not be made smaller", error=type(exc).__name__)
+            await self._end()
+            return None
+        found = recognize(answer)
+        return found if found is not None and max(found.width, found.height) <= MAX_SIDE_PIXELS else None
+
+    async def _ask(self, header: bytes, data: bytes, max_bytes: int) -> bytes:
+        process = await self._start()
+        stdin, stdout = process.stdin, process.stdout
+        if stdin is None or stdout is None:
+            raise OSError("no pipes")
+        stdin.write(header)
+        for start in range(0, len(data), WRITE_CHUNK_BYTES):
+            stdin.write(data[start : start + WRITE_CHUNK_BYTES])
+            await stdin.drain()
+        _, size = _ANSWER.unpack(await stdout.readexactly(_ANSWER.size))
+        if size > max_bytes:
+            raise OSError("the answer is too long")
+        return await stdout.readexactly(size)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        if not self._has_place:
+            await self._places.acquire()
+            self._has_place = True
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                str(_PROGRAM),
+                _folder_of_pillow(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd="/",
+                env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
+            )
+        return self._process
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+
+
+def _folder_of_pillow() -> str:
+    spec = importlib.util.find_spec("PIL")
+    if spec is None or spec.origin is None:
+        raise OSError("Pillow is not installed")
+    return str(Path(spec.origin).parents[1])

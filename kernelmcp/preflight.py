@@ -1,0 +1,68 @@
+"""What is checked before a server starts and before changed settings are taken over, beyond the settings' types.
+
+The layers that a policy requires are tried by the kernel's own probe, in a process of its own: it takes each on, and
+must be refused what it could do before.
+"""
+
+import subprocess
+import sys
+
+from kernelmcp.config.models import OWN_KERNELSPEC, Settings
+from kernelmcp.errors import LayersMissing
+from kernelmcp.files.volumes import check_volumes
+
+PROBE_SECONDS = 30.0
+ADVICE = "`kernelmcp doctor` shows what it has; take the layer out of required_layers to run without it."
+
+
+def check_start(settings: Settings) -> None:
+    """Whether a server may start. Raises `ConfigurationError`, and `LayersMissing` last. Where layers are required it
+    starts a process, which takes a tenth of a second."""
+    if settings.config.telemetry.otlp_endpoint is not None:
+        from kernelmcp.observability import telemetry
+
+        telemetry.check_installed()
+    check_volumes(settings)
+    if settings.policy.required_layers:
+        _check_layers(settings)
+
+
+def check_change(settings: Settings) -> None:
+    """Whether a running server may take these over: what of `check_start` can have changed. Raises as that does."""
+    check_volumes(settings)
+    if settings.policy.required_layers:
+        _check_kernelspec(settings)
+
+
+def _check_layers(settings: Settings) -> None:
+    """Raises `LayersMissing`."""
+    _check_kernelspec(settings)
+    required = list(settings.policy.required_layers)
+    if not required:
+        return
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "kernelmcp_kernel.sandbox.probe", *required],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            cwd="/",
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise LayersMissing(
+            f"required_layers: what this machine has could not be found out: {exc}", "Install kernelmcp again."
+        ) from exc
+    if done.returncode != 0:
+        lacking = ", ".join(done.stdout.split()) or (done.stderr.strip().splitlines() or ["the probe ended"])[-1]
+        raise LayersMissing(f"required_layers: this machine does not have {lacking}", ADVICE)
+
+
+def _check_kernelspec(settings: Settings) -> None:
+    """Nobody can say what another kernel than our own has. Raises `LayersMissing`."""
+    required, spec = settings.policy.required_layers, settings.config.kernels.kernelspec
+    if required and spec != OWN_KERNELSPEC:
+        raise LayersMissing(
+            f"required_layers: {spec!r} is not kernelmcp's own kernelspec, so none of {', '.join(required)} is sure",
+            f"Set kernels.kernelspec to {OWN_KERNELSPEC!r}, or required_layers to [].",
+        )

@@ -1,0 +1,1 @@
+"""One workspace and one kernel each: found, limited, bound, stopped, deleted."""

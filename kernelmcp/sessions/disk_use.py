@@ -1,0 +1,204 @@
+"""What a principal's sessions take on disk, all together, and how much each of them may still take.
+
+`policy.storage_max_mb` bounds the sum over a principal's sessions, stopped ones too. Sizes are measured again when they
+may have changed: after a cell that says it wrote files, and all of them now and then, for guests that say nothing.
+Above: registry, binding. Below: home, records, usage. Must not know kernels or MCP.
+"""
+
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from kernelmcp.config.models import Settings
+from kernelmcp.errors import ResourceLimitExceeded, ServerError
+from kernelmcp.files.home import Home
+from kernelmcp.files.workspace import Quota
+from kernelmcp.sessions.record import Record, read_record
+
+CHECK_SECONDS = 60.0
+# Every file takes a block of the disk, however short it is: else empty files would cost nothing.
+BLOCK_BYTES = 4096
+# A session that can store less than this is of no use.
+MIN_ROOM_BYTES = 2**20
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one session takes: `file_bytes` as its quota counts them, `disk_bytes` with everything else it has."""
+
+    principal: str
+    last_used_at: str
+    file_bytes: int = 0
+    disk_bytes: int = 0
+
+
+class DiskUse:
+    """Sizes of all sessions in a home, by their directory. Belongs to the event loop; measures in worker threads."""
+
+    def __init__(self, settings: Settings, home: Home) -> None:
+        self._settings = settings
+        self._home = home
+        self._sessions: dict[Path, Taken] = {}
+        self._totals: dict[str, int] = {}
+        self._changed: dict[Path, str] = {}
+        self._live: dict[Path, str] = {}
+
+    # -- what is told -------------------------------------------------------------------------------------------
+
+    def note_changed(self, directory: Path, principal: str) -> None:
+        """A session's files have changed, so far as is known."""
+        self._changed[directory] = principal
+
+    def note_live(self, directory: Path, principal: str, *, live: bool) -> None:
+        """A session has a kernel, or has none any more."""
+        if live:
+            self._live[directory] = principal
+        else:
+            self._live.pop(directory, None)
+
+    def forget(self, directory: Path) -> None:
+        """A session was deleted."""
+        self._changed.pop(directory, None)
+        self._live.pop(directory, None)
+        self._set(directory, None)
+
+    # -- what is asked ------------------------------------------------------------------------------------------
+
+    async def quota(self, directory: Path, principal: str) -> Quota:
+        """What the files of one session may take from now on: what is left to the principal, shared by those that run.
+
+        Never less than what they take already: a cell can always run, read and delete.
+        """
+        await self._measure_again(principal)
+        policy = self._settings.policy
+        running = sum(owner == principal for path, owner in self._live.items() if path != directory) + 1
+        own = self._sessions[directory].file_bytes if directory in self._sessions else 0
+        allowed = own + self._left(principal) // running
+        return Quota(min(policy.workspace_max_mb * 2**20, allowed), policy.max_files)
+
+    async def check_room(self, principal: str) -> None:
+        """Raises `ResourceLimitExceeded` when there is no room for a new session."""
+        await self._measure_again(principal)
+        if self._left(principal) >= MIN_ROOM_BYTES:
+            return
+        limit = self._settings.policy.storage_max_mb
+        taken_mb = self._totals.get(principal, 0) / 2**20
+        raise ResourceLimitExceeded(
+            f"your sessions take {taken_mb:,.0f} MB on disk together, and {limit:,} are allowed",
+            "Delete what you no longer need: get_sessions lists your sessions with what they take, destroy_session "
+            "deletes one.",
+            limit_mb=limit,
+        )
+
+    def oldest(self, principal: str, keep: int) -> list[tuple[Path, str]]:
+        """A principal's sessions beyond the `keep` that were used last, and when they were used."""
+        own = [(path, taken.last_used_at) for path, taken in self._sessions.items() if taken.principal == principal]
+        own.sort(key=lambda session: datetime.fromisoformat(session[1]), reverse=True)
+        return [(path, used) for path, used in own[keep:] if path not in self._live]
+
+    def unused_since(self, limit: datetime) -> list[tuple[Path, str]]:
+        """Everybody's sessions that nobody has used since, and when they were used."""
+        used = [(path, taken.last_used_at) for path, taken in self._sessions.items() if path not in self._live]
+        return [(path, at) for path, at in used if datetime.fromisoformat(at) < limit]
+
+    def principals(self) -> list[str]:
+        """Everybody who has a session."""
+        return list(self._totals)
+
+    def _left(self, principal: str) -> int:
+        return max(0, self._settings.policy.storage_max_mb * 2**20 - self._totals.get(principal, 0))
+
+    # -- measuring ----------------------------------------------------------------------------------------------
+
+    async def measure_all(self) -> None:
+        """Measure what may have changed behind our back: sessions with a kernel, and those of other servers."""
+        found = await anyio.to_thread.run_sync(self._measure_home, dict(self._sessions), set(self._live))
+        for directory in self._sessions.keys() - found.keys():
+            self._set(directory, None)
+        for directory, taken in found.items():
+            self._set(directory, taken)
+
+    async def _measure_again(self, principal: str) -> None:
+        """What has changed; where the bound is near, all that runs, because nobody tells what was deleted."""
+        for directory in [directory for directory, owner in self._changed.items() if owner == principal]:
+            await self._measure_one(directory)
+        if self._left(principal) < self._settings.policy.workspace_max_mb * 2**20:
+            for directory in [directory for directory, owner in self._live.items() if owner == principal]:
+                await self._measure_one(directory)
+
+    async def _measure_one(self, directory: Path) -> None:
+        self._changed.pop(directory, None)
+        self._set(directory, await anyio.to_thread.run_sync(self._measure, directory))
+
+    def _set(self, directory: Path, taken: Taken | None) -> None:
+        before = self._sessions.pop(directory, None)
+        if before is not None:
+            self._totals[before.principal] -= before.disk_bytes
+        if taken is not None:
+            self._sessions[directory] = taken
+            self._totals[taken.principal] = self._totals.get(taken.principal, 0) + taken.disk_bytes
+
+    def _measure_home(self, known: dict[Path, Taken], live: set[Path]) -> dict[Path, Taken]:
+        """A stopped session that nobody has used since is as it was."""
+        found: dict[Path, Taken] = {}
+        try:
+            directories = list(self._home.sessions.iterdir())
+        except OSError as exc:
+            log.error("the sessions on disk could not be listed", error=str(exc))
+            return known
+        for directory in directories:
+            record, before = _record(directory), known.get(directory)
+            if record is None:
+                continue
+            unused = before is not None and before.last_used_at == record.last_used_at and directory not in live
+            taken = before if unused else self._measure(directory)
+            if taken is not None:
+                found[directory] = taken
+        return found
+
+    def _measure(self, directory: Path) -> Taken | None:
+        record = _record(directory)
+        if record is None:
+            return None
+        trees = [measure(self._home.berth(name).path) for name in record.berths]
+        other = measure(directory)
+        return Taken(
+            record.principal,
+            record.last_used_at,
+            sum(size for size, _ in trees),
+            other[1] + sum(on_disk for _, on_disk in trees),
+        )
+
+
+def _record(directory: Path) -> Record | None:
+    try:
+        return read_record(directory)
+    except (ServerError, OSError):
+        return None  # damaged: it counts for nobody
+
+
+def measure(folder: Path) -> tuple[int, int]:
+    """Sizes of the files below a directory, as `ls` shows them and in whole blocks. Links are not followed."""
+    size = on_disk = 0
+    pending = [str(folder)]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                        on_disk += BLOCK_BYTES
+                        continue
+                    found = entry.stat(follow_symlinks=False).st_size
+                    size += found
+                    on_disk += -(-max(found, 1) // BLOCK_BYTES) * BLOCK_BYTES
+        except OSError:  # it went away while we looked, or is nested deeper than a path can say
+            continue
+    return size, on_disk

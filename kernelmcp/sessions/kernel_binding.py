@@ -1,0 +1,256 @@
+"""A session's files and, while it is used, its kernel: taking one from the pool, moving the files to it, letting it go.
+
+Above: sessions. Below: pool, home, records. Must not know executions or MCP.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import structlog
+
+from kernelmcp.config.models import OWN_KERNELSPEC, Settings
+from kernelmcp.errors import KernelStartFailed, SessionDamaged
+from kernelmcp.files.home import Berth, Home
+from kernelmcp.files.workspace import Quota
+from kernelmcp.kernel.client import Kernel
+from kernelmcp.kernel.pool import BerthedKernel, Pool
+from kernelmcp.sessions import background
+from kernelmcp.sessions.disk_use import DiskUse
+from kernelmcp.sessions.packages import restore, with_installed
+from kernelmcp.sessions.record import Record
+
+# Until a killed kernel's files may be removed; it is only tidiness.
+DISPOSE_SECONDS = 5.0
+
+Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
+
+
+class Binding:
+    """Where a session lives. The lock is held by whatever moves, empties or reads the files; `discard` needs none."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        home: Home,
+        pool: Pool,
+        disk: DiskUse,
+        tasks: anyio.abc.TaskGroup,
+        directory: Path,
+        record: Record,
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._pool = pool
+        self._disk = disk
+        self._tasks = tasks
+        self._directory = directory
+        self._record = record
+        self._lock = asyncio.Lock()
+        self._bound: BerthedKernel | None = None
+        self.berth = find_berth(home, record.berths)
+        # A session from before has files but no variables.
+        self.lost = record.has_run
+        """Variables are gone, and no execution has said so yet."""
+        self._used = False
+        """The kernel has run something."""
+        self._packages_missing = False
+        """The kernel is fresh: what the session had installed is not there yet."""
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The live kernel, if there is one."""
+        bound = self._bound
+        return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
+
+    def holds(self, kernel: Kernel) -> bool:
+        """Nobody has let go of this kernel: if it has ended, then by itself."""
+        return self._bound is not None and self._bound.kernel is kernel
+
+    def begin(self) -> bool:
+        """An execution goes to the kernel. True: it is the one to say that earlier variables are lost.
+
+        The record says so first: a server that is killed from now on leaves a session whose variables are gone.
+        """
+        if not self._record.has_run:
+            self._record.has_run = True
+            self.save_record()
+        lost, self.lost, self._used = self.lost, False, True
+        return lost
+
+    async def bind(self) -> Kernel:
+        """The kernel, with the session's files in its workspace; a fresh one when there is none any more."""
+        if (kernel := self.kernel) is not None:
+            return kernel
+        async with self._lock:
+            if (kernel := self.kernel) is not None:
+                return kernel
+            if self._bound is not None:
+                # It died between two executions: one that dies within an execution is discarded there.
+                self.discard()
+            return await self._take()
+
+    async def with_files(self, work: Callable[[Berth | None], Result]) -> Result:
+        """Run blocking work on the session's files, wherever they lie; None when it has none yet. Starts no kernel,
+        and none takes the files elsewhere meanwhile."""
+        async with self._lock:
+            self._check_files()
+            return await anyio.to_thread.run_sync(work, self.berth)
+
+    async def make_files(self) -> None:
+        """A workspace, when there is none."""
+        async with self._lock:
+            self._check_files()
+            if self.berth is None:
+                self.berth = self._home.new_berth()
+                self._write_record(self.berth)
+
+    async def quota(self) -> Quota:
+        """What the files may take from now on."""
+        return await self._disk.quota(self._directory, self._record.principal)
+
+    def note_changed_files(self) -> None:
+        """Something was written or deleted."""
+        self._disk.note_changed(self._directory, self._record.principal)
+
+    def _check_files(self) -> None:
+        if self.berth is None:
+            self.berth = find_berth(self._home, self._record.berths)
+        if self._record.berths and (self.berth is None or not self.berth.is_whole):
+            raise SessionDamaged(
+                f"the workspace of session {self._record.session_id!r} is gone from the disk, or is no directory",
+                "Bring it back, or start with an empty one: reset_workspace(scope='files').",
+                expected=[str(self._home.berth(name).workspace) for name in self._record.berths],
+            )
+
+    async def _take(self) -> Kernel:
+        self._check_files()
+        return await self._enter(await self._pool.take(self._record.flavor))
+
+    async def _enter(self, fresh: BerthedKernel) -> Kernel:
+        try:
+            await self._move_in(fresh)
+        except OSError as exc:
+            fresh.kernel.kill()
+            if self.berth is not fresh.berth:
+                self._delete(fresh.berth, fresh.kernel)
+            raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
+        self._packages_missing = True
+        return fresh.kernel
+
+    async def restore_packages(self, kernel: Kernel) -> str | None:
+        """Before the first cell of a fresh kernel: what the session had installed comes back. Returns what the cell has
+        to say besides when that failed."""
+        missing, self._packages_missing = self._packages_missing, False
+        return await restore(kernel, self._record.packages) if missing and self._record.packages else None
+
+    def note_packages(self, content: dict[str, Any]) -> None:
+        """Remember what an output of a cell says was installed."""
+        self._record.packages = with_installed(content, self._record.packages)
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody works on the files."""
+        return self._lock.locked()
+
+    async def _move_in(self, fresh: BerthedKernel) -> None:
+        old = self.berth
+        if old is not None:
+            # Both are named while the files move, so that a crash in between loses nothing.
+            self._write_record(old, fresh.berth)
+            fresh.berth.take_workspace_of(old)
+            if self._settings.config.kernels.kernelspec != OWN_KERNELSPEC and self._record.language == "python":
+                # Any other kernel sits in the directory that the rename just replaced.
+                await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.berth.workspace)!r})", None, silent=True)
+        self._bound, self.berth = fresh, fresh.berth
+        self._disk.note_live(self._directory, self._record.principal, live=True)
+        self.save_record()
+        if old is not None:
+            self._delete(old)
+
+    def _delete(self, berth: Berth, kernel: Kernel | None = None) -> None:
+        """Soon, and once the kernel that may still write there has ended."""
+
+        async def delete() -> None:
+            if kernel is not None:
+                await kernel.ended.wait()
+            await anyio.to_thread.run_sync(berth.delete)
+
+        background.start(self._tasks, "deleting a berth", delete)
+
+    async def renew(self, *, files: bool) -> None:
+        """A fresh kernel; with `files`, an empty workspace too. Nothing is given up before there is one."""
+        async with self._lock:
+            if not files:
+                self._check_files()
+            fresh = await self._pool.take(self._record.flavor)
+            old = self.kernel
+            self.discard()
+            if old is not None:
+                old.fail("the workspace was reset")
+            if files:
+                self.note_changed_files()
+                abandoned, self.berth = self.berth, None
+                self._record.berths, self._record.packages = [], []
+                if abandoned is not None:
+                    self._delete(abandoned, old)
+            self._record.has_run = False
+            await self._enter(fresh)
+            self.lost = False
+
+    async def empty_files(self) -> None:
+        """An empty workspace, and nothing else changed."""
+        async with self._lock:
+            self.note_changed_files()
+            if self.berth is None:
+                self._record.berths = []  # what was there is gone, and that is what is wanted now
+            else:
+                await anyio.to_thread.run_sync(self.berth.empty_workspace)
+
+    async def release(self) -> bool:
+        """End the kernel and wait until it has ended; the files stay. False when there was none."""
+        async with self._lock:
+            kernel = self.kernel
+            self.discard()
+            if kernel is not None:
+                with anyio.move_on_after(DISPOSE_SECONDS):
+                    await kernel.ended.wait()
+            self.save_record()
+            return kernel is not None
+
+    def discard(self) -> None:
+        """End the kernel now. Variables are lost, if there were any."""
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            self.lost, self._used = self.lost or self._used, False
+            self._disk.note_live(self._directory, self._record.principal, live=False)
+            bound.kernel.kill()
+
+    def save_record(self) -> None:
+        """Write the record. A full disk costs the newest times and counts, not the session."""
+        try:
+            if self.berth is not None:
+                self._write_record(self.berth)
+            else:
+                self._record.write(self._directory)
+        except OSError as exc:
+            log.error("a session's record could not be written", session=self._record.session_id, error=str(exc))
+
+    def _write_record(self, *berths: Berth) -> None:
+        self._record.berths = [berth.path.name for berth in berths]
+        self._record.write(self._directory)
+
+
+def find_berth(home: Home, names: list[str]) -> Berth | None:
+    """Where the files are: while they move, the old berth has a workspace until the rename is done."""
+    for name in names:
+        berth = home.berth(name)
+        if berth.is_whole:
+            return berth
+    return None

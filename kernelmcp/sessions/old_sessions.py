@@ -1,0 +1,61 @@
+"""Deletes sessions from the disk: those that nobody used for `keep_days`, and a principal's oldest beyond `max_stored`.
+
+Only sessions that no server holds: each is locked, and looked at once more, before anything of it is deleted.
+Above: registry. Below: disk, records, home.
+"""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio.to_thread
+import structlog
+
+from kernelmcp.config.models import Settings
+from kernelmcp.errors import ServerError
+from kernelmcp.files.home import Home, lock_session
+from kernelmcp.files.safe_open import delete_tree
+from kernelmcp.sessions.disk_use import DiskUse
+from kernelmcp.sessions.record import read_record
+
+log = structlog.get_logger(__name__)
+
+
+class OldSessions:
+    """The sessions on disk that may go."""
+
+    def __init__(self, settings: Settings, home: Home, disk: DiskUse) -> None:
+        self._settings = settings
+        self._home = home
+        self._disk = disk
+
+    async def sweep(self) -> None:
+        """Measure what is on disk, and delete what is too old or too much."""
+        await self._disk.measure_all()
+        sessions = self._settings.config.sessions
+        doomed = [one for owner in self._disk.principals() for one in self._disk.oldest(owner, sessions.max_stored)]
+        if sessions.keep_days:
+            doomed += self._disk.unused_since(datetime.now(UTC) - timedelta(days=sessions.keep_days))
+        for directory, last_used_at in dict(doomed).items():
+            if await anyio.to_thread.run_sync(self._delete, directory, last_used_at):
+                self._disk.forget(directory)
+
+    def _delete(self, directory: Path, last_used_at: str) -> bool:
+        """Unless somebody has it, or has used it since. Blocking."""
+        try:
+            lock = lock_session(directory, directory.name)
+        except (ServerError, OSError):
+            return False
+        try:
+            record = read_record(directory)
+            if record is None or record.last_used_at != last_used_at:
+                return False
+            log.info("deleting an old session", session=record.session_id, last_used_at=last_used_at)
+            for name in record.berths:
+                self._home.berth(name).delete()
+            delete_tree(directory)
+        except (ServerError, OSError) as exc:
+            log.error("an old session could not be deleted", directory=directory.name, error=str(exc))
+            return False
+        finally:
+            lock.close()
+        return True

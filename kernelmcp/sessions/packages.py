@@ -1,0 +1,83 @@
+"""The packages of a session: what a kernel said it installed, and how they come back in a fresh kernel.
+
+Above: records, binding, package_tools. Below: kernel. What comes from a kernel is checked: it goes to disk, and from
+there into a cell.
+"""
+
+from typing import Annotated, Any, cast
+
+import anyio
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from kernelmcp.errors import KernelDied
+from kernelmcp.kernel.client import Kernel
+
+# Sent by our kernels beside the text of an installation: {installed: [{name, version, source}], already_present: []}.
+PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
+# From the cache it takes a tenth of a second; a cache that was emptied must not keep the first cell waiting for long.
+RESTORE_SECONDS = 60.0
+MAX_PACKAGES = 1000
+
+log = structlog.get_logger(__name__)
+
+
+class Package(BaseModel):
+    """One installed package."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=100)]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$", max_length=100)]
+    source: Annotated[str, Field(pattern=r"^[a-z]*$", max_length=20)] = ""
+
+
+class Installation(BaseModel):
+    """What one `%pip install` did."""
+
+    installed: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
+    already_present: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
+
+
+_ADAPTER = TypeAdapter(Installation)
+
+
+def installation(data: dict[str, Any]) -> Installation | None:
+    """What a mime bundle says of an installation; None: nothing, or nonsense."""
+    try:
+        return _ADAPTER.validate_python(data[PACKAGES_TYPE]) if PACKAGES_TYPE in data else None
+    except ValidationError as exc:
+        log.warning("a kernel reported packages that cannot be", error=str(exc)[:500])
+        return None
+
+
+def with_installed(content: dict[str, Any], known: list[Package]) -> list[Package]:
+    """The packages that are known, and those that a display_data message reports; the newer version counts."""
+    data: Any = content.get("data")
+    found = installation(cast("dict[str, Any]", data)) if isinstance(data, dict) else None
+    if found is None:
+        return known
+    packages = {package.name: package for package in [*known, *found.installed]}
+    return list(packages.values())[:MAX_PACKAGES]
+
+
+async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
+    """Install them again in a fresh kernel, by a cell that nobody sees. Returns what to tell the user if it failed."""
+    cell = "%pip install " + " ".join(f"{package.name}=={package.version}" for package in packages)
+    try:
+        with anyio.move_on_after(RESTORE_SECONDS):
+            return _failure(await kernel.execute(cell, None, silent=True))
+        kernel.interrupt()
+    except KernelDied:
+        return None  # the session finds out by itself
+    return _note(f"it took longer than {RESTORE_SECONDS:.0f} s")
+
+
+def _failure(reply: dict[str, Any]) -> str | None:
+    content = reply["content"]
+    return None if content.get("status") == "ok" else _note(str(content.get("evalue")))
+
+
+def _note(reason: str) -> str:
+    log.error("a session's packages could not be installed again", reason=reason)
+    return f"[kernelmcp] packages that this session had are missing: {reason[:2000]}\n"

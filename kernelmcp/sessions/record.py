@@ -1,0 +1,121 @@
+"""What a session is, on disk: `session.json` in its directory, and a copy, so that one damaged file loses nothing.
+
+Above: registry, binding. Below: home. Must not know kernels or MCP.
+"""
+
+import errno
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.config.models import Flavor
+from kernelmcp.errors import SessionDamaged, StorageFailed
+from kernelmcp.files.home import BERTH_NAME, RECORD_FILES
+from kernelmcp.sessions.packages import Package
+
+# These say nothing about the file.
+_NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
+
+log = structlog.get_logger(__name__)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+class Record(BaseModel):
+    """Everything of a session that outlives its server, but for the files and the transcript."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    session_id: str
+    principal: str
+    language: str = "python"
+    flavor: Flavor = "medium"
+    created_at: str
+    last_used_at: str
+    execution_count: int = 0
+    berths: list[str] = []
+    """Names of the berths that may hold the files; two while they move."""
+    has_run: bool = Field(default_factory=lambda data: data.get("execution_count", 0) > 0)
+    """It may have variables: code was sent to a kernel of it, and they were not cleared since."""
+    packages: list[Package] = []
+    """What was installed, in this order."""
+
+    @field_validator("created_at", "last_used_at")
+    @classmethod
+    def _check_time(cls, text: str) -> str:
+        if datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError("a time without its zone")
+        return text
+
+    @field_validator("berths")
+    @classmethod
+    def _check_berths(cls, names: list[str]) -> list[str]:
+        if not all(map(BERTH_NAME.fullmatch, names)):
+            raise ValueError("what is no name of a berth")  # a path there would be deleted one day
+        return names
+
+    def write(self, directory: Path) -> None:
+        """Raises OSError."""
+        values = self.model_dump(mode="json")
+        text = json.dumps({**values, "checksum": _checksum(values)})
+        for name in RECORD_FILES:
+            replace_text(directory / name, text)
+
+
+def _checksum(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _parse(text: bytes) -> Record:
+    """Raises ValueError. A record of an older version has no checksum."""
+    values: Any = json.loads(text)
+    if isinstance(values, dict) and "checksum" in values:
+        checksum = cast("dict[str, Any]", values).pop("checksum")
+        if checksum != _checksum(cast("dict[str, Any]", values)):
+            raise ValueError("the checksum does not fit")
+    return Record.model_validate(values)
+
+
+def read_record(directory: Path) -> Record | None:
+    """The record of a session's directory. None when there is no session.
+
+    Raises `SessionDamaged`, and `StorageFailed` when the disk or the system does not let it be read now.
+    """
+    texts = [_read(directory / name) for name in RECORD_FILES]
+    for name, text in zip(RECORD_FILES, texts, strict=True):
+        try:
+            if text is not None:
+                return _parse(text)
+        except (ValueError, RecursionError):  # pydantic's errors are ValueErrors
+            log.error("a session's record is damaged", file=str(directory / name))
+    if any(text is not None for text in texts):
+        raise SessionDamaged(
+            f"the record of session {directory.name!r} is damaged, and so is its copy",
+            f"Its files are kept. Move {directory.name} out of the sessions folder, or use another session_id.",
+            session_id=directory.name,
+        )
+    return None
+
+
+def _read(file: Path) -> bytes | None:
+    """None when there is no such file; empty when it cannot be read. Raises `StorageFailed`."""
+    try:
+        return read_small(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        if exc.errno in _NOT_NOW:
+            raise StorageFailed(
+                f"the record of session {file.parent.name!r} cannot be read now: {exc.strerror}",
+                "Try again in a moment. Whoever runs the server must see to its limits (ulimit -n) and its disk.",
+                session_id=file.parent.name,
+            ) from exc
+        return b""

@@ -1,0 +1,310 @@
+"""All sessions of a server: found or made for a caller, limited, and stopped when idle.
+
+Every lookup is by `(principal, handle)`, never by connection; another principal's session reads as not found.
+Above: tools, resources. Below: sessions, records, home. Must not know MCP.
+"""
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import structlog
+
+from kernelmcp.config.models import Flavor, Settings
+from kernelmcp.errors import (
+    ExecutionNotFound,
+    InvalidArgument,
+    ResourceLimitExceeded,
+    SessionDamaged,
+    SessionNotFound,
+    StorageFailed,
+)
+from kernelmcp.executions.execution import Execution
+from kernelmcp.files.home import Home, lock_session
+from kernelmcp.kernel.pool import Pool
+from kernelmcp.sessions import background
+from kernelmcp.sessions.disk_use import CHECK_SECONDS, DiskUse
+from kernelmcp.sessions.kernel_binding import Binding
+from kernelmcp.sessions.old_sessions import OldSessions
+from kernelmcp.sessions.record import Record, now, read_record
+from kernelmcp.sessions.session import Session
+
+LOCAL = "local"
+"""The principal of stdio: whoever may start the process."""
+# How often idle sessions are looked for, as a share of the idle life.
+EXPIRY_CHECKS_PER_LIFE = 20
+MAX_EXPIRY_CHECK_SECONDS = 30.0
+# Stopped sessions that are remembered with their executions. Each has a descriptor, its lock; the next call to one
+# that was forgotten finds it on disk.
+MAX_STOPPED = 64
+# The first kernels start meanwhile.
+FIRST_SWEEP_SECONDS = 3.0
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and which session is meant when the call names none."""
+
+    principal: str
+    default_handle: str | None
+
+
+def mint_handle() -> str:
+    """192 random bits, a valid name."""
+    return secrets.token_hex(24)
+
+
+def _nobody(session: Session) -> None:
+    """Nobody wants to know."""
+
+
+class Registry:
+    """The sessions of one server process. `on_change` is told of every session that was made, used or ended."""
+
+    def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
+        self.on_change: Callable[[Session], None] = _nobody
+        self.on_submit: list[Callable[[Execution], None]] = []
+        """Told of every new execution."""
+        self.draining = False
+        """The server is about to end: what is there can be read, nothing new begins."""
+        self._settings = settings
+        self._home = home
+        self._pool = pool
+        self._tasks = tasks
+        self._disk = DiskUse(settings, home)
+        self._sessions: dict[tuple[str, str], Session] = {}
+
+    # -- find ---------------------------------------------------------------------------------------------------
+
+    def get(self, caller: Caller, session_id: str | None) -> Session:
+        """An existing session, running or stopped. Raises `SessionNotFound`."""
+        handle = caller.default_handle if session_id is None else session_id
+        if handle is not None:
+            self._check_name(handle)
+            session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
+            if session is not None and not session.destroyed:
+                return session
+        if handle is None:
+            raise SessionNotFound(
+                "no session_id was given, and this connection has no session of its own",
+                "Give session_id: results have it, and get_sessions lists yours.",
+                session_id=None,
+            )
+        raise SessionNotFound(
+            "you have no session yet" if session_id is None else f"there is no session {session_id!r}",
+            "List yours with get_sessions; execute_code or create_session makes one.",
+            session_id=session_id,
+        )
+
+    async def find_or_create(
+        self, caller: Caller, session_id: str | None, flavor: Flavor | None = None
+    ) -> tuple[Session, bool]:
+        """The caller's session, with a kernel soon, and whether it is new."""
+        if self.draining:
+            raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
+        handle = session_id if session_id is not None else caller.default_handle or mint_handle()
+        self._check_name(handle)
+        await self._check_room(caller, handle)
+        while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
+            await session.gone.wait()
+        # No await from here on: two calls must not make one session twice.
+        session = session or self._revive(caller, handle)
+        if session is not None and session.wanted:
+            return session, False
+        self._make_room(caller)
+        created = session is None
+        if session is None:
+            record = Record(
+                session_id=handle,
+                principal=caller.principal,
+                flavor=flavor or self._settings.policy.default_flavor,
+                created_at=now(),
+                last_used_at=now(),
+            )
+            session = self._open(self._directory(caller, handle), record)
+        session.start()
+        return session, created
+
+    def all(self, caller: Caller) -> list[Session]:
+        """The caller's sessions that this server has opened."""
+        return [session for session in self._sessions.values() if session.principal == caller.principal]
+
+    def every(self) -> list[Session]:
+        """Everybody's sessions that this server has opened: for who operates it, never for a caller."""
+        return list(self._sessions.values())
+
+    def stored(self, caller: Caller) -> Iterator[Record]:
+        """The records of the caller's sessions on disk. Blocking, and safe in a thread."""
+        for directory in sorted(self._home.sessions.iterdir()):
+            try:
+                record = read_record(directory)
+            except SessionDamaged:
+                continue
+            if record is None or record.principal != caller.principal:
+                continue
+            yield record
+
+    def find_open(self, principal: str, session_id: str) -> Session | None:
+        """A session that this server has opened."""
+        return self._sessions.get((principal, session_id))
+
+    def stored_record(self, caller: Caller, session_id: str) -> Record | None:
+        """The record of one of the caller's sessions on disk. Blocking, and safe in a thread. Raises `InvalidArgument`,
+        `SessionDamaged`."""
+        self._check_name(session_id)
+        record = read_record(self._directory(caller, session_id))
+        mine = record is not None and (record.principal, record.session_id) == (caller.principal, session_id)
+        return record if mine else None
+
+    def workspaces(self, record: Record) -> list[Path]:
+        """Where the files of a stored session lie."""
+        return [self._home.berth(name).workspace for name in record.berths]
+
+    def execution(self, caller: Caller, execution_id: str) -> Execution:
+        for session in self.all(caller):
+            if (found := session.executions.get(execution_id)) is not None:
+                return found
+        raise ExecutionNotFound(
+            f"there is no execution {execution_id!r}",
+            "Ids come from execute_code. A session keeps its newest executions only, and none outlives its server.",
+            execution_id=execution_id,
+        )
+
+    def _check_name(self, handle: str) -> None:
+        if not _NAME.fullmatch(handle) or handle in (".", ".."):
+            raise InvalidArgument(
+                f"{handle!r} is not a session id",
+                "Use 1 to 64 of the characters A-Z a-z 0-9 . _ - or leave it out.",
+                argument="session_id",
+            )
+
+    # -- make and end -------------------------------------------------------------------------------------------
+
+    def _make_room(self, caller: Caller) -> None:
+        """Stop the longest idle session where a limit is reached. Raises `ResourceLimitExceeded` when all are busy."""
+        limits = self._settings.config.sessions
+        held = [session for session in self._sessions.values() if session.wanted]
+        own = [session for session in held if session.principal == caller.principal]
+        retired = self._choose(own, limits.max_sessions_per_client, "you have")
+        if retired is None:
+            retired = self._choose(held, limits.max_sessions, "the server has")
+        if retired is not None:
+            log.info("stopping the longest idle session to make room", session=retired.id)
+            retired.retire()
+
+    def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
+        if len(held) < limit:
+            return None
+        idle = [session for session in held if session.is_idle and session.is_live]
+        if not idle:
+            raise ResourceLimitExceeded(
+                f"{whose} {len(held)} running sessions, all of them busy, and {limit} are allowed",
+                "Wait for one of them (get_sessions lists yours), or end one with destroy_session or stop_session.",
+                limit=limit,
+            )
+        return min(idle, key=lambda session: session.last_used)
+
+    async def _check_room(self, caller: Caller, handle: str) -> None:
+        """Raises `ResourceLimitExceeded` for a new session when the disk that its caller may fill is full."""
+        if (caller.principal, handle) not in self._sessions and read_record(self._directory(caller, handle)) is None:
+            await self._disk.check_room(caller.principal)
+
+    def _directory(self, caller: Caller, handle: str) -> Path:
+        # "~" is in no session name, so one principal's name can't be another's directory.
+        prefix = "" if caller.principal == LOCAL else f"{hashlib.sha256(caller.principal.encode()).hexdigest()[:16]}~"
+        return self._home.sessions / f"{prefix}{handle}"
+
+    def _revive(self, caller: Caller, handle: str) -> Session | None:
+        """A session of an earlier server process: its files and transcript are there, its variables are not."""
+        record = self.stored_record(caller, handle)
+        return None if record is None else self._open(self._directory(caller, handle), record)
+
+    def _let_go(self) -> None:
+        """Forget the stopped sessions that nobody used for long, and the oldest when they are many."""
+        settled = sorted((one for one in self._sessions.values() if one.is_settled), key=lambda one: one.last_used)
+        oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
+        for number, session in enumerate(settled):
+            if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
+                del self._sessions[session.principal, session.id]
+                session.let_go()
+
+    def _open(self, directory: Path, record: Record) -> Session:
+        self._let_go()
+        lock = lock_session(directory, record.session_id)
+        try:
+            # Once more: another server may have moved the files before it let go of the lock.
+            record = read_record(directory) or record
+            binding = Binding(self._settings, self._home, self._pool, self._disk, self._tasks, directory, record)
+            session = Session(
+                self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
+            )
+        except BaseException:
+            lock.close()
+            raise
+        session.on_submit = self._submitted
+        self._sessions[session.principal, session.id] = session
+        self._tasks.start_soon(session.run)
+        self.on_change(session)
+        return session
+
+    def _submitted(self, execution: Execution) -> None:
+        for tell in self.on_submit:
+            tell(execution)
+
+    async def destroy(self, session: Session) -> None:
+        """Delete a session with everything it has; it goes on when the caller stops waiting. Raises `StorageFailed`."""
+        if not session.destroyed:
+            session.destroyed = True
+            background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
+        await session.gone.wait()
+        if session.remains is not None:
+            raise session.remains
+
+    async def _destroy(self, session: Session) -> None:
+        try:
+            await session.destroy()
+            self._disk.forget(self._directory(Caller(session.principal, None), session.id))
+        except StorageFailed as exc:
+            session.remains = exc
+        finally:
+            del self._sessions[session.principal, session.id]
+            session.gone.set()
+            self.on_change(session)
+
+    # -- background ---------------------------------------------------------------------------------------------
+
+    async def sweep_disk(self) -> None:
+        """Runs for the server's life."""
+        old = OldSessions(self._settings, self._home, self._disk)
+        await anyio.sleep(FIRST_SWEEP_SECONDS)
+        while True:
+            try:
+                await old.sweep()
+            except Exception:  # a disk in any state must not end the server
+                log.exception("old sessions could not be looked for")
+            await anyio.sleep(CHECK_SECONDS)
+
+    async def stop_idle(self) -> None:
+        """Runs for the server's life."""
+        while True:
+            life = self._settings.config.sessions.default_timeout_seconds
+            await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
+            for session in list(self._sessions.values()):
+                if session.wanted and session.is_idle and time.monotonic() - session.last_used > life:
+                    log.info("stopping an idle session", session=session.id)
+                    background.start(self._tasks, "stopping an idle session", session.stop)
+
+    async def close(self) -> None:
+        """Write what is not written, of all sessions at once. The kernels end with their task group."""
+        async with anyio.create_task_group() as tasks:
+            for session in self._sessions.values():
+                tasks.start_soon(session.close)

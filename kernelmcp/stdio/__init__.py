@@ -1,0 +1,1 @@
+"""One client on two file descriptors: stdin and stdout."""

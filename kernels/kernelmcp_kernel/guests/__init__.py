@@ -1,0 +1,1 @@
+"""The guest as the kernel process sees it: started, asked, interrupted, limited, replaced."""

@@ -1,0 +1,21 @@
+"""One execution as the kernel process knows it. Host calls and output both belong to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(eq=False)
+class Cell:
+    """What is known of one execution: whom its output answers, and how much it has sent."""
+
+    parent: dict[str, Any]
+    ident: Any = None  # the client's ZMQ routing id, for input requests
+    silent: bool = False
+    stream_chars: int = 0
+    display_bytes: int = 0
+    messages: int = 0
+    dropped: int = 0
+    files: dict[str, None] = field(default_factory=dict[str, None])
+    """Paths in the workspace that the guest says it has written. Nobody has looked whether it has."""

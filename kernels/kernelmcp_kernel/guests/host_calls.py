@@ -1,0 +1,77 @@
+"""Host calls: what a guest asks its kernel process for while a cell runs, decided here in trusted code.
+
+A handler takes the guest's arguments (hostile: any JSON object) and the cell, and returns the JSON value that the guest
+gets; a `HostCallError` becomes an OSError with its text there. Above: `kernel`. Below: `guest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.guest import Guest
+
+Arguments = dict[str, Any]
+Handler = Callable[[Arguments, Cell], Awaitable[Any]]
+
+# Calls of one cell that may be under way at a time; more are refused.
+MAX_CALLS = 32
+
+INTERRUPTED = "interrupted"
+CELL_ENDED = "the cell that asks has ended: the host answers only while it runs"
+
+_log = logging.getLogger(__name__)
+
+
+class HostCallError(Exception):
+    """The answer is no; the text says why, to the guest."""
+
+
+class HostCalls:
+    """The host calls of a kernel: each is a task, which ends with its cell at the latest."""
+
+    def __init__(self, handlers: dict[str, Handler]) -> None:
+        self._handlers = handlers
+        self._running: dict[asyncio.Task[None], str] = {}
+
+    def start(self, guest: Guest, content: dict[str, Any], cell: Cell | None) -> None:
+        """Answer a `call` frame of the guest, always: whoever waits for an answer in there would wait for ever.
+
+        `cell` is None when the cell that asks has ended, which only tasks that it left behind can do.
+        """
+        number, arguments = content.get("number"), content.get("arguments")
+        if not isinstance(number, int) or not isinstance(arguments, dict):
+            return
+        kind = str(cast("Arguments", arguments).get("call"))
+        handler = self._handlers.get(kind)
+        # `input` is one person, one question at a time.
+        taken = kind == "input" and kind in self._running.values()
+        if cell is None:
+            guest.answer(number, error=CELL_ENDED)
+            return
+        if handler is None or taken or len(self._running) >= MAX_CALLS:
+            guest.answer(number, error="the host does not offer this now")
+            return
+        task = asyncio.ensure_future(self._answer(guest, number, handler(cast("Arguments", arguments), cell)))
+        self._running[task] = kind
+        task.add_done_callback(self._running.pop)
+
+    def cancel(self, reason: str) -> None:
+        """The cell was interrupted or has ended: its calls are answered with the reason."""
+        for task in list(self._running):
+            task.cancel(reason)
+
+    async def _answer(self, guest: Guest, number: int, answer: Awaitable[Any]) -> None:
+        try:
+            guest.answer(number, value=await answer)
+        except asyncio.CancelledError as cancelled:
+            guest.answer(number, error=str(cancelled) or INTERRUPTED)
+            raise
+        except (HostCallError, ValueError) as error:
+            guest.answer(number, error=str(error))
+        except Exception:  # noqa: BLE001  # a guest must get an answer whatever happened
+            _log.exception("a host call failed")
+            guest.answer(number, error="the host failed; the kernel's log says why")

@@ -1,0 +1,154 @@
+"""Keeps one live guest for a kernel: starts it, replaces it when it has ended, and remembers that state was lost.
+
+Above: `kernel`. Below: `guest`, `runtime`, `image`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from kernelmcp_kernel.guests.cpu import CpuLimit
+from kernelmcp_kernel.guests.frames import Frame
+from kernelmcp_kernel.guests.guest import Guest, GuestDied
+from kernelmcp_kernel.runtime.directory import Berth
+from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.image import BootImage, find_image, rebuild_image
+from kernelmcp_kernel.runtime.spawn import Spawned, spawn_guest
+from kernelmcp_kernel.settings import Quota, settings
+
+# The guest host's exit status for an image that it refuses (EX_DATAERR).
+_EXIT_BAD_IMAGE = 65
+
+
+class GuestSlot:
+    """The place of a kernel's guest. Use from the event loop's thread, but `interrupt` from any."""
+
+    def __init__(
+        self, berth: Berth, on_frame: Callable[[Frame], None], log: logging.Logger, early: Spawned | None = None
+    ) -> None:
+        self._berth = berth
+        self._on_frame = on_frame
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._requests = asyncio.Lock()
+        self._interrupted_early = False
+        self._closed = False
+        self._image: BootImage = find_image()
+        self._quota = settings().quota
+        self._mounts = {package.point: package.mount() for package in self._image.packages}
+        self.guest = self._start(early)
+        self.lost: str | None = None
+        """Why the state of an earlier guest is gone; whoever reports it sets it back to None."""
+        self.lost_unseen = False
+        """Nobody has been told of that yet."""
+        self.told = False
+        """A request was answered with the loss, just before `lost` was noted."""
+
+    def _start(self, spawned: Spawned | None = None) -> Guest:
+        if self._closed:
+            raise GuestDied("the kernel is shutting down")
+        spawned = spawned or spawn_guest(self._berth, self._image.path, self._image.build_id)
+        guest = Guest(spawned, self._on_frame, settings().background_cpu_seconds)
+        if variables := settings().env:
+            guest.set_environment(variables)
+        if self._quota != settings().quota:
+            guest.set_quota(self._quota)
+        guest.mount(list(self._mounts.values()))
+        self._watcher = asyncio.ensure_future(self._watch(guest))
+        return guest
+
+    def mount(self, packages: list[dict[str, str]]) -> None:
+        """Show folders ({folder, point}) to the guest, and to every later one."""
+        self._mounts |= {package["point"]: package for package in packages}
+        self.guest.mount(packages)
+
+    def set_quota(self, quota: Quota) -> None:
+        """For this guest, and every later one."""
+        if quota != self._quota:
+            self._quota = quota
+            self.guest.set_quota(quota)
+
+    async def _watch(self, guest: Guest) -> None:
+        """When the guest ends: note the loss, and have the next one ready before it is asked for."""
+        await guest.ended.wait()
+        if self._closed or not guest.used:
+            return  # nothing is lost, and starting another before it is asked for might go on for ever
+        self._log.warning("the guest process has ended: %s", guest.death)
+        self.lost = guest.death
+        self.lost_unseen, self.told = not self.told, False
+        self.guest = self._start()
+
+    async def request(
+        self, op: str, content: dict[str, Any], request_id: str, limit: CpuLimit | None = None
+    ) -> dict[str, Any]:
+        """Ask the guest, starting one when there is none. Requests run in the order they come.
+
+        Raises GuestDied when the guest ends before it has replied, or cannot be started.
+        """
+        async with self._requests:
+            if self._closed:
+                raise GuestDied("the kernel is shutting down")
+            self._interrupted_early = False
+            try:
+                guest = await self._live()
+            except (BuildError, OSError) as error:
+                raise GuestDied(f"the sandbox could not start: {error}") from error
+            if self._interrupted_early:
+                return {
+                    "status": "error",
+                    "ename": "KeyboardInterrupt",
+                    "evalue": "",
+                    "traceback": ["KeyboardInterrupt"],
+                }
+            return await guest.request(op, content, request_id, limit)
+
+    def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
+        """Tell the guest while it is busy with a request; False when it is not, so that a request would do."""
+        if not self.guest.busy:
+            return False
+        self.guest.notify(op, content, request_id)
+        return True
+
+    async def _live(self) -> Guest:
+        await self.guest.ready()
+        if self.guest.exit_status is not None and os.waitstatus_to_exitcode(self.guest.exit_status) == _EXIT_BAD_IMAGE:
+            self._log.warning(
+                "the boot image %s is damaged (%s): building a new one", self._image.path, self.guest.death
+            )
+            self._image = await asyncio.to_thread(rebuild_image)
+            self.guest = self._start()
+            await self.guest.ready()
+        elif self.guest.death is not None:
+            self.guest = self._start()
+            await self.guest.ready()
+        if self.guest.death is not None:
+            raise GuestDied(f"the sandbox could not start: {self.guest.death}")
+        return self.guest
+
+    def interrupt(self) -> None:
+        """Interrupt the current request, if there is one, also while its guest still boots. From any thread."""
+        self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self.guest.busy:
+            self.guest.interrupt()
+        else:
+            self._interrupted_early = self._requests.locked()
+
+    def close(self) -> None:
+        """End the guest for good; it has ended when this returns. From any thread, also when it has ended already."""
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._watcher.cancel)
+        guest = self.guest
+        if guest.death is not None:
+            return  # it has been waited for: its number may be another's by now
+        # WNOWAIT: whoever has the guest waits for it, if it still runs.
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(guest.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, guest.pid, os.WEXITED | os.WNOWAIT)

@@ -1,0 +1,80 @@
+"""What an execute_request and its reply may hold: the one is a client's, the other the guest's, and hostile.
+
+Above: `kernel`. Below: `relay`, `settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from kernelmcp_kernel.jupyter.iopub import error_content
+from kernelmcp_kernel.settings import Quota, settings
+
+Content = dict[str, Any]
+
+# Payloads of an execute_reply act on the frontend, so a guest may send only these.
+_PAYLOADS = frozenset({"page", "set_next_input", "ask_exit"})
+
+
+def header_of(message: Content) -> Content:
+    """A message's header as JSON: the guest's `get_parent()` is asked for it."""
+    return {name: str(value) for name, value in message.get("header", {}).items()}
+
+
+def check_request(request: Content) -> None:
+    """Raises ValueError for what no client of the protocol sends."""
+    if not isinstance(request["code"], str):
+        raise ValueError("the code of an execute_request must be text")
+    if not isinstance(request["user_expressions"], dict):
+        raise ValueError("the user_expressions of an execute_request must be an object")
+
+
+def cpu_seconds(metadata: Content | None) -> float | None:
+    """The limit of one execution: the request's own (`{"kernelmcp": {"cpu_seconds": 10}}` in its metadata), else this
+    kernel's."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    if not isinstance(ours, dict) or "cpu_seconds" not in ours:
+        return settings().cpu_seconds
+    seconds: Any = cast("Content", ours)["cpu_seconds"]
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
+def quota(metadata: Content | None) -> Quota:
+    """What the guest may store from now on: as `{"kernelmcp": {"workspace_bytes": 10000000, "max_files": 100}}` in the
+    request's metadata says, else as this kernel was told."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    wanted: Content = cast("Content", ours) if isinstance(ours, dict) else {}
+    size, files = wanted.get("workspace_bytes"), wanted.get("max_files")
+    usual = settings().quota
+    return Quota(
+        size if isinstance(size, int) and size >= 0 else usual.max_bytes,
+        files if isinstance(files, int) and files > 0 else usual.max_files,
+    )
+
+
+def named_request(metadata: Content | None) -> str | None:
+    """The execution that an interrupt_request is for, as `{"kernelmcp": {"msg_id": ...}}` in its metadata says.
+
+    None: whatever runs."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    named: Any = cast("Content", ours).get("msg_id") if isinstance(ours, dict) else None
+    return named if isinstance(named, str) else None
+
+
+def checked_reply(reply: Content) -> Content:
+    """The guest's execute_reply, reduced to what a reply may hold."""
+    sent: Any = reply.get("payload")
+    payload: list[Any] = [
+        item for item in cast("list[Any]", sent if isinstance(sent, list) else []) if isinstance(item, dict)
+    ]
+    payload = [item for item in payload if str(cast("Content", item).get("source")) in _PAYLOADS]
+    expressions = reply.get("user_expressions")
+    rest: Content = {"user_expressions": expressions if isinstance(expressions, dict) else {}, "payload": payload}
+    if reply.get("status") == "ok":
+        return {"status": "ok", **rest}
+    error = error_content(reply) or {
+        "ename": "GuestFault",
+        "evalue": "the guest sent a malformed reply",
+        "traceback": [],
+    }
+    return {"status": "error", **error, **rest}

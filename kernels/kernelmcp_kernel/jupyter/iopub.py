@@ -1,0 +1,196 @@
+"""Relays what a cell outputs from the guest's frames to iopub, under caps.
+
+Above: `kernel`. Below: ipykernel's iopub socket. The caps bound what a flooding guest can queue in this process when a
+client is slow to read; what is dropped is counted and said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, cast
+
+from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.frames import Frame
+
+# One cell's text on stdout and stderr together. A notebook with a hundredth of this is already unusable.
+MAX_STREAM_CHARS = 256 * 1024 * 1024
+
+# One cell's messages other than text: pictures, updates of a progress bar. 10,000 is a minute of 160 a second.
+MAX_MESSAGES = 10_000
+
+# One cell's pictures, tables and the like together.
+MAX_DISPLAY_BYTES = 256 * 1024 * 1024
+
+# One of them. A client has the frame in memory twice before it can look at it; the server reads 10 MiB at most.
+MAX_DISPLAY_FRAME_BYTES = 24 * 1024 * 1024
+
+# Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
+_COLLECT_SECONDS = 0.03
+_COLLECT_CHARS = 64 * 1024
+# Of one message. A guest may send all its text in one frame, and a client is to read it in pieces.
+_MESSAGE_CHARS = 1024 * 1024
+
+# Files that one cell is told to have changed, and the longest path (the host's PATH_MAX).
+MAX_FILES = 1000
+MAX_PATH_CHARS = 4096
+
+# How many finished cells may still have output coming, from tasks that they left behind.
+_PARENTS_KEPT = 64
+
+# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}]}.
+# Only the kernel process itself sends it.
+PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
+
+DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
+COMM_TYPES = frozenset({"comm_open", "comm_msg", "comm_close"})
+
+Publish = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], None]
+"""message type, content, metadata, parent header"""
+
+
+class Relay:
+    """Routes output frames to the cell they belong to."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        self._cells: OrderedDict[str, Cell] = OrderedDict()
+        self._comms: OrderedDict[str, Cell] = OrderedDict()
+        self._text: list[str] = []
+        self._text_chars = 0
+        self._text_of: tuple[Cell, str] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self, request_id: str, cell: Cell) -> None:
+        """Start relaying for a request."""
+        _keep(self._cells, request_id, cell)
+
+    def open_comm(self, request_id: str, cell: Cell) -> None:
+        """The same for a comm message. They are many, and must not push out cells whose output may still come."""
+        _keep(self._comms, request_id, cell)
+
+    def finish(self, cell: Cell) -> None:
+        """The cell has ended: send what was collected, and say what was dropped."""
+        self._flush()
+        if cell.dropped:
+            text = (
+                f"\n[kernelmcp] {cell.dropped:,} more outputs of this cell were dropped: over the limit for one cell\n"
+            )
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
+            cell.dropped = 0
+
+    def say(self, cell: Cell, text: str) -> None:
+        """Text of the kernel process itself, under the same caps as the guest's."""
+        self._stream(cell, {"name": "stdout", "text": text})
+
+    def show(self, cell: Cell, data: dict[str, Any]) -> None:
+        """A mime bundle of the kernel process itself."""
+        self._flush()
+        self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
+
+    def output(self, frame: Frame) -> None:
+        """Publish an output frame. One of an unknown type, shape or request is ignored."""
+        cell = self._cells.get(frame.id) or self._comms.get(frame.id)
+        if cell is None:
+            return
+        if frame.type == "stream":
+            self._stream(cell, frame.content)
+            return
+        if frame.type == "files":
+            self._files(cell, frame.content)
+            return
+        self._flush()  # the order of outputs is the order of the program
+        if frame.type in DISPLAY_TYPES:
+            self._display(cell, frame)
+        elif frame.type == "error":
+            self._error(cell, frame)
+        elif frame.type in COMM_TYPES:
+            self._comm(cell, frame)
+
+    def _stream(self, cell: Cell, content: dict[str, Any]) -> None:
+        name, text = content.get("name"), content.get("text")
+        if name not in ("stdout", "stderr") or not isinstance(text, str):
+            return
+        if cell.stream_chars > MAX_STREAM_CHARS:
+            cell.dropped += 1
+            return
+        cell.stream_chars += len(text)
+        if self._text_of != (cell, name):
+            self._flush()
+            self._text_of = (cell, name)
+        self._text.append(text)
+        self._text_chars += len(text)
+        if self._text_chars >= _COLLECT_CHARS:
+            self._flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_COLLECT_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._text_of is not None:
+            cell, name = self._text_of
+            text = "".join(self._text)
+            for start in range(0, len(text), _MESSAGE_CHARS):
+                piece = text[start : start + _MESSAGE_CHARS]
+                self._publish("stream", {"name": name, "text": piece}, {}, cell.parent)
+        self._text, self._text_chars, self._text_of = [], 0, None
+
+    def _display(self, cell: Cell, frame: Frame) -> None:
+        content = frame.content
+        if frame.type == "clear_output":
+            content = {"wait": bool(content.get("wait"))}
+        elif not _is_bundle(content):
+            return
+        elif PACKAGES_TYPE in content["data"]:
+            return  # the server believes it, so a guest must not say it
+        if frame.type == "execute_result" and cell.silent:
+            return
+        if not self._may_send(cell, frame.size):
+            return
+        self._publish(frame.type, content, {}, cell.parent)
+
+    def _files(self, cell: Cell, content: dict[str, Any]) -> None:
+        changed = content.get("changed")
+        for path in cast("list[Any]", changed) if isinstance(changed, list) else []:
+            if isinstance(path, str) and len(path) <= MAX_PATH_CHARS and len(cell.files) < MAX_FILES:
+                cell.files[path] = None
+
+    def _may_send(self, cell: Cell, size: int) -> bool:
+        room = min(MAX_DISPLAY_FRAME_BYTES, MAX_DISPLAY_BYTES - cell.display_bytes)
+        if cell.messages >= MAX_MESSAGES or size > room:
+            cell.dropped += 1
+            return False
+        cell.messages += 1
+        cell.display_bytes += size
+        return True
+
+    def _error(self, cell: Cell, frame: Frame) -> None:
+        error = error_content(frame.content)
+        if error is not None and self._may_send(cell, frame.size):
+            self._publish("error", error, {}, cell.parent)
+
+    def _comm(self, cell: Cell, frame: Frame) -> None:
+        content, metadata = frame.content.get("comm"), frame.content.get("metadata")
+        if isinstance(content, dict) and isinstance(metadata, dict) and self._may_send(cell, frame.size):
+            self._publish(frame.type, cast("dict[str, Any]", content), cast("dict[str, Any]", metadata), cell.parent)
+
+
+def _keep(cells: OrderedDict[str, Cell], request_id: str, cell: Cell) -> None:
+    cells[request_id] = cell
+    while len(cells) > _PARENTS_KEPT:
+        cells.popitem(last=False)
+
+
+def _is_bundle(content: dict[str, Any]) -> bool:
+    return isinstance(content.get("data"), dict) and isinstance(content.get("metadata"), dict)
+
+
+def error_content(content: dict[str, Any]) -> dict[str, Any] | None:
+    """The three fields of a Jupyter error, or None when the guest sent something else."""
+    name, value, traceback = content.get("ename"), content.get("evalue"), content.get("traceback")
+    if not (isinstance(name, str) and isinstance(value, str) and isinstance(traceback, list)):
+        return None
+    return {"ename": name, "evalue": value, "traceback": [str(line) for line in cast("list[Any]", traceback)]}

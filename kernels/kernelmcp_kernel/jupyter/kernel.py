@@ -1,0 +1,305 @@
+"""The Jupyter kernel: messages in, the guest's answers out. Subclasses ipykernel's Kernel, which owns busy, idle,
+reply and the order of requests; handlers here take content and return content.
+
+Above: `launcher` (or IPKernelApp). Below: `answers`, `slot`, `relay`, `hostcalls`, `stdin`. It must not know pipes or
+processes.
+"""
+
+# ipykernel declares its traits (session, streams) without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from typing import Any, ClassVar, cast
+
+from jupyter_client.session import Session
+
+from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cpu import CpuLimit
+from kernelmcp_kernel.guests.frames import Frame
+from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
+from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
+from kernelmcp_kernel.guests.storage import StorageWatch
+from kernelmcp_kernel.guests.supervisor import GuestSlot
+from kernelmcp_kernel.jupyter.execute_messages import (
+    check_request,
+    checked_reply,
+    cpu_seconds,
+    header_of,
+    named_request,
+    quota,
+)
+from kernelmcp_kernel.jupyter.install import Installs
+from kernelmcp_kernel.jupyter.iopub import Relay
+from kernelmcp_kernel.jupyter.requests import AnsweringKernel
+from kernelmcp_kernel.jupyter.stdin import read_line
+from kernelmcp_kernel.network import Network
+from kernelmcp_kernel.runtime.directory import Berth, open_berth
+from kernelmcp_kernel.runtime.spawn import Spawned
+from kernelmcp_kernel.settings import Quota, settings
+
+Content = dict[str, Any]
+
+
+class StorageFull(ValueError):
+    """A guest has stored more than it may, in a way that only a hostile one finds."""
+
+
+class SandboxKernel(AnsweringKernel):
+    """CPython in a sandboxed guest process, behind the Jupyter protocol."""
+
+    implementation = "kernelmcp"
+    banner = "Python in a sandbox (kernelmcp)"
+    language_info: ClassVar[Content] = {
+        "name": "python",
+        "version": "3.14.2",
+        "mimetype": "text/x-python",
+        "file_extension": ".py",
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "pygments_lexer": "ipython3",
+        "nbconvert_exporter": "python",
+    }
+    _execute_sleep = 0.0  # ipykernel sleeps here so that output is flushed; ours is queued before the reply
+
+    # What the launcher started before the imports; under IPKernelApp there is none.
+    early_berth: ClassVar[Berth | None] = None
+    early_guest: ClassVar[Spawned | None] = None
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._relay = Relay(self._publish)
+        self._berth = self.early_berth or open_berth()
+        self._cell: Cell | None = None
+        self._allow_stdin = False
+        self._installs = Installs(self._relay, self._mount)
+        self._calls = HostCalls(
+            {
+                "input": self._input,
+                "install": self._installs.answer,
+                "fetch": Network(settings().network).fetch,
+            }
+        )
+        self._remarks: Content = {}  # for the metadata of the execute_reply
+        self._closed = False
+
+    @property
+    def kernel_info(self) -> Content:
+        # The inherited property imports debugpy: 90 ms and 8 MB.
+        return {
+            "protocol_version": "5.4",
+            "implementation": self.implementation,
+            "implementation_version": version("kernelmcp"),
+            "language_info": self.language_info,
+            "banner": self.banner,
+            "help_links": [],
+            "supported_features": [],
+        }
+
+    # -- life
+
+    def start(self) -> None:
+        """Called by the application once the sockets are there, before its event loop runs."""
+        super().start()
+        self.io_loop.add_callback(self._open)
+
+    def _open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._slot = GuestSlot(self._berth, self._on_frame, self.log, self.early_guest)
+        self._storage = StorageWatch(
+            self._berth.path, settings().quota, lambda: self._cell is not None, self._end_guest
+        )
+
+    async def do_shutdown(self, restart: bool) -> Content:
+        """shutdown_request (control thread)."""
+        self.close()
+        return {"status": "ok", "restart": restart}
+
+    async def _progressively_terminate_all_children(self) -> None:
+        """ipykernel looks for children through psutil (30 ms); ours is the guest, which do_shutdown has ended."""
+
+    def close(self) -> None:
+        """End the guest and give up the berth. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if hasattr(self, "_slot"):
+            self._slot.close()
+            self._loop.call_soon_threadsafe(self._storage.close)
+        self._berth.close()
+
+    async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
+        """interrupt_request (control thread)."""
+        if hasattr(self, "_slot"):  # else the kernel is just starting, and nothing runs
+            self._loop.call_soon_threadsafe(self._interrupt, named_request(parent.get("metadata")))
+        self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
+
+    def _interrupt(self, named: str | None) -> None:
+        """Interrupt what runs; when the request names an execution, that one and no later one."""
+        if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
+            return
+        self._slot.interrupt()
+        self._calls.cancel(INTERRUPTED)
+
+    def _abort_queues(self, subshell_id: str | None = None) -> None:
+        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does it well;
+        without (which saves a hop for every message), it forgets them one turn of the event loop too early."""
+        if self.shell_channel_thread is not None:
+            super()._abort_queues(subshell_id)
+            return
+        self._aborting = True
+        self.shell_stream.flush()  # takes in what has arrived; each message then waits for the lock, in order
+        self._resuming = asyncio.ensure_future(self._stop_aborting())
+
+    async def _stop_aborting(self) -> None:
+        async with self._main_asyncio_lock:
+            self._aborting = False
+
+    # -- requests
+
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: dict[str, str] | None = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: Content | None = None,
+        cell_id: str | None = None,
+    ) -> Content:
+        """execute_request: run a cell in the guest. A guest that ends meanwhile makes an error reply that says so."""
+        count = self.execution_count
+        store_history = store_history and not silent
+        self._remarks = {}
+        # Captured here: the callbacks that send a cell's output run in another context than its request.
+        ident = self._get_shell_context_var(self._shell_parent_ident)
+        cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
+        self._allow_stdin = allow_stdin
+        request = {
+            "code": code,
+            "silent": bool(silent),
+            "store_history": store_history,
+            "user_expressions": user_expressions or {},
+            "allow_stdin": allow_stdin,
+            "execution_count": count,
+            "parent": header_of(cell.parent),
+        }
+        request_id = new_request_id()
+        self._relay.open(request_id, cell)
+        limit = CpuLimit(cpu_seconds(cell_meta))
+        try:
+            check_request(request)
+            if store_history:
+                self._history.add(count, code)
+            reply = checked_reply(await self._on_loop(self._run(request, request_id, limit, quota(cell_meta))))
+            self._report_earlier_loss(cell)
+            self._report_background(cell)
+        except (GuestDied, ValueError) as error:
+            reply = self._failure(cell, error)
+        except Exception:
+            self.log.exception("an execution failed in the kernel process")
+            reply = self._failure(cell, ValueError("the kernel could not run this cell; its log says why"))
+        finally:
+            self._report_limit(cell, limit)
+            self._cell = None
+            self._calls.cancel(CELL_ENDED)
+            self._relay.finish(cell)
+        if cell.files:
+            self._remarks["files"] = list(cell.files)
+        if not store_history and not silent:
+            self.execution_count -= 1  # ipykernel has counted it already
+        return {**reply, "execution_count": count}
+
+    async def _run(self, request: Content, request_id: str, limit: CpuLimit, allowed: Quota) -> Content:
+        self._storage.allow(allowed)
+        self._slot.set_quota(allowed)
+        if (reason := await self._storage.refusal()) is not None:
+            raise StorageFull(
+                f"{reason}. Nothing runs until some are deleted from outside "
+                "(reset_workspace with scope 'files' deletes them all)."
+            )
+        self._storage.poke()
+        return await self._slot.request("execute", request, request_id, limit)
+
+    def _end_guest(self, reason: str) -> None:
+        if self._slot.guest.used:
+            self._slot.guest.kill(reason)
+
+    def _failure(self, cell: Cell, error: GuestDied | ValueError) -> Content:
+        """A cell that got no reply from its guest."""
+        if isinstance(error, GuestDied):
+            self._note_loss(str(error))
+            self._slot.told = True
+            text = f"The sandbox process ended: {error}. Its variables are lost; files are kept."
+        else:
+            text = str(error)
+        content: Content = {
+            "ename": type(error).__name__,
+            "evalue": text,
+            "traceback": [f"{type(error).__name__}: {text}"],
+        }
+        if not cell.silent:
+            self._publish("error", content, {}, cell.parent)
+        return {"status": "error", **content, "user_expressions": {}, "payload": []}
+
+    def _report_earlier_loss(self, cell: Cell) -> None:
+        """The first cell in a fresh guest is marked; when nobody was told of the loss, it is said in words, too."""
+        reason = self._slot.lost
+        if reason is None:
+            return
+        self._slot.lost = None
+        self._note_loss(reason)
+        if self._slot.lost_unseen and not cell.silent:
+            text = f"[kernelmcp] the sandbox process had ended ({reason}); earlier variables are lost\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
+
+    def _report_background(self, cell: Cell) -> None:
+        """The first cell after tasks were cancelled says so."""
+        limit = self._slot.guest.background
+        if limit.exceeded and not cell.silent:
+            limit.exceeded = False
+            text = f"[kernelmcp] tasks that earlier cells left running were cancelled: they {limit.text}\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
+
+    def _note_loss(self, reason: str) -> None:
+        self._remarks |= {"state_lost": True, "reason": reason}
+
+    def _report_limit(self, cell: Cell, limit: CpuLimit) -> None:
+        if not limit.exceeded:
+            return
+        self._remarks["limit"] = "cpu_seconds"
+        if not cell.silent:
+            text = f"[kernelmcp] the cell {limit.text}\n"
+            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
+
+    def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
+        """The metadata of the execute_reply."""
+        return {**metadata, "kernelmcp": self._remarks} if self._remarks else metadata
+
+    # -- the guest
+
+    def _on_frame(self, frame: Frame) -> None:
+        """A frame from the guest that is not the reply to a request."""
+        guest = self._slot.guest
+        if frame.type != "call":
+            self._relay.output(frame)
+        else:
+            current = frame.id == guest.current_id and guest.busy
+            self._calls.start(guest, frame.content, self._cell if current else None)
+
+    async def _input(self, call: Content, cell: Cell) -> str:
+        """input(): ask the frontend, until it answers or the cell has ended."""
+        if not self._allow_stdin:
+            raise HostCallError("this frontend does not support input requests")
+        request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
+        return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
+
+    def _mount(self, packages: list[dict[str, str]]) -> None:
+        self._slot.mount(packages)
+
+    def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
+        self.session.send(
+            self.iopub_socket, message, content, parent, ident=self._topic(message), metadata=metadata or None
+        )

@@ -1,0 +1,131 @@
+"""Requests that are no cells: completion, inspection, history, comms. A guest that fails makes an empty answer.
+
+Above: `kernel`. Below: `slot`, `history`.
+"""
+
+# ipykernel declares its traits (session, streams) without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ipykernel.kernelbase import Kernel
+
+from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
+from kernelmcp_kernel.guests.supervisor import GuestSlot
+from kernelmcp_kernel.jupyter.execute_messages import header_of
+from kernelmcp_kernel.jupyter.history import History, Search
+from kernelmcp_kernel.jupyter.iopub import Relay
+
+Content = dict[str, Any]
+Result = TypeVar("Result")
+
+_COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
+
+
+class AnsweringKernel(Kernel):
+    """Answers what a frontend asks beside running cells."""
+
+    _slot: GuestSlot
+    _relay: Relay
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for message in _COMM_MESSAGES:
+            self.shell_handlers[message] = self.comm_message
+        for message in ("create_subshell_request", "delete_subshell_request", "list_subshell_request"):
+            self.control_handlers[message] = self.refuse_subshell
+        self._history = History()
+
+    async def do_complete(self, code: str, cursor_pos: int | None) -> Content:
+        """complete_request."""
+        position = len(code) if cursor_pos is None else cursor_pos
+        nothing: Content = {"matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
+        return await self._ask("complete", {"code": code, "cursor_pos": position}, nothing)
+
+    async def do_inspect(
+        self, code: str, cursor_pos: int | None, detail_level: int = 0, omit_sections: tuple[str, ...] = ()
+    ) -> Content:
+        """inspect_request."""
+        position = len(code) if cursor_pos is None else cursor_pos
+        nothing: Content = {"found": False, "data": {}, "metadata": {}}
+        return await self._ask("inspect", {"code": code, "cursor_pos": position, "detail_level": detail_level}, nothing)
+
+    async def do_is_complete(self, code: str) -> Content:
+        """is_complete_request."""
+        return await self._ask("is_complete", {"code": code}, {"status": "unknown"})
+
+    async def do_history(
+        self,
+        hist_access_type: str,
+        output: bool,
+        raw: bool,
+        session: int | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        n: int | None = None,
+        pattern: str | None = None,
+        unique: bool = False,
+    ) -> Content:
+        """history_request. Outputs are not kept: with `output`, each input is paired with None."""
+        if hist_access_type == "tail":
+            found = self._history.tail(n or 10)
+        elif hist_access_type == "range":
+            found = self._history.range(start or 0, stop)
+        else:
+            found = self._history.search(Search(pattern or "*", n, unique))
+        return {"status": "ok", "history": [(s, line, (code, None) if output else code) for s, line, code in found]}
+
+    async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
+        """comm_open, comm_msg and comm_close from the frontend, also while a cell waits (perhaps for this message)."""
+        content = {
+            "msg_type": parent["header"]["msg_type"],
+            "content": parent["content"],
+            "metadata": parent["metadata"],
+            "parent": header_of(parent),
+        }
+        cell, request_id = Cell(parent, ident), new_request_id()
+        self._relay.open_comm(request_id, cell)
+        if not await self._on_loop(self._notify("comm_message", content, request_id)):
+            await self._ask("comm_message", content, {}, request_id)
+            self._relay.finish(cell)
+
+    async def _notify(self, op: str, content: Content, request_id: str) -> bool:
+        try:
+            return self._slot.notify(op, content, request_id)
+        except ValueError as error:  # larger than a frame
+            self.log.warning("%s failed: %s", op, error)
+            return True
+
+    async def comm_info_request(self, stream: Any, ident: Any, parent: Content) -> None:
+        """comm_info_request."""
+        target = parent["content"].get("target_name") or None
+        reply = await self._ask("comm_info", {"target_name": target}, {"comms": {}})
+        self.session.send(stream, "comm_info_reply", {"status": "ok", **reply}, parent, ident=ident)
+
+    async def refuse_subshell(self, stream: Any, ident: Any, parent: Content) -> None:
+        """A guest has one thread, so it has no subshells; kernel_info does not offer them."""
+        reply = parent["header"]["msg_type"].replace("_request", "_reply")
+        text = "this kernel has no subshells: its code runs in one thread"
+        content = {"status": "error", "ename": "NotImplementedError", "evalue": text, "traceback": [text]}
+        self.session.send(stream, reply, content, parent, ident=ident)
+
+    async def _ask(self, op: str, content: Content, otherwise: Content, request_id: str = "") -> Content:
+        """A request that is not a cell: a guest that fails makes an empty answer."""
+        try:
+            reply = await self._on_loop(self._slot.request(op, content, request_id or new_request_id()))
+        except (GuestDied, ValueError) as error:
+            self.log.warning("%s failed: %s", op, error)
+            return {"status": "ok", **otherwise}
+        return reply if reply.get("status") != "error" else {"status": "ok", **otherwise}
+
+    async def _on_loop(self, request: Coroutine[Any, Any, Result]) -> Result:
+        """Run on the main loop, also when the request came in on the control thread."""
+        if asyncio.get_running_loop() is self._loop:
+            return await request
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(request, self._loop))

@@ -1,0 +1,189 @@
+"""Builds what a guest runs on: `_runtime/` with Pyodide, the guest's Python packages and the boot image.
+
+Above: `hatch_build.py` at installation, when nothing but the standard library is there, and the kernel process, which
+rebuilds a damaged image. Below: `identity`, and npm, pip and Node as programs. It must not know what an image holds.
+
+    _runtime/pyodide/      from npm, pinned by kernels/package-lock.json
+    _runtime/site/         IPython for the guest, pinned by kernels/requirements-guest.txt
+    _runtime/boot.img      the warmed wasm heap, made by host/build.mjs
+    _runtime/stamp.json    what these were made from
+
+Every step works in a folder or file of its own and is then renamed into place: interrupted, it leaves what was there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from kernelmcp_kernel.runtime.identity import FORMAT, BuildError, build_id, digest, node_binary, node_wheel, read_stamp
+
+_LOCK_FILES = ("package.json", "package-lock.json", "requirements-guest.txt")
+_PYODIDE_FILES = (
+    "package.json",
+    "pyodide-lock.json",
+    "pyodide.asm.mjs",
+    "pyodide.asm.wasm",
+    "pyodide.mjs",
+    "python_stdlib.zip",
+)
+_GUEST_PYTHON = "3.14"
+
+# What a guest never needs: programs, manual pages, tests.
+_PRUNED_AT_TOP = ("bin", "share")
+_PRUNED_ANYWHERE = ("tests", "test", "__pycache__")
+
+# Folders of a build that somebody pulled the plug on. The next build sweeps them.
+_UNFINISHED = "_runtime.building-"
+_REPLACED = "_runtime.replaced-"
+
+Log = Callable[[str], None]
+
+
+def build_runtime(package_dir: Path, log: Log) -> bool:
+    """Make `_runtime/` if it is missing, damaged or made from other inputs. True when something had to be made.
+
+    Needs the network for packages (npm and pip, as configured on this machine) but not for the image.
+    """
+    runtime = package_dir / "_runtime"
+    _sweep(package_dir)
+    fetched = _make_packages(package_dir, runtime, log)
+    stamp = read_stamp(runtime)
+    wanted = build_id(package_dir)
+    image = runtime / "boot.img"
+    if stamp.get("image") == [wanted, _size(image)]:
+        return fetched
+    log("kernelmcp: building the boot image")
+    build_image(package_dir, image)
+    _write_stamp(runtime, {**stamp, "image": [wanted, _size(image)]})
+    return True
+
+
+def build_image(package_dir: Path, image: Path) -> None:
+    """Boot a fresh guest, warm it and save its heap as `image` (about 5 s). Raises BuildError with what Node said."""
+    image.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = image.with_name(f"{image.name}.{os.getpid()}.building")
+    program = package_dir / "host" / "build.mjs"
+    settings = (package_dir / "_runtime", package_dir / "inside", unfinished, build_id(package_dir))
+    try:
+        _run("the boot image", [node_binary(), "--experimental-wasm-jspi", program, *settings])
+        os.replace(unfinished, image)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def npm_ci(folder: Path, lock_dir: Path, *, development: bool = False) -> Path:
+    """Install the locked npm packages into `folder`, with the npm that comes in Node's wheel; gives node_modules."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copyfile(lock_dir / name, folder / name)
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    npm = node_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    omit = [] if development else ["--omit=dev"]
+    _run("the npm packages", [node_binary(), npm, "ci", *flags, *omit], cwd=folder)
+    return folder / "node_modules"
+
+
+def _make_packages(package_dir: Path, runtime: Path, log: Log) -> bool:
+    lock_dir = package_dir.parent
+    wanted = digest([FORMAT], lock_dir, [lock_dir / name for name in _LOCK_FILES])
+    stamp = read_stamp(runtime)
+    if stamp.get("packages") == wanted and stamp.get("files") == _listing_digest(runtime):
+        return False
+    unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=package_dir))
+    try:
+        log("kernelmcp: fetching Pyodide (npm)")
+        _fetch_pyodide(lock_dir, unfinished / "pyodide")
+        log("kernelmcp: fetching IPython for the guest (pip)")
+        _fetch_site(lock_dir, unfinished / "site")
+        _write_stamp(unfinished, {"packages": wanted, "files": _listing_digest(unfinished)})
+        unfinished.chmod(0o755)  # mkdtemp makes it private, but other users may run what is installed here
+        _put_in_place(unfinished, runtime)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return True
+
+
+def _fetch_pyodide(lock_dir: Path, target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="kernelmcp-npm-") as scratch:
+        package = npm_ci(Path(scratch), lock_dir) / "pyodide"
+        target.mkdir()
+        for name in _PYODIDE_FILES:
+            shutil.copyfile(package / name, target / name)
+
+
+def _fetch_site(lock_dir: Path, target: Path) -> None:
+    # --platform any: nothing but pure Python is taken. The closure is the file itself (--no-deps), because pip would
+    # judge the environment markers by this machine and not by the guest.
+    flags = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile", "--quiet"]
+    flags += ["--disable-pip-version-check", "--no-input", "--no-warn-script-location"]
+    guest = [f"--python-version={_GUEST_PYTHON}", "--implementation=py", "--platform=any"]
+    source = ["--requirement", lock_dir / "requirements-guest.txt"]
+    _run(
+        "the guest's Python packages",
+        [sys.executable, "-P", "-m", "pip", "install", "--target", target, *flags, *guest, *source],
+    )
+    for name in _PRUNED_AT_TOP:
+        shutil.rmtree(target / name, ignore_errors=True)
+    for name in _PRUNED_ANYWHERE:
+        for folder in list(target.rglob(name)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_in_place(unfinished: Path, runtime: Path) -> None:
+    replaced = Path(tempfile.mkdtemp(prefix=_REPLACED, dir=runtime.parent))
+    if runtime.exists():
+        runtime.rename(replaced / "old")  # a folder cannot be renamed over one that has content
+    unfinished.rename(runtime)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _sweep(package_dir: Path) -> None:
+    for folder in (*package_dir.glob(f"{_UNFINISHED}*"), *package_dir.glob(f"{_REPLACED}*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (package_dir / "_runtime").glob("*.building"):
+        file.unlink(missing_ok=True)
+
+
+def _run(what: str, program: Iterable[str | Path], cwd: Path | None = None) -> None:
+    """`cwd`: a folder that nobody else writes; the caller's own may be anybody's."""
+    command = [str(part) for part in program]
+    # The user's own Node options are for the user's own programs.
+    environment = {name: value for name, value in os.environ.items() if name not in ("NODE_OPTIONS", "NODE_PATH")}
+    done = subprocess.run(
+        command,
+        cwd=cwd or "/",
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode != 0:
+        said = f"{done.stderr.strip()}\n{done.stdout.strip()}".strip()
+        raise BuildError(f"{what}: {' '.join(command[:3])} ... ended with {done.returncode}\n{said}")
+
+
+def _listing_digest(runtime: Path) -> str:
+    """Names and sizes of the fetched files: enough to see that one is missing or was cut short."""
+    files = [file for part in ("pyodide", "site") for file in (runtime / part).rglob("*") if file.is_file()]
+    names = sorted(f"{file.relative_to(runtime).as_posix()} {file.stat().st_size}" for file in files)
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+
+def _size(file: Path) -> int | None:
+    return file.stat().st_size if file.is_file() else None
+
+
+def _write_stamp(runtime: Path, stamp: dict[str, Any]) -> None:
+    unfinished = runtime / "stamp.json.building"
+    unfinished.write_text(json.dumps(stamp, indent=1) + "\n", "utf-8")
+    os.replace(unfinished, runtime / "stamp.json")

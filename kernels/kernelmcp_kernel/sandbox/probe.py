@@ -1,0 +1,94 @@
+"""Which layers hold on this machine, proven by a child that takes each on and tries what it forbids: milliseconds.
+
+Above: `__main__` and, as a program of its own (`python -m kernelmcp_kernel.probe LAYER ...`), the server: both refuse
+to start where a required layer is missing. Below: the layers. What a guest's own attempts show is doctor's business.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable
+
+from kernelmcp_kernel.sandbox import landlock, seatbelt, seccomp
+from kernelmcp_kernel.sandbox.cgroup import delegated
+
+# Every guest of this kernel has these, on any system: there is nothing to find out before one runs.
+ALWAYS = frozenset({"wasm", "node-permission", "empty-environment", "closed-descriptors"})
+
+_NO_NEW_PRIVS_SET, _NO_NEW_PRIVS_GET = 38, 39
+_TARGET = os.devnull  # anybody may read it, so that a refusal is the layer's
+
+
+def missing(required: Iterable[str]) -> list[str]:
+    """Those of the layers that do not hold here, in their order."""
+    return [name for name in required if name not in ALWAYS and not holds(name)]
+
+
+def holds(layer: str) -> bool:
+    """Whether a child under this layer alone is refused what it may do without. False for a name that is none."""
+    tried = _TRIALS.get(layer)
+    if tried is None:
+        return False
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if tried() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def _no_new_privs() -> bool:
+    libc = ctypes.CDLL(None)
+    if sys.platform != "linux" or libc.prctl(_NO_NEW_PRIVS_SET, 1, 0, 0, 0) != 0:
+        return False
+    return libc.prctl(_NO_NEW_PRIVS_GET, 0, 0, 0, 0) == 1
+
+
+def _landlock() -> bool:
+    return landlock.available() > 0 and _no_new_privs() and _refused(_opens, lambda: landlock.restrict({}))
+
+
+def _seccomp() -> bool:
+    return seccomp.available() and _no_new_privs() and _refused(_makes_a_socket, lambda: seccomp.restrict(0))
+
+
+def _seatbelt() -> bool:
+    return seatbelt.available() and _refused(_opens, lambda: seatbelt.restrict([], [], []))
+
+
+_TRIALS: dict[str, Callable[[], bool]] = {
+    "no_new_privs": _no_new_privs,
+    "landlock": _landlock,
+    "seccomp": _seccomp,
+    "seatbelt": _seatbelt,
+    "cgroup": lambda: delegated() is not None,
+}
+
+
+def _refused(attempt: Callable[[], bool], confine: Callable[[], None]) -> bool:
+    """The attempt works before, or the refusal after would prove nothing."""
+    worked = attempt()
+    confine()
+    return worked and not attempt()
+
+
+def _opens() -> bool:
+    try:
+        os.close(os.open(_TARGET, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
+def _makes_a_socket() -> bool:
+    unix, stream = 1, 1
+    return ctypes.CDLL(None).socket(unix, stream, 0) >= 0
+
+
+if __name__ == "__main__":
+    lacking = missing(sys.argv[1:])
+    sys.stdout.write("\n".join(lacking))
+    sys.exit(1 if lacking else 0)

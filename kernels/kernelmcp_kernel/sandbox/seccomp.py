@@ -1,0 +1,213 @@
+"""A seccomp filter: the system calls that Node with Pyodide needs (or pip), and no others (Linux, without privileges).
+
+Above: `confine`. Below: `syscalls` (numbers) and the kernel. An allow-list, so that a system call of tomorrow is
+refused: unknown ones answer ENOSYS, as on an old kernel. There is no socket of any family (for pip: of none but IP), no
+new process, no new program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable
+
+from kernelmcp_kernel.sandbox.syscalls import AARCH64, NETWORK_AARCH64, NETWORK_X86_64, X86_64
+
+# Classic BPF opcodes, and offsets into struct seccomp_data.
+_LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+
+_ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_X32_BIT = 0x40000000
+_SET_MODE_FILTER, _GET_ACTION_AVAILABLE = 1, 2
+
+_NETWORK = {"x86_64": NETWORK_X86_64, "aarch64": NETWORK_AARCH64}
+_ADDRESS_FAMILIES = (2, 10)  # AF_INET, AF_INET6
+
+_CLONE_THREAD = 0x10000
+_CLONE_NEW_NAMESPACES = 0x7E020080
+
+# machine: numbers, AUDIT_ARCH, the number of seccomp(2)
+_MACHINES = {"x86_64": (X86_64, 0xC000003E, 317), "aarch64": (AARCH64, 0xC00000B7, 277)}
+
+# Landlock does not cover these, and Pyodide's file system calls chmod when it makes a file: they answer 0 and do
+# nothing.
+_PRETENDED = frozenset(
+    [
+        "chmod",
+        "fchmod",
+        "fchmodat",
+        "fchmodat2",
+        "chown",
+        "fchown",
+        "lchown",
+        "fchownat",
+        "utime",
+        "utimes",
+        "futimesat",
+        "utimensat",
+    ]
+)
+_O_ACCESS_MODE, _O_TRUNC = os.O_WRONLY | os.O_RDWR, os.O_TRUNC
+
+_TERMINAL_QUERIES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)  # duplicate, flags, record locks
+_PRCTL_OPTIONS = (15, 16, 0x53564D41)  # set and get a thread's name, name a memory region
+
+
+def available() -> bool:
+    """Does this machine have the filter, and do we know its system calls? Asked of the system: a container's own filter
+    or an old kernel may say no."""
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        return False
+    action = ctypes.c_uint32(_KILL_PROCESS)
+    number = _MACHINES[platform.machine()][2]
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.syscall(number, _GET_ACTION_AVAILABLE, 0, ctypes.byref(action)) == 0
+
+
+def restrict(program_path: int, *, network: bool = False) -> None:
+    """Install the filter for this process, for good. Raises OSError.
+
+    `network`: it may connect over IP.
+
+    `program_path` is the address of the string that the coming execve will name: no other execve is let through.
+    """
+    program = _assemble(program_path, os.getpid(), network=network)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    description = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    number = _MACHINES[platform.machine()][2]
+    if libc.syscall(number, _SET_MODE_FILTER, 0, description) != 0:
+        raise OSError(ctypes.get_errno(), "seccomp")
+
+
+class _Filter:
+    """A BPF program being written."""
+
+    def __init__(self) -> None:
+        self._code: list[bytes] = []
+
+    def add(self, opcode: int, value: int, if_true: int = 0, if_false: int = 0) -> None:
+        self._code.append(struct.pack("HBBI", opcode, if_true, if_false, value & 0xFFFFFFFF))
+
+    def answer(self, action: int) -> None:
+        self.add(_RETURN, action)
+
+    def refuse(self, error: int) -> None:
+        self.answer(_ERRNO | error)
+
+    def load_argument(self, index: int, *, high_word: bool = False) -> None:
+        self.add(_LOAD, _ARGUMENTS + 8 * index + (4 if high_word else 0))
+
+    def require(self, opcode: int, value: int, error: int) -> None:
+        """Go on when the loaded word passes, else refuse."""
+        self.add(opcode, value, 1, 0)
+        self.refuse(error)
+
+    def for_call(self, number: int, body: Callable[[], None]) -> None:
+        """Run `body`, which answers on every path, when this is the system call."""
+        start = len(self._code)
+        self.add(_JUMP_EQUAL, number)
+        body()
+        self._code[start] = struct.pack("HBBI", _JUMP_EQUAL, 0, len(self._code) - start - 1, number)
+
+    def allow_when_argument(self, index: int, values: tuple[int, ...], otherwise: int) -> None:
+        self.load_argument(index)
+        for value in values:
+            self.add(_JUMP_EQUAL, value, 0, 1)
+            self.answer(_ALLOW)
+        self.refuse(otherwise)
+
+    def bytes(self) -> bytes:
+        return b"".join(self._code)
+
+
+def _assemble(program_path: int, pid: int, *, network: bool) -> bytes:
+    machine = platform.machine()
+    numbers, architecture, _ = _MACHINES[machine]
+    if network:
+        numbers = numbers | _NETWORK[machine]
+    code = _Filter()
+    code.add(_LOAD, _ARCHITECTURE)
+    code.add(_JUMP_EQUAL, architecture, 1, 0)
+    code.answer(_KILL_PROCESS)
+    code.add(_LOAD, _NUMBER)
+    if machine == "x86_64":
+        code.add(_JUMP_AT_LEAST, _X32_BIT, 0, 1)
+        code.refuse(errno.ENOSYS)
+    special = _special_cases(code, numbers, program_path, pid)
+    for name, body in special.items():
+        code.for_call(numbers[name], body)
+    for name, number in numbers.items():
+        if name in special:
+            continue
+        code.add(_JUMP_EQUAL, number, 0, 1)
+        code.answer(_ERRNO if name in _PRETENDED else _ALLOW)
+    code.refuse(errno.ENOSYS)
+    return code.bytes()
+
+
+def _special_cases(
+    code: _Filter, numbers: dict[str, int], program_path: int, pid: int
+) -> dict[str, Callable[[], None]]:
+    """System calls that depend on their arguments."""
+
+    def clone() -> None:  # threads of this process only
+        code.load_argument(0)
+        code.add(_JUMP_ANY_BIT, _CLONE_NEW_NAMESPACES, 0, 1)
+        code.refuse(errno.EPERM)
+        code.require(_JUMP_ANY_BIT, _CLONE_THREAD, errno.EPERM)
+        code.answer(_ALLOW)
+
+    def execve() -> None:
+        code.load_argument(0)
+        code.require(_JUMP_EQUAL, program_path, errno.EPERM)
+        code.load_argument(0, high_word=True)
+        code.require(_JUMP_EQUAL, program_path >> 32, errno.EPERM)
+        code.answer(_ALLOW)
+
+    def prlimit64() -> None:  # read its own limits
+        code.load_argument(0)
+        code.require(_JUMP_EQUAL, 0, errno.EPERM)
+        for high_word in (False, True):
+            code.load_argument(2, high_word=high_word)
+            code.require(_JUMP_EQUAL, 0, errno.EPERM)
+        code.answer(_ALLOW)
+
+    def opening(flags_index: int) -> Callable[[], None]:
+        # O_TRUNC empties a file that is opened for reading only, which Landlock before version 3 does not see.
+        def body() -> None:
+            code.load_argument(flags_index)
+            code.add(_JUMP_ANY_BIT, _O_TRUNC, 0, 2)
+            code.add(_JUMP_ANY_BIT, _O_ACCESS_MODE, 1, 0)
+            code.refuse(errno.EACCES)
+            code.answer(_ALLOW)
+
+        return body
+
+    sockets = {"socket": lambda: code.allow_when_argument(0, _ADDRESS_FAMILIES, errno.EAFNOSUPPORT)}
+    networked = sockets if "socket" in numbers else {}
+    opens = {name: opening(index) for name, index in (("open", 1), ("openat", 2)) if name in numbers}
+    return (
+        opens
+        | networked
+        | {
+            "clone": clone,
+            "clone3": lambda: code.refuse(
+                errno.ENOSYS
+            ),  # its flags cannot be read by a filter; glibc falls back to clone
+            "execve": execve,
+            "kill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
+            "tgkill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
+            "prlimit64": prlimit64,
+            "ioctl": lambda: code.allow_when_argument(1, _TERMINAL_QUERIES, errno.ENOTTY),
+            "prctl": lambda: code.allow_when_argument(0, _PRCTL_OPTIONS, errno.EINVAL),
+            "fcntl": lambda: code.allow_when_argument(1, _FCNTL_COMMANDS, errno.EINVAL),
+        }
+    )
