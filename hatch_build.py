@@ -1,7 +1,4 @@
-"""Hatchling's hook: builds the guest's runtime before a wheel (an editable one too) is packed.
-
-Below: `kernelmcp_kernel.build`, taken from the source tree, since nothing of ours is installed yet.
-"""
+"""Hatchling's hook: builds the guest's runtime before a wheel (an editable one too) is packed."""
 
 from __future__ import annotations
 

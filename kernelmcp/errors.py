@@ -14,7 +14,7 @@
             +-- LayersMissing  right, but the machine lacks an isolation layer that it requires (exit code 1)
 
 An exception raised by guest code is none of these: it is data, a result whose `success` is false. Anything else that
-escapes is our bug: logged in full, `INTERNAL_ERROR` outside. Above: tools. Below: nothing.
+escapes is our bug: logged in full, `INTERNAL_ERROR` outside.
 """
 
 from typing import Any, ClassVar

@@ -6,7 +6,7 @@
     await server.wait()                # until somebody calls shutdown(), or stdin ends
     await server.shutdown()
 
-Above: cli. Below: checks, stdio, web, listener, app. Importing this module is cheap; starting loads the rest.
+Importing this module is cheap; starting loads the rest.
 """
 
 import asyncio

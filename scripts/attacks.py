@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from kernelmcp_kernel.sandbox import landlock  # noqa: E402
 from tests.attacks import suite  # noqa: E402
-from tests.attacks.prisoners import PRISONERS  # noqa: E402
+from tests.attacks.attackers import ATTACKERS  # noqa: E402
 
 THREAT_MODEL = ROOT / "docs" / "threat-model.md"
 BEGIN, END = "<!-- made by scripts/attacks -->\n", "<!-- end -->"
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--print", action="store_true", help="print the table, write nothing")
     options = parser.parse_args()
     results: dict[str, dict[str, list[suite.Outcome]]] = {}
-    for kind in PRISONERS:
+    for kind in ATTACKERS:
         for name, off in COLUMNS[kind].items():
             found = results.setdefault(name, {})[kind] = suite.run(kind, frozenset(off))
             through = sum(bool(outcome.evidence) for outcome in found)

@@ -303,21 +303,21 @@ async def measure_confinement(folder: Path, rounds: int) -> list[Row]:
     """Guests with all layers and with none, in turn: to the boot's end, and `x += 1` in each."""
     sys.path.insert(0, str(ROOT))
     from kernelmcp_kernel.guests.guest import Guest, new_request_id
-    from kernelmcp_kernel.runtime.directory import Berth
+    from kernelmcp_kernel.runtime.directory import SandboxDirectory
     from kernelmcp_kernel.runtime.image import find_image
     from kernelmcp_kernel.runtime.spawn import spawn_guest
-    from tests.attacks.prisoners import LAYERS, without
+    from tests.attacks.attackers import LAYERS, without
 
     starts: dict[bool, list[float]] = {True: [], False: []}
     executions: dict[bool, list[float]] = {True: [], False: []}
-    image, berth = find_image(), Berth(folder / "berth")
+    image, sandbox = find_image(), SandboxDirectory(folder / "sandbox")
     request = {"code": "x = 1", "silent": False, "store_history": False, "user_expressions": {}}
     request |= {"allow_stdin": False, "execution_count": 1}
 
     async def start(confined: bool) -> Guest:
         off = frozenset() if confined else frozenset(LAYERS)
         begin = time.perf_counter()
-        spawned = spawn_guest(berth, image.path, image.build_id, lambda policy: without(policy, off))
+        spawned = spawn_guest(sandbox, image.path, image.build_id, lambda policy: without(policy, off))
         guest = Guest(spawned, lambda frame: None)
         await guest.ready()
         starts[confined].append((time.perf_counter() - begin) * 1e3)

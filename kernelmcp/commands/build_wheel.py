@@ -1,8 +1,7 @@
 """`kernelmcp build-wheel PATH`: a source package becomes a wheel for WebAssembly, in the local wheel folder that every
 session may install from.
 
-Above: cli. Below: pyodide-build (the extra `wheel-build`) and Emscripten as programs. It runs the package's build, as
-`pip install PATH` would: for packages that you trust.
+It runs the package's build, as `pip install PATH` would: for packages that you trust.
 """
 
 import importlib.util

@@ -1,7 +1,4 @@
-"""`kernelmcp install claude-desktop`: adds the server to the client's configuration and keeps what is there.
-
-Above: cli. Below: the client's JSON file.
-"""
+"""`kernelmcp install claude-desktop`: adds the server to the client's configuration and keeps what is there."""
 
 import json
 import os

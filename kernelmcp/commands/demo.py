@@ -1,6 +1,6 @@
 """`kernelmcp demo`: the real server over stdio, a real MCP client, a scripted session, and its notebook.
 
-Above: cli. Below: mcp's client, demo_cells. Uses nothing of the server but its command.
+Uses nothing of the server but its command.
 """
 
 import os

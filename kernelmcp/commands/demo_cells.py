@@ -1,7 +1,4 @@
-"""The cells that `kernelmcp demo` sends. Longer ones are files of `demo_guest/`, which run in the guest.
-
-Above: demo. Below: nothing.
-"""
+"""The cells that `kernelmcp demo` sends. Longer ones are files of `demo_guest/`, which run in the guest."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""`kernelmcp doctor`: what is installed, where files live, and which isolation layers hold, found out by trying.
-
-Above: cli. Below: doctor_layers (the trying), pool and home (a kernel started as a session's is).
-"""
+"""`kernelmcp doctor`: what is installed, where files live, and which isolation layers hold, found out by trying."""
 
 import json
 import os
@@ -187,7 +184,7 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
                     findings = await doctor_layers.examine(found, Path(outside), token)
                 finally:
                     tasks.cancel_scope.cancel()
-                    found.berth.delete()
+                    found.sandbox.delete()
         finally:
             context.destroy(linger=0)
     report.layers, report.attempts = findings.layers, findings.attempts

@@ -1,8 +1,8 @@
 """Which isolation layers are active, found out by trying: a session's own kernel runs what a hostile cell would.
 
-An attempt that is refused proves nothing when nothing ran, so every verdict needs a control that worked. What the guest
-says is checked from outside where that can be done: did the connection arrive, is the file there.
-Above: doctor. Below: pool, kernel; doctor_guest/ is what runs in the guest. Must not know how a report is printed.
+An attempt that is refused proves nothing when nothing ran, so every verdict needs a control that worked. What the
+guest says is checked from outside where that can be done: did the connection arrive, is the file there. Must not know
+how a report is printed.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ import psutil
 from kernelmcp.config.models import LayerName
 from kernelmcp.errors import KernelDied
 from kernelmcp.kernel.client import Kernel
-from kernelmcp.kernel.pool import BerthedKernel
+from kernelmcp.kernel.pool import PooledKernel
 
 ATTEMPTS_FILE = Path(__file__).parent / "doctor_guest" / "attempts.py"
 CANARY_VARIABLE = "KERNELMCP_DOCTOR_CANARY"
@@ -103,7 +103,7 @@ def canary() -> Iterator[str]:
             del os.environ[name]
 
 
-async def examine(found: BerthedKernel, outside: Path, token: str) -> Findings:
+async def examine(found: PooledKernel, outside: Path, token: str) -> Findings:
     """Make every attempt in a kernel that was started with the canary in its environment.
 
     `outside` is a directory of the host that no guest should reach.
@@ -117,7 +117,9 @@ async def examine(found: BerthedKernel, outside: Path, token: str) -> Findings:
 
     async with await asyncio.start_server(on_connection, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
-        session = _Session(found.kernel, found.berth.workspace, _targets(found.berth.workspace, outside, port, token))
+        session = _Session(
+            found.kernel, found.sandbox.workspace, _targets(found.sandbox.workspace, outside, port, token)
+        )
         findings, control = Findings(), _untried("not tried")
         try:
             findings.facts = await session.alive()

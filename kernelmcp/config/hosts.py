@@ -1,6 +1,6 @@
 """What may stand in [network]: hosts and headers, checked when the settings are read, not at a guest's first request.
 
-Above: config. Below: nothing. The kernel process reads the same texts again (kernelmcp_kernel/network), and decides.
+The kernel process reads the same texts again (kernelmcp_kernel/network), and decides.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The settings of the HTTP side, with their units and reasons: `[transport_http]`, `[auth]` and `[telemetry]`.
 
-Part of `config`, which is what everybody imports. Above: config. Below: section.
+Part of `config`, which is what everybody imports.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Every setting of the server, with its unit and its reason; and `Settings`, the one live object that holds them.
 
-The models are frozen. `Settings` is what everything gets: its `config` and `policy` are replaced as a whole when a file
-has changed, so read them where they are used and keep no copy. Above: everything. Below: errors. Where the values come
-from is `sources`' business.
+The models are frozen. `Settings` is what everything gets: its `config` and `policy` are replaced as a whole when a
+file has changed, so read them where they are used and keep no copy. Where the values come from is `sources`'
+business.
 """
 
 import os

@@ -1,7 +1,5 @@
 """One layer of settings over the other, by pydantic-settings. A module of its own because importing that takes 60 ms,
 which a server whose settings are all defaults need not spend before its first kernel starts.
-
-Above: sources. Below: config.
 """
 
 from collections.abc import Mapping

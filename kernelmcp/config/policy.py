@@ -1,6 +1,6 @@
 """What a guest may use up: config/policy.toml, with units and reasons.
 
-Part of `config`, which is what everybody imports. Above: config. Below: section.
+Part of `config`, which is what everybody imports.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What every table of settings is made of. Above: config, config_http, policy. Below: nothing."""
+"""What every table of settings is made of."""
 
 from pydantic import BaseModel, ConfigDict
 

@@ -1,8 +1,7 @@
 """Where settings come from, and the only module that reads files and the environment for them.
 
 Order: command line, environment (`KERNELMCP_<SECTION>__<KEY>`), file (`mcp.toml`, `policy.toml`), default. An unknown
-key or a bad value is a `ConfigurationError` that names the file or the variable, the key and what would do. Above: cli,
-doctor, reload. Below: layers, config, errors.
+key or a bad value is a `ConfigurationError` that names the file or the variable, the key and what would do.
 """
 
 import difflib

@@ -1,6 +1,6 @@
 """The names of all tools, for what must know them before mcp is imported: a setting is checked before anything starts.
 
-A test holds it to what the server lists. Above: config. Below: nothing.
+A test holds it to what the server lists.
 """
 
 import difflib

@@ -1,7 +1,7 @@
 """One execution: what is to run, how far it is, what came of it.
 
-An execution lives on its own: the call that asked for it may be gone or may have answered `running`. Above: sessions.
-Below: outputs, workspace. Must not know kernels or MCP.
+An execution lives on its own: the call that asked for it may be gone or may have answered `running`. Must not know
+kernels or MCP.
 """
 
 import asyncio
@@ -128,10 +128,10 @@ class Execution:
     def finish_with_reply(self, reply: dict[str, Any]) -> None:
         """From an execute_reply message (docs/design.md 5 for the metadata)."""
         content = reply["content"]
-        ours: Any = reply.get("metadata", {}).get("kernelmcp")
-        remarks: dict[str, Any] = cast("dict[str, Any]", ours) if isinstance(ours, dict) else {}
-        state_lost = remarks.get("state_lost") is True
-        if remarks.get("limit") == "cpu_seconds" and self.interruption is None:
+        metadata: Any = reply.get("metadata", {}).get("kernelmcp")
+        ours: dict[str, Any] = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
+        state_lost = ours.get("state_lost") is True
+        if ours.get("limit") == "cpu_seconds" and self.interruption is None:
             self.limit, self.interruption = "cpu_seconds", "timeout"
         self.outputs.execution_count = content.get("execution_count")
         error = self.outputs.error

@@ -1,7 +1,7 @@
 """`event` and `return_value`: after the cell, `handler(event, context)` is called and its JSON value comes back.
 
 It is one of Jupyter's user_expressions, so it works with any Python kernel, and the cell in the transcript is the
-caller's own. Above: executions. Below: nothing. What comes back is the guest's: hostile.
+caller's own. What comes back is the guest's: hostile.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """The executions that a session keeps: its newest, as long as they are not too many and not too large together.
 
 A client comes back for the whole of an output within minutes; what it never fetched must not pile up in memory or on
-disk. Above: sessions. Below: executions, outputs.
+disk.
 """
 
 import shutil

@@ -1,11 +1,11 @@
 """The server's directories on disk: what is kept (home) and what dies with the process (runtime).
 
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it
-    home/berths/<random>/        workspace/ and tmp/ of one kernel (docs/design.md 4)
+    home/sandboxes/<random>/        workspace/ and tmp/ of one kernel (docs/design.md 4)
     runtime/<random>/            sockets and connection files of one server process, lock
 
 A lock held with flock says that its owner lives: a crash releases it, unlike a pid in a file. Everything is 0700.
-Above: app, pool, sessions. Below: the file system. Must not know kernels or MCP.
+Must not know kernels or MCP.
 """
 
 import fcntl
@@ -29,13 +29,15 @@ from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
-# As `new_berth` makes them.
-BERTH_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
+# As `new_sandbox` makes them.
+SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
+# What "sandboxes" was called in the first versions, on disk and in records.
+FORMER_NAME = "berths"
 # A session's record and its copy.
 RECORD_FILES = ("session.json", "session.copy.json")
 
 
-class Berth:
+class SandboxDirectory:
     """The directory above the two that a kernel's guest may write: workspace and tmp.
 
     The kernel takes the right to write in it from its owner while a guest may live, because the guest runs as that
@@ -56,8 +58,8 @@ class Berth:
         """The workspace is a directory."""
         return self.workspace.is_dir() and not self.workspace.is_symlink()
 
-    def take_workspace_of(self, other: "Berth") -> None:
-        """Move another berth's files here: one rename over an empty directory, atomic on one file system."""
+    def take_workspace_of(self, other: "SandboxDirectory") -> None:
+        """Move another one's files here: one rename over an empty directory, atomic on one file system."""
         with other._unsealed(), self._unsealed():
             os.rename(other.workspace, self.workspace)
 
@@ -119,21 +121,21 @@ class Home:
         self.root = root
         self.runtime = runtime
         self.sessions = root / "sessions"
-        self.berths = root / "berths"
+        self.sandboxes = root / "sandboxes"
 
-    def new_berth(self) -> Berth:
-        # The process's own name is in it, so that a sweep can tell whose berth it is.
-        berth = Berth(self.berths / f"{self.runtime.name}-{secrets.token_hex(4)}")
-        berth.make()
+    def new_sandbox(self) -> SandboxDirectory:
+        # The process's own name is in it, so that a sweep can tell whose sandbox directory it is.
+        sandbox = SandboxDirectory(self.sandboxes / f"{self.runtime.name}-{secrets.token_hex(4)}")
+        sandbox.make()
         if self._guest_uid is not None:
-            os.chown(berth.workspace, self._guest_uid, self._guest_uid)  # the kernel process sees to the rest
-        return berth
+            os.chown(sandbox.workspace, self._guest_uid, self._guest_uid)  # the kernel process sees to the rest
+        return sandbox
 
-    def berth(self, name: str) -> Berth:
+    def sandbox(self, name: str) -> SandboxDirectory:
         """By its name. Raises ValueError for what is none: `..` is a path."""
-        if not BERTH_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a berth")
-        return Berth(self.berths / name)
+        if not SANDBOX_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a sandbox directory")
+        return SandboxDirectory(self.sandboxes / name)
 
 
 def runtime_root_of(configured: Path | None) -> Path:
@@ -161,13 +163,15 @@ def _private_directory(path: Path, mode: int = 0o700) -> None:
 def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None) -> Iterator[Home]:
     """Make the directories, take the process's lock, and sweep what dead servers left.
 
-    `guest_uid`: when we are root, guests are another user, who must get through to a berth, and may list nothing on
-    the way.
+    `guest_uid`: when we are root, guests are another user, who must get through to a sandbox directory, and may list
+    nothing on the way.
     """
     if os.geteuid() != 0:
         guest_uid = None
     runtime_root = runtime_root_of(runtime_root)
-    for directory in (root, root / "berths"):
+    if (root / FORMER_NAME).is_dir() and not (root / "sandboxes").exists():
+        (root / FORMER_NAME).rename(root / "sandboxes")
+    for directory in (root, root / "sandboxes"):
         _private_directory(directory, 0o700 if guest_uid is None else 0o711)
     for directory in (root / "sessions", runtime_root):
         _private_directory(directory)
@@ -180,17 +184,17 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
     runtime.mkdir(mode=0o700)
     lock = Lock(runtime / "lock")
     lock.try_acquire()
-    # A second lock under home: servers with other runtime roots may share this home, and berths lie here.
-    owner = Lock(root / "berths" / f".{runtime.name}.lock")
+    # A second lock under home: servers with other runtime roots may share this home, and sandbox directories lie here.
+    owner = Lock(root / "sandboxes" / f".{runtime.name}.lock")
     owner.try_acquire()
     home = Home(root, runtime, guest_uid)
     try:
         _sweep_runtime(runtime_root, runtime)
-        _sweep_berths(home)
+        _sweep_sandboxes(home)
         yield home
     finally:
         shutil.rmtree(runtime, ignore_errors=True)
-        (root / "berths" / f".{runtime.name}.lock").unlink(missing_ok=True)
+        (root / "sandboxes" / f".{runtime.name}.lock").unlink(missing_ok=True)
         owner.close()
         lock.close()
 
@@ -215,34 +219,35 @@ def _sweep_runtime(root: Path, own: Path) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _sweep_berths(home: Home) -> None:
-    """Delete the berths of servers that are gone, except those that a session's record names."""
+def _sweep_sandboxes(home: Home) -> None:
+    """Delete the sandbox directories of servers that are gone, except those that a session's record names."""
     recorded: set[str] = set()
     damaged = False
     for directory in home.sessions.iterdir():
-        names = _recorded_berths(directory)
+        names = _recorded_sandboxes(directory)
         recorded.update(names or ())
         damaged = damaged or names is None
-    for directory in home.berths.iterdir():
-        owner_lock = home.berths / f".{directory.name.partition('-')[0]}.lock"
+    for directory in home.sandboxes.iterdir():
+        owner_lock = home.sandboxes / f".{directory.name.partition('-')[0]}.lock"
         if not directory.is_dir() or directory.name in recorded:
             continue
         if damaged and any((directory / "workspace").glob("*")):
             continue  # it may be the one that a damaged record named
         if not owner_lock.exists() or _is_dead(owner_lock):
-            Berth(directory).delete()
-    for lock_file in home.berths.glob(".*.lock"):
+            SandboxDirectory(directory).delete()
+    for lock_file in home.sandboxes.glob(".*.lock"):
         if _is_dead(lock_file):
             lock_file.unlink(missing_ok=True)
 
 
-def _recorded_berths(session: Path) -> list[str] | None:
+def _recorded_sandboxes(session: Path) -> list[str] | None:
     """What a session's record and its copy name. None when there is a record, and neither can be read."""
     files = [session / name for name in RECORD_FILES if (session / name).exists()]
     found: set[str] | None = None
     for file in files:
         try:
-            names: Any = json.loads(read_small(file))["berths"]
+            record: Any = json.loads(read_small(file))
+            names: Any = record["sandboxes" if "sandboxes" in record else FORMER_NAME]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         if isinstance(names, list):

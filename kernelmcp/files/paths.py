@@ -1,6 +1,6 @@
 """What a caller's path means, and what the operating system's errors about it mean to the caller.
 
-Above: workspace, file_tools. Below: errors. Touches no file.
+Touches no file.
 """
 
 import errno

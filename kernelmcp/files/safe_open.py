@@ -2,7 +2,7 @@
 
 Nothing is opened by a path that could lead through a link: one openat2 with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS
 where the operating system has it (found out by trying), else a walk that opens each component relative to the
-descriptor before it with O_NOFOLLOW. Above: workspace, home. Below: the file system. Must not know sessions.
+descriptor before it with O_NOFOLLOW. Must not know sessions.
 """
 
 import ctypes
@@ -165,7 +165,7 @@ def empty_tree(path: Path) -> None:
                 return
             while folders:
                 name = folders.pop()
-                _hoist(top, name, folders, lambda: f".{prefix}-{next(numbers)}")
+                _move_to_top(top, name, folders, lambda: f".{prefix}-{next(numbers)}")
                 with suppress(FileNotFoundError):
                     os.rmdir(name, dir_fd=top)
         raise OSError(errno.EBUSY, "files are being made faster than they are deleted", str(path))
@@ -173,7 +173,7 @@ def empty_tree(path: Path) -> None:
         os.close(top)
 
 
-def _hoist(top: int, name: str, folders: list[str], new_name: Callable[[], str]) -> None:
+def _move_to_top(top: int, name: str, folders: list[str], new_name: Callable[[], str]) -> None:
     """Empty a directory: its files go, its directories move to the top."""
     try:
         fd = os.open(name, DIRECTORY, dir_fd=top)

@@ -1,8 +1,7 @@
 """The configured volumes: directories of the host that every guest sees at /volumes/NAME.
 
 A guest's process is given their paths when it starts, read-only or for writing too (Landlock and Node's permission
-model hold it to that), so a wrong one is refused before anything runs. Above: checks, launch, file_tools. Below:
-config, home.
+model hold it to that), so a wrong one is refused before anything runs.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Whatever lies in a workspace is hostile: the guest makes any tree there, with any names, and changes it while we look.
 So nothing is opened by a path that could lead through a link (beneath.py), and what is opened must be a regular file.
-Above: file_tools, file_resources, sessions. Below: beneath, paths. Must not know sessions or MCP.
+Must not know sessions or MCP.
 """
 
 import errno
@@ -68,10 +68,11 @@ class Listing:
 
 
 class Workspace:
-    """The files of one berth. `berth` itself lies where no guest can change it; everything in it may be anything."""
+    """The files of one sandbox directory. The directory itself lies where no guest can change it; what is in it may be
+    anything."""
 
-    def __init__(self, berth: Path, quota: Quota) -> None:
-        self._berth = berth
+    def __init__(self, sandbox: Path, quota: Quota) -> None:
+        self._sandbox = sandbox
         self._quota = quota
 
     # -- read ---------------------------------------------------------------------------------------------------
@@ -197,17 +198,17 @@ class Workspace:
             raise SessionDamaged(
                 f"the session's workspace directory cannot be opened: {exc.reason}",
                 "reset_workspace(scope='files') makes an empty one.",
-                path=str(self._berth / "workspace"),
+                path=str(self._sandbox / "workspace"),
             ) from exc
 
     @contextmanager
     def _directory(self, name: str) -> Iterator[int]:
         try:
-            berth = os.open(self._berth, DIRECTORY)
+            sandbox = os.open(self._sandbox, DIRECTORY)
             try:
-                fd = os.open(name, DIRECTORY, dir_fd=berth)
+                fd = os.open(name, DIRECTORY, dir_fd=sandbox)
             finally:
-                os.close(berth)
+                os.close(sandbox)
         except OSError as exc:
             raise _DirectoryMissing(exc.strerror) from exc
         try:
@@ -217,7 +218,7 @@ class Workspace:
 
 
 class _DirectoryMissing(OSError):
-    """One of a berth's own directories is not there, or is none."""
+    """One of a sandbox directory's own directories is not there, or is none."""
 
     def __init__(self, reason: str | None) -> None:
         super().__init__(errno.ENOENT, reason)

@@ -1,7 +1,4 @@
-"""One line in the log for each request, and its place in the metrics. Never a token, a body or a query.
-
-Above: web. Below: metrics.
-"""
+"""One line in the log for each request, and its place in the metrics. Never a token, a body or a query."""
 
 import time
 

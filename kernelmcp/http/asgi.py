@@ -1,7 +1,6 @@
 """The ASGI application: MCP at `/mcp` and `/sse`, and what operators look at.
 
 The application exists before the server runs, so that it can be mounted; until then, and after, it answers 503.
-Above: server. Below: guard, origins, access, mcp's session manager.
 """
 
 from collections.abc import AsyncIterator, Callable

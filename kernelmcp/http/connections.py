@@ -2,7 +2,7 @@
 answer when its connection is deleted.
 
 A connection is what an older client (until 2025-11-25) opens with `initialize` and ends with DELETE. On DELETE mcp's
-transport closes the streams of calls under way, so calls are ended first. Above: web. Below: callers, registry.
+transport closes the streams of calls under way, so calls are ended first.
 """
 
 import json

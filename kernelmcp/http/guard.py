@@ -1,7 +1,7 @@
 """Stands before each endpoint: who asks, may they, is there room, and does it end in time.
 
-A refusal is answered before the body is read, so nobody without a token makes the server hold one. Above: web. Below:
-auth, throttle. Must not know MCP's messages, except what a refusal looks like.
+A refusal is answered before the body is read, so nobody without a token makes the server hold one. Must not know
+MCP's messages, except what a refusal looks like.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Which Host and Origin a request may carry: against pages in a browser that reach the server through a name of their
 own (DNS rebinding), and against pages of other sites.
 
-Checked for every request, before anything else. Above: web. Below: nothing but Starlette's types.
+Checked for every request, before anything else.
 """
 
 import ipaddress

@@ -1,6 +1,6 @@
 """The JWTs of one OAuth 2.1 authorization server: fetches its keys, checks signature, issuer, audience and times.
 
-Above: auth. Below: PyJWT, httpx. Must not know static tokens or requests.
+Must not know static tokens or requests.
 """
 
 import asyncio

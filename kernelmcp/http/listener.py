@@ -1,6 +1,6 @@
 """Listens on a port: uvicorn, with the bounds that it lacks, and without signal handlers of its own.
 
-Above: server. Below: uvicorn, web. Must not know MCP.
+Must not know MCP.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
 """What Prometheus reads at `/metrics`. Each server has a registry of its own, so that two in one process don't mix.
 
-No label has a value that a client can make up, and nothing names a session, a principal or what was run. Above: web.
-Below: prometheus-client.
+No label has a value that a client can make up, and nothing names a session, a principal or what was run.
 """
 
 import os
@@ -91,7 +90,7 @@ class Metrics:
         self._kernels.labels("warm").set(len(warm))
         self._kernels.labels("busy").set(sum(session.state == "busy" for session in live))
         self._kernels.labels("idle").set(sum(session.state == "idle" for session in live))
-        pids = [session.kernel_pid for session in live] + [berthed.kernel.pid for berthed in warm]
+        pids = [session.kernel_pid for session in live] + [pooled.kernel.pid for pooled in warm]
         kernels = await anyio.to_thread.run_sync(lambda: sum(tree_memory_mb(pid) for pid in pids))
         self._memory.labels("kernels").set(kernels * BYTES_PER_MB)
         self._memory.labels("server").set(psutil.Process(os.getpid()).memory_info().rss)

@@ -1,6 +1,6 @@
 """How much of the server one principal, and all together, may take: requests per window, requests at one time, streams.
 
-Counting only; `guard` asks and answers. Above: guard. Below: config.
+Counting only; `guard` asks and answers.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Who a bearer token stands for: static tokens, and with an issuer the JWTs of an OAuth 2.1 authorization server.
 
-Tokens come from the settings and from a file that is read again when it changes. They are compared in constant time and
-kept as hashes only. Above: guard. Below: oauth, config.
+Tokens come from the settings and from a file that is read again when it changes. They are compared in constant time
+and kept as hashes only.
 """
 
 import hashlib

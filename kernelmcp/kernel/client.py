@@ -1,9 +1,9 @@
 """One Jupyter kernel process and our connection to it: start, execute, interrupt, end.
 
 The only module that imports jupyter_client, and the only way from the server to a kernel. One task reads each socket
-and dispatches by the parent's message id; a request is done when its reply *and* its idle status have arrived. A kernel
-is never restarted: it dies, every pending request fails with `KernelDied` at once, and the owner takes a new one.
-Above: pool, sessions. Below: jupyter_client, ZMQ. Must not know sessions, MCP, or what a guest is.
+and dispatches by the parent's message id; a request is done when its reply *and* its idle status have arrived. A
+kernel is never restarted: it dies, every pending request fails with `KernelDied` at once, and the owner takes a new
+one. Must not know sessions, MCP, or what a guest is.
 """
 
 import asyncio

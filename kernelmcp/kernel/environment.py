@@ -1,21 +1,21 @@
 """What a kernel is told at its start: the settings that are its business, as environment variables (docs/design.md 3).
 
-Above: pool. Below: config, home. A kernel that is not ours ignores them.
+A kernel that is not ours ignores them.
 """
 
 import json
 import os
 
 from kernelmcp.config.models import Flavor, Settings
-from kernelmcp.files.home import Berth
+from kernelmcp.files.home import SandboxDirectory
 from kernelmcp.files.volumes import kernel_volumes
 
 
-def kernel_environment(settings: Settings, berth: Berth, flavor: Flavor) -> dict[str, str]:
+def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Flavor) -> dict[str, str]:
     """The variables of one kernel process; read there by kernelmcp_kernel/settings.py."""
     policy = settings.policy
     found = {
-        "KERNELMCP_BERTH": str(berth.path),
+        "KERNELMCP_SANDBOX_DIRECTORY": str(sandbox.path),
         "KERNELMCP_HOME": str(settings.home.absolute()),
         "KERNELMCP_PACKAGES": settings.config.packages.model_dump_json(),
         "KERNELMCP_MEMORY_MB": str(policy.flavors[flavor].memory_mb),

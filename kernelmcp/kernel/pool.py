@@ -1,7 +1,7 @@
 """Kernels started in advance, so that a session starts in milliseconds.
 
-A kernel is started in an empty berth; a session with files binds it by one rename (docs/design.md 4). Only the default
-flavor is kept warm. Above: sessions. Below: kernel, home. Must not know executions or MCP.
+A kernel is started in an empty sandbox directory; a session with files binds it by one rename (docs/design.md 4).
+Only the default flavor is kept warm. Must not know executions or MCP.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import zmq.asyncio
 
 from kernelmcp.config.models import OWN_KERNELSPEC, Flavor, Settings
 from kernelmcp.errors import KernelStartFailed, ServerError
-from kernelmcp.files.home import Berth, Home
+from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.kernel.client import Kernel, Launch, make_context, run_kernel
 from kernelmcp.kernel.environment import kernel_environment
 
@@ -47,11 +47,11 @@ async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
 
 
 @dataclass(frozen=True, eq=False)
-class BerthedKernel:
+class PooledKernel:
     """A kernel and the one directory that its guest may write."""
 
     kernel: Kernel
-    berth: Berth
+    sandbox: SandboxDirectory
 
 
 class Pool:
@@ -64,7 +64,7 @@ class Pool:
         self._home = home
         self._context = context
         self._tasks = tasks
-        self._warm: deque[BerthedKernel] = deque()
+        self._warm: deque[PooledKernel] = deque()
         self._numbers = itertools.count(1)
         self._wanted = asyncio.Event()
         self._wanted.set()
@@ -73,11 +73,11 @@ class Pool:
         settings.on_change(self._wanted.set)
 
     @property
-    def warm(self) -> list[BerthedKernel]:
+    def warm(self) -> list[PooledKernel]:
         """The kernels that nobody has yet."""
         return list(self._warm)
 
-    async def take(self, flavor: Flavor) -> BerthedKernel:
+    async def take(self, flavor: Flavor) -> PooledKernel:
         """A ready kernel: a warm one, one that is about to be, or a new one. Raises `KernelStartFailed`."""
         if flavor == self._settings.policy.default_flavor:
             while True:
@@ -90,7 +90,7 @@ class Pool:
                     await self._arrived.wait()
         return await self.start(flavor)
 
-    def _pop_warm(self) -> BerthedKernel | None:
+    def _pop_warm(self) -> PooledKernel | None:
         self._drop_unusable()
         return self._warm.popleft() if self._warm else None
 
@@ -101,14 +101,14 @@ class Pool:
                 self._warm.remove(found)
                 self._tasks.start_soon(_discard, found)
 
-    def _is_current(self, found: BerthedKernel) -> bool:
+    def _is_current(self, found: PooledKernel) -> bool:
         launch = found.kernel.launch
-        wanted = kernel_environment(self._settings, found.berth, self._settings.policy.default_flavor)
+        wanted = kernel_environment(self._settings, found.sandbox, self._settings.policy.default_flavor)
         return (launch.kernelspec, launch.env) == (self._settings.config.kernels.kernelspec, wanted)
 
-    async def start(self, flavor: Flavor) -> BerthedKernel:
+    async def start(self, flavor: Flavor) -> PooledKernel:
         try:
-            berth = self._home.new_berth()
+            sandbox = self._home.new_sandbox()
         except OSError as exc:
             raise KernelStartFailed(f"a workspace could not be made: {exc}", "Free disk space.") from exc
         spec = self._settings.config.kernels.kernelspec
@@ -116,16 +116,16 @@ class Pool:
             kernelspec=spec,
             runtime=self._home.runtime,
             name=f"k{next(self._numbers)}",
-            cwd=TRUSTED_FOLDER if spec == OWN_KERNELSPEC else berth.workspace,
-            env=kernel_environment(self._settings, berth, flavor),
+            cwd=TRUSTED_FOLDER if spec == OWN_KERNELSPEC else sandbox.workspace,
+            env=kernel_environment(self._settings, sandbox, flavor),
             start_timeout_seconds=self._settings.config.kernels.start_timeout_seconds,
         )
         try:
             kernel = await self._tasks.start(run_kernel, self._context, launch)
         except BaseException:
-            berth.delete()
+            sandbox.delete()
             raise
-        return BerthedKernel(kernel, berth)
+        return PooledKernel(kernel, sandbox)
 
     async def keep_warm(self) -> None:
         """Runs for the server's life: replaces what was taken, after a pause that the first cell gets for itself."""
@@ -154,7 +154,7 @@ class Pool:
             self._arrived.notify_all()
 
 
-async def _discard(found: BerthedKernel) -> None:
+async def _discard(found: PooledKernel) -> None:
     found.kernel.kill()
     await found.kernel.ended.wait()
-    await anyio.to_thread.run_sync(found.berth.delete)
+    await anyio.to_thread.run_sync(found.sandbox.delete)

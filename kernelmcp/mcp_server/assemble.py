@@ -1,4 +1,4 @@
-"""Puts a server together, and holds the lifetimes of what is in it. Above: cli, stdio. Below: everything."""
+"""Puts a server together, and holds the lifetimes of what is in it."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,8 +1,8 @@
 """Who sends a request, and which session is meant when it names none.
 
-The one place that decides the principal. On stdio it is whoever started the process. Over HTTP it is what `guard` found
-in the request: the holder of a token, else everybody without one together. Above: tools, resources, notifications.
-Below: registry. Must not know how a token is checked.
+The one place that decides the principal. On stdio it is whoever started the process. Over HTTP it is what `guard`
+found in the request: the holder of a token, else everybody without one together. Must not know how a token is
+checked.
 """
 
 import hmac

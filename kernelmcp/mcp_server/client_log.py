@@ -1,8 +1,7 @@
 """Log messages to a client that has asked for them: one for each of its executions that has ended.
 
-Until 2025-11-25 a client asks with logging/setLevel, for its connection; in 2026-07-28 with each request. What is said
-is what the server's own log says (docs/configuration.md): ids, status and times, never code or output.
-Above: execution_tools. Below: executions, mcp.
+Until 2025-11-25 a client asks with logging/setLevel, for its connection; in 2026-07-28 with each request. What is
+said is what the server's own log says (docs/configuration.md): ids, status and times, never code or output.
 """
 
 import warnings

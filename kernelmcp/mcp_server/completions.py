@@ -1,6 +1,6 @@
 """Completes ids that a client types.
 
-Above: app. Below: registry. Completions are the caller's own, as everything is.
+Completions are the caller's own, as everything is.
 """
 
 from collections.abc import Callable, Iterable

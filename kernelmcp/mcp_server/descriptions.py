@@ -1,7 +1,4 @@
-"""What is told about a session: get_sessions and the resources of sessions. Looking starts nothing and takes nothing.
-
-Above: tools, resources. Below: registry, usage.
-"""
+"""Descriptions of sessions, for get_sessions and the resources. Looking starts nothing and changes nothing."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,19 +22,19 @@ async def describe(registry: Registry, caller: Caller, session_id: str) -> schem
     if stored is not None and registry.find_open(caller.principal, session_id) is None:
         return await anyio.to_thread.run_sync(_describe_stored, registry, stored)
     # When there is none, `get` says what is wrong with the name, or with the session.
-    return await anyio.to_thread.run_sync(_describe, _Glance.of(registry.get(caller, session_id)))
+    return await anyio.to_thread.run_sync(_describe, _Moment.of(registry.get(caller, session_id)))
 
 
 async def describe_all(
     registry: Registry, caller: Caller, limit: int = DEFAULT_PAGE, cursor: str | None = None
 ) -> schemas.SessionList:
     """A page of the caller's sessions, those of earlier servers too, the one that was used last first."""
-    opened = [_Glance.of(session) for session in registry.all(caller)]
+    opened = [_Moment.of(session) for session in registry.all(caller)]
     return await anyio.to_thread.run_sync(_describe_page, opened, registry, caller, limit, cursor)
 
 
 @dataclass(frozen=True)
-class _Glance:
+class _Moment:
     """A session at one moment, for a thread that looks closer."""
 
     record: Record
@@ -46,11 +43,11 @@ class _Glance:
     workspace: Path | None
 
     @classmethod
-    def of(cls, session: Session) -> "_Glance":
+    def of(cls, session: Session) -> "_Moment":
         return cls(session.record.model_copy(), session.state, session.kernel_pid, session.workspace)
 
 
-def _describe(session: _Glance) -> schemas.SessionInfo:
+def _describe(session: _Moment) -> schemas.SessionInfo:
     """Blocking: it looks at the file system and at /proc."""
     info = _describe_record(session.record)
     info["state"] = session.state
@@ -60,7 +57,7 @@ def _describe(session: _Glance) -> schemas.SessionInfo:
 
 
 def _describe_page(
-    opened: list[_Glance], registry: Registry, caller: Caller, limit: int, cursor: str | None
+    opened: list[_Moment], registry: Registry, caller: Caller, limit: int, cursor: str | None
 ) -> schemas.SessionList:
     known = {session.record.session_id: session for session in opened}
     records = {record.session_id: record for record in registry.stored(caller)}

@@ -1,6 +1,6 @@
 """The MCP tools. Each finds the session, calls, and converts; what they do is elsewhere.
 
-Above: app. Below: registry, sessions, progress, results. Docstrings are written for the model that reads them.
+Docstrings are written for the model that reads them.
 """
 
 import asyncio

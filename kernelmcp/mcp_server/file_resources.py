@@ -1,8 +1,4 @@
-"""A session's files as MCP resources: `kernelmcp://sessions/{session_id}/files/{path}`.
-
-Above: resources (which asks `find` before mcp's own templates: those know neither a file's type nor a path with
-slashes in a plain `{path}`). Below: registry, workspace.
-"""
+"""A session's files as MCP resources: `kernelmcp://sessions/{session_id}/files/{path}`."""
 
 import mimetypes
 from collections.abc import Callable

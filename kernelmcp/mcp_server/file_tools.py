@@ -1,7 +1,6 @@
 """The MCP tools for files: read_file, write_file, get_workspace_info, get_volume_path.
 
-They work on stopped sessions without starting them. Above: app. Below: registry, sessions, workspace, volumes.
-Docstrings are written for the model that reads them.
+They work on stopped sessions without starting them. Docstrings are written for the model that reads them.
 """
 
 import base64

@@ -1,7 +1,4 @@
-"""The addresses in a result: what was cut, what was displayed, which files a cell changed; each list is bounded.
-
-Above: results, file_tools. Below: executions, outputs.
-"""
+"""The addresses in a result: what was cut, what was displayed, which files a cell changed; each list is bounded."""
 
 import mimetypes
 import os

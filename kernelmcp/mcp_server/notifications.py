@@ -1,8 +1,8 @@
 """What clients are told without asking: the list of resources has changed, a resource has.
 
 Clients of 2026-07-28 open a `subscriptions/listen` stream; older ones get `list_changed` on their connection and may
-subscribe to single resources. Either way events stay with their principal: each has a bus of its own.
-Above: app, resources. Below: sessions, mcp. Must not know what a resource holds.
+subscribe to single resources. Either way events stay with their principal: each has a bus of its own. Must not know
+what a resource holds.
 """
 
 from collections.abc import Awaitable, Callable

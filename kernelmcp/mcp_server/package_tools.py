@@ -1,7 +1,7 @@
 """The MCP tool `install_package`: a `%pip install` cell, so that the transcript reads as a person would write it.
 
-Above: app. Below: registry, sessions, progress, packages. The kernel process decides what may be installed; here a
-requirement must only be one that cannot become anything else in a cell.
+The kernel process decides what may be installed; here a requirement must only be one that cannot become anything else
+in a cell.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Waits for an execution, and meanwhile shows the client its new output.
-
-Above: tools. Below: executions, mcp's progress notifications.
-"""
+"""Waits for an execution, and meanwhile shows the client its new output."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable

@@ -1,4 +1,4 @@
-"""The MCP prompts: what a person would start from, by name. Above: app. Below: nothing."""
+"""The MCP prompts: what a person would start from, by name."""
 
 from typing import Annotated, Any
 

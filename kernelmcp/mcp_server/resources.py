@@ -1,7 +1,4 @@
-"""The MCP resources: everything that a result's `uri` names, and the sessions with their transcripts.
-
-Above: app. Below: registry.
-"""
+"""The MCP resources: everything that a result's `uri` names, and the sessions with their transcripts."""
 
 import json
 from collections.abc import Callable, Iterable

@@ -1,6 +1,6 @@
 """An execution as a CallToolResult: structured content, one text block that reads well alone, pictures, links.
 
-Above: tools. Below: executions, outputs, images. Must not know sessions.
+Must not know sessions.
 """
 
 import json

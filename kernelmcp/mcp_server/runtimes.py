@@ -1,4 +1,4 @@
-"""The languages a session can run. Above: tools. Below: the kernelspec."""
+"""The languages a session can run."""
 
 from typing import Any
 

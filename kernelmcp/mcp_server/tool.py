@@ -1,7 +1,7 @@
 """A tool whose errors have the contract's shape: refused arguments and `ServerError`s become results with
 `structuredContent.error`, and an unknown argument is refused with the names that would do.
 
-Above: tools. Below: mcp's Tool, results. Must not know sessions.
+Must not know sessions.
 """
 
 import difflib

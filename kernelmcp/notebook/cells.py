@@ -1,7 +1,6 @@
 """An execution as one line of JSON: a cell of a notebook (nbformat 4.5), valid and bounded whatever the guest sent.
 
 What a person would not read is cut, and the notebook says so; the whole is a resource while the execution is kept.
-Above: transcript. Below: executions, outputs.
 """
 
 import json

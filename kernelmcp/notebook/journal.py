@@ -1,6 +1,6 @@
 """Lines in a file, appended: what is written once stays, and a line that is damaged costs only itself.
 
-Blocking. Above: transcript. Below: the file system.
+Blocking.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 An append writes the new cells over the closing text and the closing text after them, so that it costs as much as the
 cells do, however long the notebook is. A write that was torn is seen at the next opening and made good from the
-journal. What somebody else has changed is never written over. Blocking. Above: transcript. Below: the file system.
+journal. What somebody else has changed is never written over. Blocking.
 """
 
 import json

@@ -1,10 +1,10 @@
 """The session as a notebook: every execution is a cell of `notebook.ipynb`.
 
-The truth is a journal beside it (`notebook.jsonl`, one cell per line). New cells are appended to both: a session holds
-no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs go
-first, then the oldest cells, and the notebook says so. A cell is in the journal before anybody hears of its end, unless
-it is very large; the notebook follows a moment after the last one. Nothing here can keep a session from opening.
-Above: sessions. Below: cells, journal, notebook_file.
+The truth is a journal beside it (`notebook.jsonl`, one cell per line). New cells are appended to both: a session
+holds no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs
+go first, then the oldest cells, and the notebook says so. A cell is in the journal before anybody hears of its end,
+unless it is very large; the notebook follows a moment after the last one. Nothing here can keep a session from
+opening.
 """
 
 import json

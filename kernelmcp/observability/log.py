@@ -1,7 +1,7 @@
 """Logging: structlog on top of the standard library's, to stderr or a file. On stdio, stdout is the protocol's.
 
 What the libraries log goes the same way, so that with `format = "json"` every line is JSON. Code and its output are
-logged nowhere; tracebacks are written without the values of variables for that reason. Above: cli. Below: config.
+logged nowhere; tracebacks are written without the values of variables for that reason.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """OpenTelemetry traces, from the request through the queue to the kernel, when a collector is configured.
 
-mcp makes a span of each MCP request itself; here are the one around it (HTTP) and those below it (the execution,
-and its time in the kernel). Without a collector all of them are no-ops. No span has code, output or a principal in it.
-Above: app, access. Below: opentelemetry-api (mcp brings it), and the extra `otel` for sending.
+mcp makes a span of each MCP request itself; here are the one around it (HTTP) and those below it (the execution, and
+its time in the kernel). Without a collector all of them are no-ops. No span has code, output or a principal in it.
 """
 
 import importlib

@@ -3,7 +3,6 @@
 Text is kept up to a cap, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed objects
 are kept up to a count and to what they weigh in memory, updates and metadata included. What is dropped is counted.
 Nothing here can fail on hostile content: lone surrogates are replaced, wrong types become text, deep values go.
-Above: executions, results, transcript. Below: spool, guestdata.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,4 @@
-"""What a guest sent, made harmless: text that UTF-8 can carry, JSON of bounded depth, and what it weighs in memory.
-
-Above: outputs, and whoever shows a guest's words. Below: nothing.
-"""
+"""What a guest sent, made harmless: text that UTF-8 can carry, JSON of bounded depth, and what it weighs in memory."""
 
 import re
 import sys

@@ -1,7 +1,7 @@
 """Append-only text of one stream: in memory at first, then in a file that is open only while it is used.
 
-No descriptor outlives a call, however many executions are kept. A full disk or a lack of descriptors costs text, which
-is counted as dropped, never the execution. Above: outputs. Below: the file system.
+No descriptor outlives a call, however many executions are kept. A full disk or a lack of descriptors costs text,
+which is counted as dropped, never the execution.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Pictures made smaller by a child process that can be killed: whoever unpacks what a guest made may run for ever.
 
-One process serves one result and ends with it, so that nothing of one session's reaches another's. It has a deadline in
-seconds, caps of its own (`decoder_process/confine.py`), and few run at once; who waits, waits within the same deadline.
-What it answers is hostile input as well. Above: results. Below: decoder_process, images.
+One process serves one result and ends with it, so that nothing of one session's reaches another's. It has a deadline
+in seconds, caps of its own (`decoder_process/confine.py`), and few run at once; who waits, waits within the same
+deadline. What it answers is hostile input as well.
 """
 
 import asyncio

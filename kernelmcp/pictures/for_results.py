@@ -1,7 +1,4 @@
-"""The pictures of a result: the first ones, as they are or made smaller, until the result is full.
-
-Above: results. Below: images (what a picture is), decoder (who makes it smaller).
-"""
+"""The pictures of a result: the first ones, as they are or made smaller, until the result is full."""
 
 import base64
 from dataclasses import dataclass, field

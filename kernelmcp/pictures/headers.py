@@ -1,6 +1,6 @@
 """What a picture of a guest's is, by its header alone: its type and its sides. Nothing is unpacked here.
 
-Above: results, resources. Below: nothing. Who unpacks one is `decoder`.
+Who unpacks one is `decoder`.
 """
 
 import base64

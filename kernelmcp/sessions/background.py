@@ -1,6 +1,4 @@
-"""Work that outlives the call which asked for it, and never ends the server. Above: sessions, registry, binding.
-Below: nothing.
-"""
+"""Work that outlives the call which asked for it, and never ends the server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

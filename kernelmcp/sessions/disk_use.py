@@ -1,8 +1,8 @@
 """What a principal's sessions take on disk, all together, and how much each of them may still take.
 
-`policy.storage_max_mb` bounds the sum over a principal's sessions, stopped ones too. Sizes are measured again when they
-may have changed: after a cell that says it wrote files, and all of them now and then, for guests that say nothing.
-Above: registry, binding. Below: home, records, usage. Must not know kernels or MCP.
+`policy.storage_max_mb` bounds the sum over a principal's sessions, stopped ones too. Sizes are measured again when
+they may have changed: after a cell that says it wrote files, and all of them now and then, for guests that say
+nothing. Must not know kernels or MCP.
 """
 
 import os
@@ -167,7 +167,7 @@ class DiskUse:
         record = _record(directory)
         if record is None:
             return None
-        trees = [measure(self._home.berth(name).path) for name in record.berths]
+        trees = [measure(self._home.sandbox(name).path) for name in record.sandboxes]
         other = measure(directory)
         return Taken(
             record.principal,

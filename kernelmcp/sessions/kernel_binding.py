@@ -1,6 +1,6 @@
 """A session's files and, while it is used, its kernel: taking one from the pool, moving the files to it, letting it go.
 
-Above: sessions. Below: pool, home, records. Must not know executions or MCP.
+Must not know executions or MCP.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ import structlog
 
 from kernelmcp.config.models import OWN_KERNELSPEC, Settings
 from kernelmcp.errors import KernelStartFailed, SessionDamaged
-from kernelmcp.files.home import Berth, Home
+from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.files.workspace import Quota
 from kernelmcp.kernel.client import Kernel
-from kernelmcp.kernel.pool import BerthedKernel, Pool
+from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.disk_use import DiskUse
 from kernelmcp.sessions.packages import restore, with_installed
@@ -53,8 +53,8 @@ class Binding:
         self._directory = directory
         self._record = record
         self._lock = asyncio.Lock()
-        self._bound: BerthedKernel | None = None
-        self.berth = find_berth(home, record.berths)
+        self._bound: PooledKernel | None = None
+        self.sandbox = find_sandbox(home, record.sandboxes)
         # A session from before has files but no variables.
         self.lost = record.has_run
         """Variables are gone, and no execution has said so yet."""
@@ -96,20 +96,20 @@ class Binding:
                 self.discard()
             return await self._take()
 
-    async def with_files(self, work: Callable[[Berth | None], Result]) -> Result:
+    async def with_files(self, work: Callable[[SandboxDirectory | None], Result]) -> Result:
         """Run blocking work on the session's files, wherever they lie; None when it has none yet. Starts no kernel,
         and none takes the files elsewhere meanwhile."""
         async with self._lock:
             self._check_files()
-            return await anyio.to_thread.run_sync(work, self.berth)
+            return await anyio.to_thread.run_sync(work, self.sandbox)
 
     async def make_files(self) -> None:
         """A workspace, when there is none."""
         async with self._lock:
             self._check_files()
-            if self.berth is None:
-                self.berth = self._home.new_berth()
-                self._write_record(self.berth)
+            if self.sandbox is None:
+                self.sandbox = self._home.new_sandbox()
+                self._write_record(self.sandbox)
 
     async def quota(self) -> Quota:
         """What the files may take from now on."""
@@ -120,26 +120,26 @@ class Binding:
         self._disk.note_changed(self._directory, self._record.principal)
 
     def _check_files(self) -> None:
-        if self.berth is None:
-            self.berth = find_berth(self._home, self._record.berths)
-        if self._record.berths and (self.berth is None or not self.berth.is_whole):
+        if self.sandbox is None:
+            self.sandbox = find_sandbox(self._home, self._record.sandboxes)
+        if self._record.sandboxes and (self.sandbox is None or not self.sandbox.is_whole):
             raise SessionDamaged(
                 f"the workspace of session {self._record.session_id!r} is gone from the disk, or is no directory",
                 "Bring it back, or start with an empty one: reset_workspace(scope='files').",
-                expected=[str(self._home.berth(name).workspace) for name in self._record.berths],
+                expected=[str(self._home.sandbox(name).workspace) for name in self._record.sandboxes],
             )
 
     async def _take(self) -> Kernel:
         self._check_files()
         return await self._enter(await self._pool.take(self._record.flavor))
 
-    async def _enter(self, fresh: BerthedKernel) -> Kernel:
+    async def _enter(self, fresh: PooledKernel) -> Kernel:
         try:
             await self._move_in(fresh)
         except OSError as exc:
             fresh.kernel.kill()
-            if self.berth is not fresh.berth:
-                self._delete(fresh.berth, fresh.kernel)
+            if self.sandbox is not fresh.sandbox:
+                self._delete(fresh.sandbox, fresh.kernel)
             raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
         self._packages_missing = True
         return fresh.kernel
@@ -159,30 +159,32 @@ class Binding:
         """Somebody works on the files."""
         return self._lock.locked()
 
-    async def _move_in(self, fresh: BerthedKernel) -> None:
-        old = self.berth
+    async def _move_in(self, fresh: PooledKernel) -> None:
+        old = self.sandbox
         if old is not None:
             # Both are named while the files move, so that a crash in between loses nothing.
-            self._write_record(old, fresh.berth)
-            fresh.berth.take_workspace_of(old)
+            self._write_record(old, fresh.sandbox)
+            fresh.sandbox.take_workspace_of(old)
             if self._settings.config.kernels.kernelspec != OWN_KERNELSPEC and self._record.language == "python":
                 # Any other kernel sits in the directory that the rename just replaced.
-                await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.berth.workspace)!r})", None, silent=True)
-        self._bound, self.berth = fresh, fresh.berth
+                await fresh.kernel.execute(
+                    f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True
+                )
+        self._bound, self.sandbox = fresh, fresh.sandbox
         self._disk.note_live(self._directory, self._record.principal, live=True)
         self.save_record()
         if old is not None:
             self._delete(old)
 
-    def _delete(self, berth: Berth, kernel: Kernel | None = None) -> None:
+    def _delete(self, sandbox: SandboxDirectory, kernel: Kernel | None = None) -> None:
         """Soon, and once the kernel that may still write there has ended."""
 
         async def delete() -> None:
             if kernel is not None:
                 await kernel.ended.wait()
-            await anyio.to_thread.run_sync(berth.delete)
+            await anyio.to_thread.run_sync(sandbox.delete)
 
-        background.start(self._tasks, "deleting a berth", delete)
+        background.start(self._tasks, "deleting a sandbox directory", delete)
 
     async def renew(self, *, files: bool) -> None:
         """A fresh kernel; with `files`, an empty workspace too. Nothing is given up before there is one."""
@@ -196,8 +198,8 @@ class Binding:
                 old.fail("the workspace was reset")
             if files:
                 self.note_changed_files()
-                abandoned, self.berth = self.berth, None
-                self._record.berths, self._record.packages = [], []
+                abandoned, self.sandbox = self.sandbox, None
+                self._record.sandboxes, self._record.packages = [], []
                 if abandoned is not None:
                     self._delete(abandoned, old)
             self._record.has_run = False
@@ -208,10 +210,10 @@ class Binding:
         """An empty workspace, and nothing else changed."""
         async with self._lock:
             self.note_changed_files()
-            if self.berth is None:
-                self._record.berths = []  # what was there is gone, and that is what is wanted now
+            if self.sandbox is None:
+                self._record.sandboxes = []  # what was there is gone, and that is what is wanted now
             else:
-                await anyio.to_thread.run_sync(self.berth.empty_workspace)
+                await anyio.to_thread.run_sync(self.sandbox.empty_workspace)
 
     async def release(self) -> bool:
         """End the kernel and wait until it has ended; the files stay. False when there was none."""
@@ -235,22 +237,22 @@ class Binding:
     def save_record(self) -> None:
         """Write the record. A full disk costs the newest times and counts, not the session."""
         try:
-            if self.berth is not None:
-                self._write_record(self.berth)
+            if self.sandbox is not None:
+                self._write_record(self.sandbox)
             else:
                 self._record.write(self._directory)
         except OSError as exc:
             log.error("a session's record could not be written", session=self._record.session_id, error=str(exc))
 
-    def _write_record(self, *berths: Berth) -> None:
-        self._record.berths = [berth.path.name for berth in berths]
+    def _write_record(self, *sandboxes: SandboxDirectory) -> None:
+        self._record.sandboxes = [sandbox.path.name for sandbox in sandboxes]
         self._record.write(self._directory)
 
 
-def find_berth(home: Home, names: list[str]) -> Berth | None:
-    """Where the files are: while they move, the old berth has a workspace until the rename is done."""
+def find_sandbox(home: Home, names: list[str]) -> SandboxDirectory | None:
+    """Where the files are: while they move, the old sandbox directory has a workspace until the rename is done."""
     for name in names:
-        berth = home.berth(name)
-        if berth.is_whole:
-            return berth
+        sandbox = home.sandbox(name)
+        if sandbox.is_whole:
+            return sandbox
     return None

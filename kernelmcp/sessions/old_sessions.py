@@ -1,7 +1,6 @@
 """Deletes sessions from the disk: those that nobody used for `keep_days`, and a principal's oldest beyond `max_stored`.
 
 Only sessions that no server holds: each is locked, and looked at once more, before anything of it is deleted.
-Above: registry. Below: disk, records, home.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -50,8 +49,8 @@ class OldSessions:
             if record is None or record.last_used_at != last_used_at:
                 return False
             log.info("deleting an old session", session=record.session_id, last_used_at=last_used_at)
-            for name in record.berths:
-                self._home.berth(name).delete()
+            for name in record.sandboxes:
+                self._home.sandbox(name).delete()
             delete_tree(directory)
         except (ServerError, OSError) as exc:
             log.error("an old session could not be deleted", directory=directory.name, error=str(exc))

@@ -1,7 +1,6 @@
 """The packages of a session: what a kernel said it installed, and how they come back in a fresh kernel.
 
-Above: records, binding, package_tools. Below: kernel. What comes from a kernel is checked: it goes to disk, and from
-there into a cell.
+What comes from a kernel is checked: it goes to disk, and from there into a cell.
 """
 
 from typing import Annotated, Any, cast

@@ -1,6 +1,6 @@
 """The executions of one session, one after the other: bound to a kernel, sent, interrupted, ended.
 
-Sessions do not wait for each other. Above: sessions. Below: binding, executions, kernel. Must not know MCP.
+Sessions do not wait for each other. Must not know MCP.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """What a session is, on disk: `session.json` in its directory, and a copy, so that one damaged file loses nothing.
 
-Above: registry, binding. Below: home. Must not know kernels or MCP.
+Must not know kernels or MCP.
 """
 
 import errno
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
-from kernelmcp.files.home import BERTH_NAME, RECORD_FILES
+from kernelmcp.files.home import FORMER_NAME, RECORD_FILES, SANDBOX_NAME
 from kernelmcp.sessions.packages import Package
 
 # These say nothing about the file.
@@ -41,8 +41,8 @@ class Record(BaseModel):
     created_at: str
     last_used_at: str
     execution_count: int = 0
-    berths: list[str] = []
-    """Names of the berths that may hold the files; two while they move."""
+    sandboxes: list[str] = Field(default=[], validation_alias=AliasChoices("sandboxes", FORMER_NAME))
+    """Names of the sandbox directories that may hold the files; two while they move."""
     has_run: bool = Field(default_factory=lambda data: data.get("execution_count", 0) > 0)
     """It may have variables: code was sent to a kernel of it, and they were not cleared since."""
     packages: list[Package] = []
@@ -55,11 +55,11 @@ class Record(BaseModel):
             raise ValueError("a time without its zone")
         return text
 
-    @field_validator("berths")
+    @field_validator("sandboxes")
     @classmethod
-    def _check_berths(cls, names: list[str]) -> list[str]:
-        if not all(map(BERTH_NAME.fullmatch, names)):
-            raise ValueError("what is no name of a berth")  # a path there would be deleted one day
+    def _check_sandboxes(cls, names: list[str]) -> list[str]:
+        if not all(map(SANDBOX_NAME.fullmatch, names)):
+            raise ValueError("what is no name of a sandbox directory")  # a path there would be deleted one day
         return names
 
     def write(self, directory: Path) -> None:

@@ -1,7 +1,7 @@
 """All sessions of a server: found or made for a caller, limited, and stopped when idle.
 
-Every lookup is by `(principal, handle)`, never by connection; another principal's session reads as not found.
-Above: tools, resources. Below: sessions, records, home. Must not know MCP.
+Every lookup is by `(principal, handle)`, never by connection; another principal's session reads as not found. Must
+not know MCP.
 """
 
 import hashlib
@@ -167,7 +167,7 @@ class Registry:
 
     def workspaces(self, record: Record) -> list[Path]:
         """Where the files of a stored session lie."""
-        return [self._home.berth(name).workspace for name in record.berths]
+        return [self._home.sandbox(name).workspace for name in record.sandboxes]
 
     def execution(self, caller: Caller, execution_id: str) -> Execution:
         for session in self.all(caller):

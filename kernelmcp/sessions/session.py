@@ -1,7 +1,6 @@
 """Sessions: one workspace plus one kernel each, found by `(principal, handle)`.
 
-A session is its directory (record, transcript), its files and, while it is used, a kernel. Above: tools, resources.
-Below: execution_queue, binding, transcript, records. Must not know MCP.
+A session is its directory (record, transcript), its files and, while it is used, a kernel. Must not know MCP.
 """
 
 import asyncio
@@ -111,7 +110,7 @@ class Session:
 
     @property
     def workspace(self) -> Path | None:
-        return self._binding.berth.workspace if self._binding.berth else None
+        return self._binding.sandbox.workspace if self._binding.sandbox else None
 
     @property
     def kernel_pid(self) -> int | None:
@@ -200,7 +199,7 @@ class Session:
         quota = await self._binding.quota()
         if make:
             self._binding.note_changed_files()
-        return await self._binding.with_files(lambda berth: work(berth and Workspace(berth.path, quota)))
+        return await self._binding.with_files(lambda sandbox: work(sandbox and Workspace(sandbox.path, quota)))
 
     async def _look_at_changes(self, execution: Execution, reply: dict[str, Any]) -> None:
         """What the guest says it has written, as far as it is there."""
@@ -272,8 +271,8 @@ class Session:
 
     def _delete(self) -> None:
         """The record goes last: what could not be deleted still has its owner. Raises OSError. Blocking."""
-        if self._binding.berth is not None:
-            self._binding.berth.delete_for_good()
+        if self._binding.sandbox is not None:
+            self._binding.sandbox.delete_for_good()
         for entry in self._directory.iterdir():
             if entry.name not in RECORD_FILES:
                 delete_for_good(entry)

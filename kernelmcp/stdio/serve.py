@@ -1,7 +1,7 @@
 """Serves MCP over stdin and stdout: starts everything, and ends it within three seconds.
 
 The first kernel is spawned before mcp is imported: mcp takes about as long to import as a kernel to boot, and they do
-it side by side. From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout. Above: cli. Below: pool, app, wire.
+it side by side. From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout.
 """
 
 import asyncio

@@ -3,7 +3,6 @@
 Pipes and sockets are read in the event loop, without a thread between: a call costs less, and no thread hangs in
 read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. A client
 that does not read is not read either: what waits for it is bounded.
-Above: stdio. Below: mcp's message types.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-from kernelmcp_kernel.runtime.directory import open_berth
+from kernelmcp_kernel.runtime.directory import open_directory
 from kernelmcp_kernel.runtime.identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.image import find_baked, find_image
 from kernelmcp_kernel.runtime.spawn import open_package_cache, spawn_guest
@@ -31,13 +31,13 @@ def main() -> None:
     open_package_cache()
     if settings().packages.preinstalled and find_baked() is None:
         subprocess.run([sys.executable, "-P", "-m", "kernelmcp_kernel.packages.preinstalled"], stdin=subprocess.DEVNULL)
-    berth, image = open_berth(), find_image()
-    guest = spawn_guest(berth, image.path, image.build_id)
+    sandbox, image = open_directory(), find_image()
+    guest = spawn_guest(sandbox, image.path, image.build_id)
 
     _import_kernelbase()
     from kernelmcp_kernel.jupyter.kernel import SandboxKernel
 
-    SandboxKernel.early_berth, SandboxKernel.early_guest = berth, guest
+    SandboxKernel.early_directory, SandboxKernel.early_guest = sandbox, guest
     from kernelmcp_kernel.jupyter.launcher import run
 
     run(options.connection_file)

@@ -1,6 +1,6 @@
 """What a kernel process is told at its start: environment variables, the only ones that it reads (docs/design.md 3).
 
-Above: everything that needs one. Below: nothing. Imports little: it is read before a guest is spawned.
+Imports little: it is read before a guest is spawned.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class KernelSettings:
 
     memory_mb: int = DEFAULT_MEMORY_MB
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
-    berth: Path | None = None
-    """KERNELMCP_BERTH: the one directory that the guest may write. Not set: a private one."""
+    sandbox: Path | None = None
+    """KERNELMCP_SANDBOX_DIRECTORY: the one directory that the guest may write. Not set: a private one."""
     network: NetworkSettings = NetworkSettings()
     """KERNELMCP_NETWORK. Not set: no network."""
     workspace_mb: int = DEFAULT_WORKSPACE_MB
@@ -121,10 +121,10 @@ class KernelSettings:
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
     """Raises ValueError for a value that is none."""
-    berth = environ.get("KERNELMCP_BERTH")
+    sandbox = environ.get("KERNELMCP_SANDBOX_DIRECTORY")
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
-        berth=Path(berth) if berth else None,
+        sandbox=Path(sandbox) if sandbox else None,
         network=NetworkSettings(**json.loads(environ.get("KERNELMCP_NETWORK") or "{}")),
         workspace_mb=int(environ.get("KERNELMCP_WORKSPACE_MB") or DEFAULT_WORKSPACE_MB),
         max_files=int(environ.get("KERNELMCP_MAX_FILES") or DEFAULT_MAX_FILES),

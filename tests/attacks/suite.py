@@ -1,4 +1,4 @@
-"""Runs the attacks of one kind of prisoner under a set of missing layers, and makes the threat model's table of it."""
+"""Runs the attacks of one kind of attacker under a set of missing layers, and makes the threat model's table of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kernelmcp_kernel.runtime.image import find_image
 
-from .prisoners import LAYERS, PRISONERS, Prisoner
+from .attackers import ATTACKERS, LAYERS, Attacker
 from .world import World, surroundings
 
 ALL_OFF = frozenset(LAYERS)
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def run(kind: str, off: frozenset[str] = frozenset(), only: str | None = None) -> list[Outcome]:
-    """Every attack of a kind of prisoner, one after the other, with these layers left out."""
+    """Every attack of a kind of attacker, one after the other, with these layers left out."""
     return asyncio.run(_run(kind, off, only))
 
 
@@ -41,31 +41,31 @@ async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kma-") as folder:
         async with surroundings(Path(folder)) as world:
-            prisoner = PRISONERS[kind](world, find_image(), off)
+            attacker = ATTACKERS[kind](world, find_image(), off)
             try:
-                titles = await prisoner.attempts()
-                await _control(world, prisoner)
+                titles = await attacker.attempts()
+                await _control(world, attacker)
                 for title in titles:
                     if only is not None and title != only:
                         continue
                     start = time.monotonic()
-                    told = await prisoner.attempt(title)
-                    evidence = await world.evidence(told, prisoner.pid)
+                    told = await attacker.attempt(title)
+                    evidence = await world.evidence(told, attacker.pid)
                     if "BREACH" in told:
                         evidence.append("it says so")
                     outcomes.append(Outcome(title, tuple(evidence), told, time.monotonic() - start))
                     if evidence and kind != "guest":  # what it left behind in its process must not count for the next
-                        await prisoner.close()
+                        await attacker.close()
                     world.reset()
             finally:
-                await prisoner.close()
+                await attacker.close()
     return outcomes
 
 
-async def _control(world: World, prisoner: Prisoner) -> None:
-    """What is allowed works, in the way in which the rest is tried: a prisoner that is dead looks like a safe one."""
-    told = await prisoner.attempt("control")
-    file = world.berth.workspace / "control"
+async def _control(world: World, attacker: Attacker) -> None:
+    """What is allowed works, in the way in which the rest is tried: a attacker that is dead looks like a safe one."""
+    told = await attacker.attempt("control")
+    file = world.sandbox.workspace / "control"
     if not file.exists() or file.read_text() != "works":
         raise RuntimeError(f"the control did not work: {told}")
 
@@ -73,7 +73,7 @@ async def _control(world: World, prisoner: Prisoner) -> None:
 def table(columns: dict[str, dict[str, list[Outcome]]]) -> str:
     """Markdown: a row for each attack, a column for each set of missing layers; `columns[column][kind]`."""
     lines: list[str] = []
-    for kind in PRISONERS:
+    for kind in ATTACKERS:
         names = [name for name, found in columns.items() if kind in found]
         through = [sum(bool(outcome.evidence) for outcome in columns[name][kind]) for name in names]
         lines += [f"### {TITLES[kind]}", ""]

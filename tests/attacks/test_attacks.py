@@ -1,6 +1,6 @@
 """Every attack fails with all layers on, and gets through without them.
 
-Each kind of prisoner runs all of its attacks in one process, so that the whole costs seconds. `scripts/attacks`
+Each kind of attacker runs all of its attacks in one process, so that the whole costs seconds. `scripts/attacks`
 leaves out each layer in turn.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from . import suite
-from .prisoners import PRISONERS
+from .attackers import ATTACKERS
 from .suite import ALL_OFF, Outcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating system's layers are Linux's")
@@ -35,13 +35,13 @@ def confined(kind: str) -> list[Outcome]:
     return suite.run(kind)
 
 
-@pytest.mark.parametrize("kind", PRISONERS)
+@pytest.mark.parametrize("kind", ATTACKERS)
 def test_no_attack_gets_through(kind: str) -> None:
     """A guest with all layers; JavaScript and native code that own their process, with those of the system alone."""
     assert [outcome for outcome in confined(kind) if outcome.evidence] == []
 
 
-@pytest.mark.parametrize("kind", PRISONERS)
+@pytest.mark.parametrize("kind", ATTACKERS)
 def test_without_the_layers_the_same_attacks_get_through(kind: str) -> None:
     through = {outcome.title for outcome in suite.run(kind, ALL_OFF) if outcome.evidence}
     assert ALWAYS_THROUGH[kind] <= through
@@ -50,6 +50,6 @@ def test_without_the_layers_the_same_attacks_get_through(kind: str) -> None:
 
 def test_the_threat_model_has_a_row_for_every_attack() -> None:
     text = THREAT_MODEL.read_text("utf-8")
-    titles = [outcome.title for kind in PRISONERS for outcome in confined(kind)]
+    titles = [outcome.title for kind in ATTACKERS for outcome in confined(kind)]
     assert len(titles) >= 60
     assert [title for title in titles if f"\n| {title} |" not in text] == []

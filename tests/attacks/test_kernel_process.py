@@ -120,7 +120,7 @@ async def attacker(mode: str, **extra: str) -> AsyncIterator[Attacker]:
                 "PYTHONPATH": f"{shared}:",
                 "PIP_INDEX_URL": DEAD_INDEX,
                 "KERNELMCP_HOME": str(home),
-                "KERNELMCP_BERTH": str(world.berth.path),
+                "KERNELMCP_SANDBOX_DIRECTORY": str(world.sandbox.path),
                 "KERNELMCP_VOLUMES": json.dumps([{"name": "shared", "path": str(shared), "mode": "rw"}]),
                 "KERNELMCP_PACKAGES": json.dumps(packages),
                 "KERNELMCP_KEEP_GLOBALS": "1",
@@ -151,7 +151,7 @@ def test_no_cell_gets_its_code_or_its_text_into_the_kernel_process_or_pip(mode: 
     async def run() -> dict[str, list[str]]:
         async with attacker(mode) as cell:
             await cell.run(f"await attempt('control', {cell.targets!r})")
-            assert (cell.world.berth.workspace / "control").read_text() == "works"
+            assert (cell.world.sandbox.workspace / "control").read_text() == "works"
             return {name: found for name in attacks() if (found := await cell.attempt(name))}
 
     assert asyncio.run(run()) == {}

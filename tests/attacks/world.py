@@ -1,6 +1,6 @@
-"""What lies outside of a prisoner's reach, watched from outside: canaries, listeners, a victim, a folder.
+"""What lies outside of a attacker's reach, watched from outside: canaries, listeners, a victim, a folder.
 
-An attack has breached when something here says so: a secret in what the prisoner told, bytes at a listener, a signal at
+An attack has breached when something here says so: a secret in what the attacker told, bytes at a listener, a signal at
 the victim, a changed folder, a child process, a link or device in the workspace.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from kernelmcp_kernel.runtime.directory import Berth
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
 
 CANARY_VARIABLE = "KERNELMCP_ATTACK_CANARY"
 
@@ -36,9 +36,9 @@ while True: signal.sigwaitinfo([signal.SIGRTMAX])
 
 @dataclass
 class World:
-    """One prisoner's surroundings."""
+    """One attacker's surroundings."""
 
-    berth: Berth
+    sandbox: SandboxDirectory
     outside: Path
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     victim: subprocess.Popen[bytes] | None = None
@@ -60,14 +60,14 @@ class World:
         return {
             "secret": str(self.secret),
             "outside": str(self.outside),
-            "workspace": str(self.berth.workspace),
-            "above": str(self.berth.path),
+            "workspace": str(self.sandbox.workspace),
+            "above": str(self.sandbox.path),
             "victim": self.victim.pid,
             "parent": os.getpid(),
             "group": os.getpgrp(),
             "ports": self.ports,
             "unix": str(self.outside / "s"),
-            "unix_inside": str(self.berth.workspace / "host.sock"),
+            "unix_inside": str(self.sandbox.workspace / "host.sock"),
             "abstract": self.abstract,
             "variable": CANARY_VARIABLE,
         }
@@ -75,12 +75,12 @@ class World:
     def reset(self) -> None:
         """Everything as at the beginning."""
         self.arrived.clear()
-        sealed = stat.S_IMODE(self.berth.path.stat().st_mode)
-        self.berth.path.chmod(0o700)
+        sealed = stat.S_IMODE(self.sandbox.path.stat().st_mode)
+        self.sandbox.path.chmod(0o700)
         for entry in self._beside():
             entry.unlink()
-        self.berth.path.chmod(sealed)
-        for entry in (*self.outside.iterdir(), *self.berth.workspace.iterdir(), *self.berth.tmp.iterdir()):
+        self.sandbox.path.chmod(sealed)
+        for entry in (*self.outside.iterdir(), *self.sandbox.workspace.iterdir(), *self.sandbox.tmp.iterdir()):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             elif not entry.is_socket() or entry.name not in ("s", "host.sock"):
@@ -89,7 +89,7 @@ class World:
         self.secret.write_text(f"canary-{self.token}")
         self.secret.chmod(0o600)
         os.utime(self.secret, (1_000_000_000, 1_000_000_000))
-        (self.berth.workspace / "link-of-the-host").symlink_to(self.secret)
+        (self.sandbox.workspace / "link-of-the-host").symlink_to(self.secret)
         if self.victim is not None and (self.victim.poll() is not None or _pending_signals(self.victim.pid)):
             self.victim.kill()
             self.victim.wait()
@@ -102,15 +102,17 @@ class World:
 
     def _beside(self) -> list[Path]:
         """What there is beside the two directories that a guest may write."""
-        return [entry for entry in self.berth.path.iterdir() if entry not in (self.berth.workspace, self.berth.tmp)]
+        return [
+            entry for entry in self.sandbox.path.iterdir() if entry not in (self.sandbox.workspace, self.sandbox.tmp)
+        ]
 
     def _put_back(self) -> None:
         """The workspace, by which the listeners are reached, where it was."""
-        if not self.berth.workspace.exists():
-            mode = stat.S_IMODE(self.berth.path.stat().st_mode)
-            self.berth.path.chmod(0o700)
-            os.rename(self.berth.path / "elsewhere", self.berth.workspace)
-            self.berth.path.chmod(mode)
+        if not self.sandbox.workspace.exists():
+            mode = stat.S_IMODE(self.sandbox.path.stat().st_mode)
+            self.sandbox.path.chmod(0o700)
+            os.rename(self.sandbox.path / "elsewhere", self.sandbox.workspace)
+            self.sandbox.path.chmod(mode)
 
     def _folder(self) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
@@ -150,8 +152,8 @@ class World:
         return found
 
     def _files(self) -> list[Path]:
-        found = [Path(folder, name) for folder, _, names in os.walk(self.berth.path) for name in names]
-        found += [Path(folder, name) for folder, names, _ in os.walk(self.berth.path) for name in names]
+        found = [Path(folder, name) for folder, _, names in os.walk(self.sandbox.path) for name in names]
+        found += [Path(folder, name) for folder, names, _ in os.walk(self.sandbox.path) for name in names]
         return [file for file in found if file.name not in ("link-of-the-host", "host.sock")]
 
     def _special_files(self) -> list[str]:
@@ -178,7 +180,7 @@ class World:
         addresses: list[tuple[int, Any]] = [
             (socket.AF_INET, ("127.0.0.1", self.ports["tcp4"])),
             (socket.AF_UNIX, str(self.outside / "s")),
-            (socket.AF_UNIX, str(self.berth.workspace / "host.sock")),
+            (socket.AF_UNIX, str(self.sandbox.workspace / "host.sock")),
         ]
         if "tcp6" in self.ports:
             addresses.append((socket.AF_INET6, ("::1", self.ports["tcp6"])))
@@ -231,7 +233,7 @@ async def surroundings(folder: Path) -> AsyncIterator[World]:
     """A world with its listeners and its victim, under a folder with a short path."""
     outside = folder / "outside"
     outside.mkdir(mode=0o700)
-    world = World(Berth(folder / "berth"), outside)
+    world = World(SandboxDirectory(folder / "sandbox"), outside)
     os.environ[CANARY_VARIABLE] = f"canary-{world.token}"
 
     def hears(name: str) -> Any:
@@ -256,7 +258,7 @@ async def surroundings(folder: Path) -> AsyncIterator[World]:
         except OSError:
             pass  # a machine without IPv6
     servers.append(await asyncio.start_unix_server(hears("unix"), str(outside / "s")))
-    servers.append(await asyncio.start_unix_server(hears("unix inside"), str(world.berth.workspace / "host.sock")))
+    servers.append(await asyncio.start_unix_server(hears("unix inside"), str(world.sandbox.workspace / "host.sock")))
     if os.uname().sysname == "Linux":
         servers.append(await asyncio.start_unix_server(hears("abstract"), f"\0{world.abstract}"))
         world.ports["abstract"] = 1

@@ -54,12 +54,12 @@ def kernel() -> Iterator[Kernel]:
 
 
 @pytest.fixture
-def berth(tmp_path: Path) -> Path:
-    return tmp_path / "berth"
+def sandbox(tmp_path: Path) -> Path:
+    return tmp_path / "sandbox"
 
 
 @pytest.fixture
-def own_kernel(berth: Path) -> Iterator[Kernel]:
-    """A kernel that a test may kill, with a berth that the test can see."""
-    with running_kernel(KERNELMCP_BERTH=str(berth), KERNELMCP_MEMORY_MB="256") as running:
+def own_kernel(sandbox: Path) -> Iterator[Kernel]:
+    """A kernel that a test may kill, with a sandbox directory that the test can see."""
+    with running_kernel(KERNELMCP_SANDBOX_DIRECTORY=str(sandbox), KERNELMCP_MEMORY_MB="256") as running:
         yield running

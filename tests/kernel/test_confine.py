@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
-from kernelmcp_kernel.guests.supervisor import GuestSlot
-from kernelmcp_kernel.runtime.directory import Berth, PrivateBerth
+from kernelmcp_kernel.guests.supervisor import GuestSupervisor
+from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.identity import node_binary
 from kernelmcp_kernel.runtime.image import find_image
-from kernelmcp_kernel.runtime.spawn import closed_to, lend, spawn_guest
+from kernelmcp_kernel.runtime.spawn import closed_to, give_to_guest, spawn_guest
 from kernelmcp_kernel.sandbox import cgroup, landlock, probe, seatbelt
 from kernelmcp_kernel.sandbox.confine import Policy, layers
 from kernelmcp_kernel.sandbox.elf import linked_files
@@ -106,25 +106,25 @@ def test_a_guest_of_root_becomes_the_user_that_is_configured() -> None:
 
 def test_a_user_who_cannot_get_there_is_refused_in_words(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    berth = Berth(tmp_path / "berth")
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
     with pytest.raises(PermissionError, match=r"guest_uid cannot reach .*closed to others"):
-        lend(berth, os.getuid() + 1, [str(find_image().path), str(berth.path)])
+        give_to_guest(sandbox, os.getuid() + 1, [str(find_image().path), str(sandbox.path)])
 
 
 def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:
     def fail(policy: Policy) -> Policy:
         raise OSError("no more processes")
 
-    image, berth = find_image(), Berth(tmp_path / "berth")
+    image, sandbox = find_image(), SandboxDirectory(tmp_path / "sandbox")
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="no more processes"):
-        spawn_guest(berth, image.path, image.build_id, fail)
+        spawn_guest(sandbox, image.path, image.build_id, fail)
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_after_its_end_a_kernel_starts_no_guest_for_what_is_queued(tmp_path: Path) -> None:
     async def run() -> list[psutil.Process]:
-        slot = GuestSlot(Berth(tmp_path / "berth"), lambda frame: None, logging.getLogger("test"))
+        slot = GuestSupervisor(SandboxDirectory(tmp_path / "sandbox"), lambda frame: None, logging.getLogger("test"))
         await slot.guest.ready()
         queued = asyncio.ensure_future(slot.request("execute", {"code": "1"}, new_request_id()))
         slot.close()
@@ -138,15 +138,15 @@ def test_after_its_end_a_kernel_starts_no_guest_for_what_is_queued(tmp_path: Pat
     assert asyncio.run(run()) == []
 
 
-def test_a_sweep_leaves_the_berths_of_living_kernels_and_takes_the_others(
+def test_a_sweep_leaves_the_directories_of_living_kernels_and_takes_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    living, ended, killed = PrivateBerth(), PrivateBerth(), PrivateBerth()
+    living, ended, killed = PrivateDirectory(), PrivateDirectory(), PrivateDirectory()
     ended.close()
     os.close(killed._lock)  # what the end of its process does
-    another = PrivateBerth()
-    assert sorted(path.name for path in another.path.parent.glob("berth-*[!k]")) == sorted(
+    another = PrivateDirectory()
+    assert sorted(path.name for path in another.path.parent.glob("sandbox directory-*[!k]")) == sorted(
         [living.path.name, another.path.name]
     )
     living.close()

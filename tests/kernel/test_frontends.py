@@ -57,18 +57,18 @@ def test_the_kernel_runs_under_ipkernelapp(tmp_path: Path) -> None:
         assert [kernel.reply(r)["content"]["status"] for r in requests] == ["error", "aborted"]
 
 
-def test_a_private_berth_goes_with_its_kernel_and_a_killed_one_is_swept(tmp_path: Path) -> None:
-    def berths() -> list[Path]:
-        return [path for path in tmp_path.glob("*/berth-*") if path.is_dir()]
+def test_a_private_directory_goes_with_its_kernel_and_a_killed_one_is_swept(tmp_path: Path) -> None:
+    def sandboxes() -> list[Path]:
+        return [path for path in tmp_path.glob("*/sandbox directory-*") if path.is_dir()]
 
     with running_kernel(TMPDIR=str(tmp_path)) as kernel:
         kernel.run("open('kept.txt', 'w').write('x')")
-        (killed,) = berths()
+        (killed,) = sandboxes()
         assert (killed / "workspace" / "kept.txt").exists()
         kernel.process.kill()
         kernel.process.wait(DEADLINE)
     with running_kernel(TMPDIR=str(tmp_path)) as kernel:
-        (alive,) = berths()
+        (alive,) = sandboxes()
         assert alive != killed
         kernel.client.shutdown()
-        assert wait_until(lambda: berths() == [])
+        assert wait_until(lambda: sandboxes() == [])

@@ -29,7 +29,7 @@ def test_what_a_sandbox_has_not_is_an_exception_and_no_dead_guest(kernel: Kernel
     assert kernel.guests() == guests
 
 
-def test_a_guest_that_exits_is_reported_and_replaced_and_its_files_stay(own_kernel: Kernel, berth: Path) -> None:
+def test_a_guest_that_exits_is_reported_and_replaced_and_its_files_stay(own_kernel: Kernel, sandbox: Path) -> None:
     own_kernel.run("kept = 1; open('notes.txt', 'w').write('kept')")
     ran = own_kernel.run("import os; os._exit(3)")
     assert ran.error == (
@@ -39,7 +39,7 @@ def test_a_guest_that_exits_is_reported_and_replaced_and_its_files_stay(own_kern
     assert ran.kinds() == ["error"]
     after = own_kernel.run("'kept' in globals(), open('notes.txt').read()")
     assert (after.result, after.state_lost) == ("(False, 'kept')", True)
-    assert (berth / "workspace" / "notes.txt").read_text() == "kept"
+    assert (sandbox / "workspace" / "notes.txt").read_text() == "kept"
 
 
 def test_a_guest_killed_in_the_middle_of_a_cell_is_answered_at_once(own_kernel: Kernel) -> None:

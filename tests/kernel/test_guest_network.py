@@ -27,13 +27,13 @@ def site() -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def kernel(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """A kernel that may reach the site, knows its secret, and has `requests` in its workspace."""
-    berth = tmp_path_factory.mktemp("berth")
-    download = [sys.executable, "-m", "pip", "download", "-q", "-d", str(berth / "workspace"), *PURE, *REQUESTS]
+    sandbox = tmp_path_factory.mktemp("sandbox")
+    download = [sys.executable, "-m", "pip", "download", "-q", "-d", str(sandbox / "workspace"), *PURE, *REQUESTS]
     subprocess.run(download, check=True, timeout=5 * DEADLINE)
     here = f"127.0.0.1:{site.port}"
     network = {"allow_hosts": [here], "headers": {here: {"X-Secret": "${TEST_TOKEN}"}}, "timeout_seconds": DEADLINE}
     with running_kernel(
-        KERNELMCP_BERTH=str(berth), KERNELMCP_NETWORK=json.dumps(network), TEST_TOKEN=SECRET
+        KERNELMCP_SANDBOX_DIRECTORY=str(sandbox), KERNELMCP_NETWORK=json.dumps(network), TEST_TOKEN=SECRET
     ) as running:
         ran = running.run(
             f"import asyncio, glob, json, sys\nsys.path[:0] = glob.glob('*.whl')\nsite = {site.url('')!r}\n"

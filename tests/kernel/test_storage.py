@@ -45,13 +45,13 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
         {"name": "out", "path": str(writable), "mode": "rw"},
     ]
     with running_kernel(
-        KERNELMCP_BERTH=str(home / "berth"),
+        KERNELMCP_SANDBOX_DIRECTORY=str(home / "sandbox"),
         KERNELMCP_WORKSPACE_MB=str(QUOTA_MB),
         KERNELMCP_MAX_FILES=str(MAX_FILES),
         KERNELMCP_VOLUMES=json.dumps(volumes),
         KERNELMCP_KEEP_GLOBALS="1",  # its JavaScript is to meet the walls behind
     ) as kernel:
-        yield Stored(kernel, home / "berth" / "workspace", read_only, writable)
+        yield Stored(kernel, home / "sandbox" / "workspace", read_only, writable)
 
 
 @pytest.fixture(autouse=True)
@@ -165,24 +165,24 @@ def test_no_file_of_a_guest_is_larger_than_the_quota(stored: Stored) -> None:
 
 def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -> None:
     quota = Quota(max_bytes=0, max_files=1_000)
-    berth = tmp_path / "berth"
-    (berth / "workspace").mkdir(parents=True)
-    assert count(berth, quota).max_bytes == 0
-    hidden = berth / "workspace" / "hidden"
+    sandbox = tmp_path / "sandbox"
+    (sandbox / "workspace").mkdir(parents=True)
+    assert count(sandbox, quota).max_bytes == 0
+    hidden = sandbox / "workspace" / "hidden"
     hidden.mkdir()
     with (hidden / "sparse").open("wb") as file:
         file.truncate(100 << 30)
     hidden.chmod(0o300)
     with pytest.raises(Excess, match="bytes"):
-        count(berth, quota)
+        count(sandbox, quota)
     os.truncate(hidden / "sparse", 0)
     for _ in range(4):
-        chain = berth / "workspace" / "chain"
+        chain = sandbox / "workspace" / "chain"
         (chain / "/".join(["n" * 200] * 12)).mkdir(parents=True)
-        if (berth / "workspace" / "tree").exists():
-            os.rename(berth / "workspace" / "tree", chain / "/".join(["n" * 200] * 12) / "tree")
-        os.rename(chain, berth / "workspace" / "tree")
+        if (sandbox / "workspace" / "tree").exists():
+            os.rename(sandbox / "workspace" / "tree", chain / "/".join(["n" * 200] * 12) / "tree")
+        os.rename(chain, sandbox / "workspace" / "tree")
     with pytest.raises(Excess, match="deeper than a path"):
-        count(berth, quota)
-    _delete(berth)
-    assert not berth.exists()
+        count(sandbox, quota)
+    _delete(sandbox)
+    assert not sandbox.exists()

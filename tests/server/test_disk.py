@@ -50,7 +50,7 @@ async def test_sessions_of_one_principal_share_a_bound_that_each_alone_would_not
             ended = await store(client, f"s{number}", 30)
             assert not ended["success"]
             assert "No space left on device" in ended["error"]["value"]
-        assert sum(measure(path)[1] for path in (tmp_path / "home" / "berths").iterdir()) < 40 * MB + 5 * SMALL
+        assert sum(measure(path)[1] for path in (tmp_path / "home" / "sandboxes").iterdir()) < 40 * MB + 5 * SMALL
         written = await client.call_tool("write_file", {"session_id": "s0", "path": "new", "content": "x" * MB})
         assert written.is_error
         # What is there can be read and deleted, and makes room for the others.

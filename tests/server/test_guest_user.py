@@ -12,8 +12,8 @@ from .support import Connect
 GUEST_UID = 65534
 
 
-def owners(berths: Path) -> list[int]:
-    return [file.stat().st_uid for file in berths.glob("*/workspace/c.txt")]
+def owners(sandboxes: Path) -> list[int]:
+    return [file.stat().st_uid for file in sandboxes.glob("*/workspace/c.txt")]
 
 
 @pytest.mark.anyio
@@ -42,5 +42,5 @@ async def test_guest_and_server_share_the_files_of_a_session(
             assert "of the guest" in await call("read_file", path="deep/b.txt")
             await call("reset_workspace")
             await call("execute_code", code="open('c.txt', 'w').write('x')")
-        (owner,) = owners(Path(folder, "home", "berths"))
+        (owner,) = owners(Path(folder, "home", "sandboxes"))
         assert owner == GUEST_UID

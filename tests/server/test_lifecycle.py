@@ -102,22 +102,22 @@ def test_the_next_server_sweeps_what_a_killed_one_left(
     server_process: subprocess.Popen[bytes], server_env: dict[str, str]
 ) -> None:
     started(server_process)
-    berths = Path(server_env["KERNELMCP_HOME"]) / "berths"
+    sandboxes = Path(server_env["KERNELMCP_HOME"]) / "sandboxes"
     # The session's and the warm kernel's.
-    assert wait_until(lambda: len([path for path in berths.iterdir() if path.is_dir()]) == 2)
+    assert wait_until(lambda: len([path for path in sandboxes.iterdir() if path.is_dir()]) == 2)
     kernels = kernels_of(server_process.pid)
     server_process.kill()
     server_process.wait()
     wait_until(lambda: not any(k.is_running() and k.status() != "zombie" for k in kernels))
     runtime = Path(server_env["KERNELMCP_SERVER__RUNTIME"])
-    for lock in [*berths.glob(".*.lock"), *runtime.glob("*/lock")]:
+    for lock in [*sandboxes.glob(".*.lock"), *runtime.glob("*/lock")]:
         os.utime(lock, (0, 0))
-    # The session's berth is recorded and stays; the warm kernel's goes.
+    # The session's sandbox directory is recorded and stays; the warm kernel's goes.
     second = subprocess.run(
         [*server_process.args], env=server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}, stdin=subprocess.DEVNULL
     )
     assert second.returncode == 0
-    assert len([path for path in berths.iterdir() if path.is_dir()]) == 1
+    assert len([path for path in sandboxes.iterdir() if path.is_dir()]) == 1
     assert list(runtime.iterdir()) == []
 
 
@@ -139,8 +139,8 @@ def test_rubbish_on_the_wire_is_answered_and_does_not_end_the_server(server_proc
 def test_directories_are_private(server_process: subprocess.Popen[bytes], server_env: dict[str, str]) -> None:
     started(server_process)
     home = Path(server_env["KERNELMCP_HOME"])
-    directories = [home, home / "sessions", home / "berths", Path(server_env["KERNELMCP_SERVER__RUNTIME"])]
-    directories += [path for path in (*home.glob("berths/*"), *home.glob("sessions/*")) if path.is_dir()]
+    directories = [home, home / "sessions", home / "sandboxes", Path(server_env["KERNELMCP_SERVER__RUNTIME"])]
+    directories += [path for path in (*home.glob("sandboxes/*"), *home.glob("sessions/*")) if path.is_dir()]
     # What holds a live guest's folders is shut for writing.
     assert {path.stat().st_mode & 0o777 for path in directories} == {0o700, 0o500}
     assert {path.stat().st_mode & 0o777 for path in home.glob("sessions/*/*")} == {0o600}

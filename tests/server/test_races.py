@@ -137,7 +137,7 @@ async def test_one_damaged_record_does_not_keep_a_server_from_serving(
 ) -> None:
     folder = tmp_path / "home/sessions/bad"
     folder.mkdir(parents=True)
-    whole = {"session_id": "bad", "principal": "local", "created_at": "2026-01-01T00:00:00", "berths": []}
+    whole = {"session_id": "bad", "principal": "local", "created_at": "2026-01-01T00:00:00", "sandboxes": []}
     written = json.dumps(whole | json.loads(text)) if text.startswith("{") else text
     for name in ("session.json", "session.copy.json"):
         (folder / name).write_text(written)

@@ -21,7 +21,7 @@ async def call(client: Client, tool: str, **arguments: object) -> dict:
 
 def files_in(folder: Path) -> dict[str, str]:
     """Every file of every workspace."""
-    return {path.name: path.read_text() for path in folder.glob("home/berths/*/workspace/*")}
+    return {path.name: path.read_text() for path in folder.glob("home/sandboxes/*/workspace/*")}
 
 
 async def states(client: Client) -> dict[str, str]:
@@ -63,7 +63,7 @@ async def test_sessions_of_an_earlier_server_are_listed_without_being_started(co
         assert (await call(client, "execute_code", code="open('f').read()", session_id="s"))["result"] == "'12345'"
 
 
-@pytest.mark.parametrize("rubbish", [b"", b"\xff\xfe", b"[]", b'{"berths": []}', b'{"berths": [".."]}'])
+@pytest.mark.parametrize("rubbish", [b"", b"\xff\xfe", b"[]", b'{"sandboxes": []}', b'{"sandboxes": [".."]}'])
 async def test_a_damaged_record_is_read_from_its_copy(connect: Connect, tmp_path: Path, rubbish: bytes) -> None:
     async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
         await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
@@ -81,7 +81,7 @@ async def test_a_session_damaged_beyond_that_is_a_clear_error_and_loses_no_file(
         (tmp_path / "home/sessions/s" / name).write_bytes(b"rubbish")
     # A record that names a path, and is old enough to be deleted with what it names; and one that nobody can read.
     (tmp_path / "home/sessions/t").mkdir()
-    record = {"session_id": "t", "principal": "local", "berths": [".."]}
+    record = {"session_id": "t", "principal": "local", "sandboxes": [".."]}
     record |= dict.fromkeys(("created_at", "last_used_at"), "2020-01-01T00:00:00+00:00")
     for name in ("session.json", "session.copy.json"):
         (tmp_path / "home/sessions/t" / name).write_text(json.dumps(record))
@@ -139,7 +139,7 @@ async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, 
             assert (await call(client, "destroy_session", session_id=name))["destroyed"]
 
         await use("first")
-        files = [tmp_path / "home/berths", tmp_path / "home/sessions"]
+        files = [tmp_path / "home/sandbox directories", tmp_path / "home/sessions"]
         assert await anyio.to_thread.run_sync(
             wait_until,
             lambda: not server.children() and not any(path.is_dir() for one in files for path in one.iterdir()),

@@ -25,8 +25,8 @@ except OSError as error:
 """
 
 
-def berths_with(file: str, berths: Path) -> list[Path]:
-    return [workspace.parent for workspace in berths.glob("*/workspace") if (workspace / file).exists()]
+def sandboxes_with(file: str, sandboxes: Path) -> list[Path]:
+    return [workspace.parent for workspace in sandboxes.glob("*/workspace") if (workspace / file).exists()]
 
 
 def kernels_of(server: psutil.Process) -> list[psutil.Process]:
@@ -39,7 +39,7 @@ async def test_the_folder_above_a_workspace_is_shut_also_after_files_moved_into_
 ) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("only our kernel keeps a guest from anything")
-    berths = Path(server_env["KERNELMCP_HOME"], "berths")
+    sandboxes = Path(server_env["KERNELMCP_HOME"], "sandboxes")
     async with connect() as client:
 
         async def run(code: str) -> str:
@@ -54,7 +54,7 @@ async def test_the_folder_above_a_workspace_is_shut_also_after_files_moved_into_
             assert "17" in await run("import os; os.makedirs('d/e'); open('d/e/f', 'w').write('x'); print(17)")
             await run("import shutil; shutil.rmtree('d')")
             assert "refused" in await run(UP_AND_WRITE)
-        (bound,) = berths_with("a.txt", berths)
+        (bound,) = sandboxes_with("a.txt", sandboxes)
         assert sorted(os.listdir(bound)) == ["tmp", "workspace"]
         assert not bound.stat().st_mode & 0o222
 

@@ -17,8 +17,8 @@ QUOTA = Quota(max_bytes=10_000, max_files=200)
 
 
 @pytest.fixture
-def berth(tmp_path: Path) -> Path:
-    path = tmp_path / "berth"
+def sandbox(tmp_path: Path) -> Path:
+    path = tmp_path / "sandbox"
     (path / "workspace").mkdir(parents=True)
     (path / "tmp").mkdir()
     (tmp_path / "secret").write_text("secret")
@@ -28,13 +28,13 @@ def berth(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["openat2", "walk"])
-def workspace(berth: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def workspace(sandbox: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     """Both ways in which a path is opened."""
     if request.param == "walk":
         monkeypatch.setattr(safe_open, "_has_openat2", lambda: False)
     elif not safe_open._has_openat2():
         pytest.skip("this system has no openat2")
-    return Workspace(berth, QUOTA)
+    return Workspace(sandbox, QUOTA)
 
 
 @contextmanager
@@ -60,17 +60,17 @@ def in_background(work) -> Iterator[None]:
     ["../secret", "a/../../secret", "/etc/passwd", "/workspace/../secret", "/workspace", "", ".", "a/", "a\0b",
      "x" * 300, "y/" * 3000 + "z", "/workspaces/x"],
 )  # fmt: skip
-def test_a_path_that_leads_out_or_is_none_is_refused(berth: Path, path: str) -> None:
-    workspace = Workspace(berth, QUOTA)
+def test_a_path_that_leads_out_or_is_none_is_refused(sandbox: Path, path: str) -> None:
+    workspace = Workspace(sandbox, QUOTA)
     for attempt in (lambda: workspace.read(path), lambda: workspace.write(path, b"x")):
         with pytest.raises((InvalidArgument, PermissionDenied)):
             attempt()
     assert workspace.look([path]) == []
-    assert list((berth / "workspace").iterdir()) == []
+    assert list((sandbox / "workspace").iterdir()) == []
 
 
-def test_links_are_followed_nowhere(workspace: Workspace, berth: Path, tmp_path: Path) -> None:
-    inside = berth / "workspace"
+def test_links_are_followed_nowhere(workspace: Workspace, sandbox: Path, tmp_path: Path) -> None:
+    inside = sandbox / "workspace"
     (inside / "link").symlink_to(tmp_path / "secret")
     (inside / "out").symlink_to(tmp_path / "outside")
     (inside / "own.txt").write_text("own")
@@ -87,9 +87,9 @@ def test_links_are_followed_nowhere(workspace: Workspace, berth: Path, tmp_path:
 
 
 def test_a_directory_that_becomes_a_link_while_it_is_used_leads_nowhere(
-    workspace: Workspace, berth: Path, tmp_path: Path
+    workspace: Workspace, sandbox: Path, tmp_path: Path
 ) -> None:
-    inside = berth / "workspace"
+    inside = sandbox / "workspace"
     (inside / "d").mkdir()
     (inside / "d" / "secret").write_text("own")
 
@@ -115,8 +115,8 @@ def test_a_directory_that_becomes_a_link_while_it_is_used_leads_nowhere(
     assert [file.name for file in (tmp_path / "outside").iterdir()] == ["secret"]
 
 
-def test_what_is_no_file_neither_hangs_nor_is_used(workspace: Workspace, berth: Path) -> None:
-    inside = berth / "workspace"
+def test_what_is_no_file_neither_hangs_nor_is_used(workspace: Workspace, sandbox: Path) -> None:
+    inside = sandbox / "workspace"
     os.mkfifo(inside / "fifo")
     (inside / "directory").mkdir()
     for path in ("fifo", "directory"):
@@ -129,25 +129,25 @@ def test_what_is_no_file_neither_hangs_nor_is_used(workspace: Workspace, berth: 
 
 
 def test_writing_replaces_a_hard_link_and_not_the_file_behind_it(
-    workspace: Workspace, berth: Path, tmp_path: Path
+    workspace: Workspace, sandbox: Path, tmp_path: Path
 ) -> None:
-    os.link(tmp_path / "secret", berth / "workspace" / "hard")
+    os.link(tmp_path / "secret", sandbox / "workspace" / "hard")
     workspace.write("hard", b"mine")
     assert (tmp_path / "secret").read_text() == "secret"
     assert workspace.read("hard").data == b"mine"
 
 
-def test_names_of_any_bytes_are_listed(workspace: Workspace, berth: Path) -> None:
+def test_names_of_any_bytes_are_listed(workspace: Workspace, sandbox: Path) -> None:
     for name in (b"line\nbreak", b"\xff\xfe", "\U0001f600".encode(), b"-rf", b"*"):
-        (berth / "workspace" / os.fsdecode(name)).write_bytes(b"x")
+        (sandbox / "workspace" / os.fsdecode(name)).write_bytes(b"x")
     found = [entry.path for entry in workspace.listing().files]
     assert sorted(map(os.fsencode, found)) == sorted([b"line\nbreak", b"\xff\xfe", b"\xf0\x9f\x98\x80", b"-rf", b"*"])
     for path in found:
         assert workspace.read(path).data == b"x"
 
 
-def test_a_huge_sparse_file_is_read_in_part_and_counts_against_the_quota(workspace: Workspace, berth: Path) -> None:
-    with (berth / "workspace" / "sparse").open("wb") as file:
+def test_a_huge_sparse_file_is_read_in_part_and_counts_against_the_quota(workspace: Workspace, sandbox: Path) -> None:
+    with (sandbox / "workspace" / "sparse").open("wb") as file:
         file.truncate(100 * 2**30)
     piece = workspace.read("sparse", offset=50 * 2**30, limit=1000)
     assert (piece.data, piece.size) == (bytes(1000), 100 * 2**30)
@@ -155,9 +155,9 @@ def test_a_huge_sparse_file_is_read_in_part_and_counts_against_the_quota(workspa
         workspace.write("other", b"x")
 
 
-def test_counting_many_files_ends(workspace: Workspace, berth: Path) -> None:
+def test_counting_many_files_ends(workspace: Workspace, sandbox: Path) -> None:
     for number in range(500):
-        (berth / "workspace" / f"f{number:03}").touch()
+        (sandbox / "workspace" / f"f{number:03}").touch()
     found = workspace.listing(limit=10)
     assert [entry.path for entry in found.files] == [f"f{number:03}" for number in range(10)] or not found.complete
     assert len(found.files) == 10
@@ -166,15 +166,15 @@ def test_counting_many_files_ends(workspace: Workspace, berth: Path) -> None:
         workspace.write("one-more", b"x")
 
 
-def test_the_quota_counts_bytes_and_files_and_forgives_what_is_replaced(workspace: Workspace, berth: Path) -> None:
+def test_the_quota_counts_bytes_and_files_and_forgives_what_is_replaced(workspace: Workspace, sandbox: Path) -> None:
     workspace.write("a", bytes(8_000))
     workspace.write("a", bytes(9_000))
     with pytest.raises(ResourceLimitExceeded, match="bytes"):
         workspace.write("b", bytes(2_000))
-    (berth / "tmp" / "t").write_bytes(bytes(1_000))
+    (sandbox / "tmp" / "t").write_bytes(bytes(1_000))
     with pytest.raises(ResourceLimitExceeded, match="bytes"):
         workspace.write("b", b"x")
-    assert sorted(os.listdir(berth / "workspace")) == ["a"]
+    assert sorted(os.listdir(sandbox / "workspace")) == ["a"]
 
 
 def nest(top: Path) -> None:
@@ -188,48 +188,48 @@ def nest(top: Path) -> None:
         os.rename(top / "chain", top / "tree")
 
 
-def test_trees_deeper_than_a_path_are_listed_in_part_and_deleted_whole(workspace: Workspace, berth: Path) -> None:
-    nest(berth / "workspace")
-    (berth / "workspace" / "top.txt").write_text("x")
-    (berth / "workspace" / "closed").mkdir(mode=0)
+def test_trees_deeper_than_a_path_are_listed_in_part_and_deleted_whole(workspace: Workspace, sandbox: Path) -> None:
+    nest(sandbox / "workspace")
+    (sandbox / "workspace" / "top.txt").write_text("x")
+    (sandbox / "workspace" / "closed").mkdir(mode=0)
     found = workspace.listing()
     assert {Path(entry.path).name for entry in found.files} == {"hidden", "top.txt"}
     assert len(found.files) < 5
     assert not found.complete
     with pytest.raises(ResourceLimitExceeded):
         workspace.write("more", b"x")
-    delete_tree(berth)
-    assert not berth.exists()
+    delete_tree(sandbox)
+    assert not sandbox.exists()
 
 
-def test_deleting_follows_no_link(berth: Path, tmp_path: Path) -> None:
-    (berth / "workspace" / "out").symlink_to(tmp_path / "outside")
-    (berth / "workspace" / "d").mkdir()
-    (berth / "workspace" / "d" / "out").symlink_to(tmp_path / "outside")
-    delete_tree(berth)
-    assert not berth.exists()
+def test_deleting_follows_no_link(sandbox: Path, tmp_path: Path) -> None:
+    (sandbox / "workspace" / "out").symlink_to(tmp_path / "outside")
+    (sandbox / "workspace" / "d").mkdir()
+    (sandbox / "workspace" / "d" / "out").symlink_to(tmp_path / "outside")
+    delete_tree(sandbox)
+    assert not sandbox.exists()
     assert (tmp_path / "outside" / "secret").exists()
-    (tmp_path / "berth").symlink_to(tmp_path / "outside")
-    delete_tree(tmp_path / "berth")
-    assert not (tmp_path / "berth").is_symlink()
+    (tmp_path / "sandbox").symlink_to(tmp_path / "outside")
+    delete_tree(tmp_path / "sandbox")
+    assert not (tmp_path / "sandbox").is_symlink()
     assert (tmp_path / "outside" / "secret").exists()
 
 
 @pytest.mark.parametrize("damage", ["missing", "file", "link"])
-def test_a_workspace_that_is_no_directory_is_said(berth: Path, tmp_path: Path, damage: str) -> None:
-    delete_tree(berth / "workspace")
+def test_a_workspace_that_is_no_directory_is_said(sandbox: Path, tmp_path: Path, damage: str) -> None:
+    delete_tree(sandbox / "workspace")
     if damage == "file":
-        (berth / "workspace").write_text("x")
+        (sandbox / "workspace").write_text("x")
     elif damage == "link":
-        (berth / "workspace").symlink_to(tmp_path / "outside")
-    workspace = Workspace(berth, QUOTA)
+        (sandbox / "workspace").symlink_to(tmp_path / "outside")
+    workspace = Workspace(sandbox, QUOTA)
     for attempt in (lambda: workspace.read("secret"), lambda: workspace.write("a", b"x"), workspace.listing):
         with pytest.raises(SessionDamaged, match="workspace directory"):
             attempt()
 
 
-def test_a_file_that_changes_while_it_is_read_gives_what_is_there(workspace: Workspace, berth: Path) -> None:
-    file = berth / "workspace" / "f"
+def test_a_file_that_changes_while_it_is_read_gives_what_is_there(workspace: Workspace, sandbox: Path) -> None:
+    file = sandbox / "workspace" / "f"
     file.write_bytes(bytes(5_000))
 
     def resize() -> None:

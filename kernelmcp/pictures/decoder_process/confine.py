@@ -1,6 +1,6 @@
 """What the decoder gives up before it sees a picture: memory beyond a cap, processor time, files, and on Linux nearly
-every system call. Above: main. Below: the operating system. What a machine lacks is left out: the process is still one
-that is killed after seconds, and was given nothing but two pipes.
+every system call. What a machine lacks is left out: the process is still one that is killed after seconds, and was
+given nothing but two pipes.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A picture made smaller until it fits. Above: main. Below: Pillow."""
+"""A picture made smaller until it fits."""
 
 import io
 import warnings

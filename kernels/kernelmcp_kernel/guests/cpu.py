@@ -1,8 +1,6 @@
 """Limits the CPU time of a guest, in an execution and between two: it is interrupted, and killed when it goes on.
 
-Above: `kernel` makes a limit for each cell, `guest` watches it while the cell runs, and between cells one of its own.
-Below: the operating system's clocks. RLIMIT_CPU can't do it: it counts from the process's start, and booting alone
-takes seconds.
+RLIMIT_CPU can't do it: it counts from the process's start, and booting alone takes seconds.
 """
 
 from __future__ import annotations

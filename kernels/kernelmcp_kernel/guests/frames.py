@@ -1,7 +1,7 @@
 """The wire format between the kernel process and a guest: 4 bytes of length (little endian), then JSON.
 
-Above: `guest`. Below: a pipe. What comes up is hostile: every length is capped, every shape is checked, and text
-that could not be sent on (lone surrogates, NaN) is made harmless here, once.
+What comes up is hostile: every length is capped, every shape is checked, and text that could not be sent on (lone
+surrogates, NaN) is made harmless here, once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One guest process as the kernel process sees it: requests down, frames up, interrupt, end.
 
-Above: `kernel`. Below: `runtime` (starts it) and `frames` (the wire). It must not know Jupyter messages.
-Everything is for the thread of the event loop.
+It must not know Jupyter messages. Everything is for the thread of the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Host calls: what a guest asks its kernel process for while a cell runs, decided here in trusted code.
 
-A handler takes the guest's arguments (hostile: any JSON object) and the cell, and returns the JSON value that the guest
-gets; a `HostCallError` becomes an OSError with its text there. Above: `kernel`. Below: `guest`.
+A handler takes the guest's arguments (hostile: any JSON object) and the cell, and returns the JSON value that the
+guest gets; a `HostCallError` becomes an OSError with its text there.
 """
 
 from __future__ import annotations

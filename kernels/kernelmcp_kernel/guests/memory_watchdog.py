@@ -1,7 +1,7 @@
 """Looks at a guest's resident memory, for what no other cap counts (shared mappings, caches of files).
 
-Above: `guest`. Below: the operating system's record of the process. A cap on private memory (RLIMIT_DATA) and one on
-the wasm memory act before; this is the backstop that sees everything, a fraction of a second later.
+A cap on private memory (RLIMIT_DATA) and one on the wasm memory act before; this is the backstop that sees
+everything, a fraction of a second later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a guest's files take, counted in trusted code: the host side in the guest (storage.mjs) answers ENOSPC, but
 guest JavaScript can take that out.
 
-Counting goes by path and is bounded: at worst a hostile guest makes it count wrong against itself. Above: kernel.
-Below: the berth's directories.
+Counting goes by path and is bounded: at worst a hostile guest makes it count wrong against itself.
 """
 
 from __future__ import annotations

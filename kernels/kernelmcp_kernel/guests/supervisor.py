@@ -1,7 +1,4 @@
-"""Keeps one live guest for a kernel: starts it, replaces it when it has ended, and remembers that state was lost.
-
-Above: `kernel`. Below: `guest`, `runtime`, `image`.
-"""
+"""Keeps one live guest for a kernel: starts it, replaces it when it has ended, and remembers that state was lost."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from typing import Any
 from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, GuestDied
-from kernelmcp_kernel.runtime.directory import Berth
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.runtime.image import BootImage, find_image, rebuild_image
 from kernelmcp_kernel.runtime.spawn import Spawned, spawn_guest
@@ -26,13 +23,17 @@ from kernelmcp_kernel.settings import Quota, settings
 _EXIT_BAD_IMAGE = 65
 
 
-class GuestSlot:
+class GuestSupervisor:
     """The place of a kernel's guest. Use from the event loop's thread, but `interrupt` from any."""
 
     def __init__(
-        self, berth: Berth, on_frame: Callable[[Frame], None], log: logging.Logger, early: Spawned | None = None
+        self,
+        sandbox: SandboxDirectory,
+        on_frame: Callable[[Frame], None],
+        log: logging.Logger,
+        early: Spawned | None = None,
     ) -> None:
-        self._berth = berth
+        self._sandbox = sandbox
         self._on_frame = on_frame
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -53,7 +54,7 @@ class GuestSlot:
     def _start(self, spawned: Spawned | None = None) -> Guest:
         if self._closed:
             raise GuestDied("the kernel is shutting down")
-        spawned = spawned or spawn_guest(self._berth, self._image.path, self._image.build_id)
+        spawned = spawned or spawn_guest(self._sandbox, self._image.path, self._image.build_id)
         guest = Guest(spawned, self._on_frame, settings().background_cpu_seconds)
         if variables := settings().env:
             guest.set_environment(variables)

@@ -1,7 +1,4 @@
-"""What an execute_request and its reply may hold: the one is a client's, the other the guest's, and hostile.
-
-Above: `kernel`. Below: `relay`, `settings`.
-"""
+"""What an execute_request and its reply may hold: the one is a client's, the other the guest's, and hostile."""
 
 from __future__ import annotations
 

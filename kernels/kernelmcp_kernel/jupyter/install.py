@@ -1,7 +1,4 @@
-"""The host call `install`: a guest asks for packages, by `%pip install` or `micropip.install`.
-
-Above: `kernel`. Below: `packages`, imported at the first install (it takes 40 ms that a start should not), and `relay`.
-"""
+"""The host call `install`: a guest asks for packages, by `%pip install` or `micropip.install`."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernelmcp_kernel.guests.cell import Cell
-from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, Relay
+from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, OutputForwarder
 from kernelmcp_kernel.runtime.image import find_image
 from kernelmcp_kernel.settings import settings
 
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
 class Installs:
     """Answers a kernel's `install` calls. `mount` shows the guest, and those that follow it, what was installed."""
 
-    def __init__(self, relay: Relay, mount: Callable[[list[dict[str, str]]], None]) -> None:
-        self._relay = relay
+    def __init__(self, forwarder: OutputForwarder, mount: Callable[[list[dict[str, str]]], None]) -> None:
+        self._forwarder = forwarder
         self._mount = mount
         self._installer: Installer | None = None
 
@@ -35,7 +32,7 @@ class Installs:
             self._installer.take_as_present(find_image().packages)
 
         def say(line: str) -> None:
-            self._relay.say(cell, f"{line}\n")
+            self._forwarder.say(cell, f"{line}\n")
 
         try:
             outcome = await self._installer.install(call.get("requirements"), say)
@@ -43,5 +40,5 @@ class Installs:
             return {"error": {"name": type(error).__name__, "text": str(error)}}
         mounts = [package.mount() for package in outcome.installed]
         self._mount(mounts)
-        self._relay.show(cell, {PACKAGES_TYPE: outcome.as_json(), "text/plain": str(outcome)})
+        self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), "text/plain": str(outcome)})
         return {"points": [mount["point"] for mount in mounts]}

@@ -1,7 +1,7 @@
 """Relays what a cell outputs from the guest's frames to iopub, under caps.
 
-Above: `kernel`. Below: ipykernel's iopub socket. The caps bound what a flooding guest can queue in this process when a
-client is slow to read; what is dropped is counted and said.
+The caps bound what a flooding guest can queue in this process when a client is slow to read; what is dropped is
+counted and said.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Publish = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], None]
 """message type, content, metadata, parent header"""
 
 
-class Relay:
+class OutputForwarder:
     """Routes output frames to the cell they belong to."""
 
     def __init__(self, publish: Publish) -> None:

@@ -1,8 +1,7 @@
 """The Jupyter kernel: messages in, the guest's answers out. Subclasses ipykernel's Kernel, which owns busy, idle,
 reply and the order of requests; handlers here take content and return content.
 
-Above: `launcher` (or IPKernelApp). Below: `answers`, `slot`, `relay`, `hostcalls`, `stdin`. It must not know pipes or
-processes.
+It must not know pipes or processes.
 """
 
 # ipykernel declares its traits (session, streams) without types that a checker understands.
@@ -22,7 +21,7 @@ from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
 from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.guests.storage import StorageWatch
-from kernelmcp_kernel.guests.supervisor import GuestSlot
+from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.jupyter.execute_messages import (
     check_request,
     checked_reply,
@@ -32,11 +31,11 @@ from kernelmcp_kernel.jupyter.execute_messages import (
     quota,
 )
 from kernelmcp_kernel.jupyter.install import Installs
-from kernelmcp_kernel.jupyter.iopub import Relay
+from kernelmcp_kernel.jupyter.iopub import OutputForwarder
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
 from kernelmcp_kernel.network import Network
-from kernelmcp_kernel.runtime.directory import Berth, open_berth
+from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
 from kernelmcp_kernel.runtime.spawn import Spawned
 from kernelmcp_kernel.settings import Quota, settings
 
@@ -64,16 +63,16 @@ class SandboxKernel(AnsweringKernel):
     _execute_sleep = 0.0  # ipykernel sleeps here so that output is flushed; ours is queued before the reply
 
     # What the launcher started before the imports; under IPKernelApp there is none.
-    early_berth: ClassVar[Berth | None] = None
+    early_directory: ClassVar[SandboxDirectory | None] = None
     early_guest: ClassVar[Spawned | None] = None
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._relay = Relay(self._publish)
-        self._berth = self.early_berth or open_berth()
+        self._forwarder = OutputForwarder(self._publish)
+        self._sandbox = self.early_directory or open_directory()
         self._cell: Cell | None = None
         self._allow_stdin = False
-        self._installs = Installs(self._relay, self._mount)
+        self._installs = Installs(self._forwarder, self._mount)
         self._calls = HostCalls(
             {
                 "input": self._input,
@@ -81,7 +80,7 @@ class SandboxKernel(AnsweringKernel):
                 "fetch": Network(settings().network).fetch,
             }
         )
-        self._remarks: Content = {}  # for the metadata of the execute_reply
+        self._reply_metadata: Content = {}  # for the metadata of the execute_reply
         self._closed = False
 
     @property
@@ -106,9 +105,9 @@ class SandboxKernel(AnsweringKernel):
 
     def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._slot = GuestSlot(self._berth, self._on_frame, self.log, self.early_guest)
+        self._supervisor = GuestSupervisor(self._sandbox, self._on_frame, self.log, self.early_guest)
         self._storage = StorageWatch(
-            self._berth.path, settings().quota, lambda: self._cell is not None, self._end_guest
+            self._sandbox.path, settings().quota, lambda: self._cell is not None, self._end_guest
         )
 
     async def do_shutdown(self, restart: bool) -> Content:
@@ -120,18 +119,18 @@ class SandboxKernel(AnsweringKernel):
         """ipykernel looks for children through psutil (30 ms); ours is the guest, which do_shutdown has ended."""
 
     def close(self) -> None:
-        """End the guest and give up the berth. A second call does nothing."""
+        """End the guest and give up the sandbox directory. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        if hasattr(self, "_slot"):
-            self._slot.close()
+        if hasattr(self, "_supervisor"):
+            self._supervisor.close()
             self._loop.call_soon_threadsafe(self._storage.close)
-        self._berth.close()
+        self._sandbox.close()
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
-        if hasattr(self, "_slot"):  # else the kernel is just starting, and nothing runs
+        if hasattr(self, "_supervisor"):  # else the kernel is just starting, and nothing runs
             self._loop.call_soon_threadsafe(self._interrupt, named_request(parent.get("metadata")))
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
@@ -139,7 +138,7 @@ class SandboxKernel(AnsweringKernel):
         """Interrupt what runs; when the request names an execution, that one and no later one."""
         if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
             return
-        self._slot.interrupt()
+        self._supervisor.interrupt()
         self._calls.cancel(INTERRUPTED)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
@@ -172,7 +171,7 @@ class SandboxKernel(AnsweringKernel):
         """execute_request: run a cell in the guest. A guest that ends meanwhile makes an error reply that says so."""
         count = self.execution_count
         store_history = store_history and not silent
-        self._remarks = {}
+        self._reply_metadata = {}
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
         cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
@@ -187,7 +186,7 @@ class SandboxKernel(AnsweringKernel):
             "parent": header_of(cell.parent),
         }
         request_id = new_request_id()
-        self._relay.open(request_id, cell)
+        self._forwarder.open(request_id, cell)
         limit = CpuLimit(cpu_seconds(cell_meta))
         try:
             check_request(request)
@@ -205,33 +204,33 @@ class SandboxKernel(AnsweringKernel):
             self._report_limit(cell, limit)
             self._cell = None
             self._calls.cancel(CELL_ENDED)
-            self._relay.finish(cell)
+            self._forwarder.finish(cell)
         if cell.files:
-            self._remarks["files"] = list(cell.files)
+            self._reply_metadata["files"] = list(cell.files)
         if not store_history and not silent:
             self.execution_count -= 1  # ipykernel has counted it already
         return {**reply, "execution_count": count}
 
     async def _run(self, request: Content, request_id: str, limit: CpuLimit, allowed: Quota) -> Content:
         self._storage.allow(allowed)
-        self._slot.set_quota(allowed)
+        self._supervisor.set_quota(allowed)
         if (reason := await self._storage.refusal()) is not None:
             raise StorageFull(
                 f"{reason}. Nothing runs until some are deleted from outside "
                 "(reset_workspace with scope 'files' deletes them all)."
             )
         self._storage.poke()
-        return await self._slot.request("execute", request, request_id, limit)
+        return await self._supervisor.request("execute", request, request_id, limit)
 
     def _end_guest(self, reason: str) -> None:
-        if self._slot.guest.used:
-            self._slot.guest.kill(reason)
+        if self._supervisor.guest.used:
+            self._supervisor.guest.kill(reason)
 
     def _failure(self, cell: Cell, error: GuestDied | ValueError) -> Content:
         """A cell that got no reply from its guest."""
         if isinstance(error, GuestDied):
             self._note_loss(str(error))
-            self._slot.told = True
+            self._supervisor.told = True
             text = f"The sandbox process ended: {error}. Its variables are lost; files are kept."
         else:
             text = str(error)
@@ -246,45 +245,45 @@ class SandboxKernel(AnsweringKernel):
 
     def _report_earlier_loss(self, cell: Cell) -> None:
         """The first cell in a fresh guest is marked; when nobody was told of the loss, it is said in words, too."""
-        reason = self._slot.lost
+        reason = self._supervisor.lost
         if reason is None:
             return
-        self._slot.lost = None
+        self._supervisor.lost = None
         self._note_loss(reason)
-        if self._slot.lost_unseen and not cell.silent:
+        if self._supervisor.lost_unseen and not cell.silent:
             text = f"[kernelmcp] the sandbox process had ended ({reason}); earlier variables are lost\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _report_background(self, cell: Cell) -> None:
         """The first cell after tasks were cancelled says so."""
-        limit = self._slot.guest.background
+        limit = self._supervisor.guest.background
         if limit.exceeded and not cell.silent:
             limit.exceeded = False
             text = f"[kernelmcp] tasks that earlier cells left running were cancelled: they {limit.text}\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def _note_loss(self, reason: str) -> None:
-        self._remarks |= {"state_lost": True, "reason": reason}
+        self._reply_metadata |= {"state_lost": True, "reason": reason}
 
     def _report_limit(self, cell: Cell, limit: CpuLimit) -> None:
         if not limit.exceeded:
             return
-        self._remarks["limit"] = "cpu_seconds"
+        self._reply_metadata["limit"] = "cpu_seconds"
         if not cell.silent:
             text = f"[kernelmcp] the cell {limit.text}\n"
             self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
         """The metadata of the execute_reply."""
-        return {**metadata, "kernelmcp": self._remarks} if self._remarks else metadata
+        return {**metadata, "kernelmcp": self._reply_metadata} if self._reply_metadata else metadata
 
     # -- the guest
 
     def _on_frame(self, frame: Frame) -> None:
         """A frame from the guest that is not the reply to a request."""
-        guest = self._slot.guest
+        guest = self._supervisor.guest
         if frame.type != "call":
-            self._relay.output(frame)
+            self._forwarder.output(frame)
         else:
             current = frame.id == guest.current_id and guest.busy
             self._calls.start(guest, frame.content, self._cell if current else None)
@@ -297,7 +296,7 @@ class SandboxKernel(AnsweringKernel):
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
 
     def _mount(self, packages: list[dict[str, str]]) -> None:
-        self._slot.mount(packages)
+        self._supervisor.mount(packages)
 
     def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
         self.session.send(

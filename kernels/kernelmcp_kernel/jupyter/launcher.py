@@ -1,7 +1,6 @@
 """A lean application for the kernel: its sockets and threads, without IPython's profile, history and output capture.
 
-Above: `__main__`. Below: ipykernel's threads. Saves a third of the start and of the memory of IPKernelApp, under
-which the same kernel class runs as well.
+Saves a third of the start and of the memory of IPKernelApp, under which the same kernel class runs as well.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connec
     if kind == zmq.ROUTER:
         socket.router_handover = 1
     else:
-        socket.sndhwm = 0  # never drop what a slow client has not read yet; `relay` caps what one cell can queue
+        socket.sndhwm = 0  # never drop what a slow client has not read yet; `forwarder` caps what one cell can queue
     if secret := connection.get("curve_secretkey"):
         socket.curve_secretkey = secret.encode()
         socket.curve_publickey = connection["curve_publickey"].encode()

@@ -1,7 +1,4 @@
-"""Requests that are no cells: completion, inspection, history, comms. A guest that fails makes an empty answer.
-
-Above: `kernel`. Below: `slot`, `history`.
-"""
+"""Requests that are no cells: completion, inspection, history, comms. A guest that fails makes an empty answer."""
 
 # ipykernel declares its traits (session, streams) without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
@@ -16,10 +13,10 @@ from ipykernel.kernelbase import Kernel
 
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
-from kernelmcp_kernel.guests.supervisor import GuestSlot
+from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.jupyter.execute_messages import header_of
 from kernelmcp_kernel.jupyter.history import History, Search
-from kernelmcp_kernel.jupyter.iopub import Relay
+from kernelmcp_kernel.jupyter.iopub import OutputForwarder
 
 Content = dict[str, Any]
 Result = TypeVar("Result")
@@ -30,8 +27,8 @@ _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 class AnsweringKernel(Kernel):
     """Answers what a frontend asks beside running cells."""
 
-    _slot: GuestSlot
-    _relay: Relay
+    _supervisor: GuestSupervisor
+    _forwarder: OutputForwarder
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self, **kwargs: Any) -> None:
@@ -90,14 +87,14 @@ class AnsweringKernel(Kernel):
             "parent": header_of(parent),
         }
         cell, request_id = Cell(parent, ident), new_request_id()
-        self._relay.open_comm(request_id, cell)
+        self._forwarder.open_comm(request_id, cell)
         if not await self._on_loop(self._notify("comm_message", content, request_id)):
             await self._ask("comm_message", content, {}, request_id)
-            self._relay.finish(cell)
+            self._forwarder.finish(cell)
 
     async def _notify(self, op: str, content: Content, request_id: str) -> bool:
         try:
-            return self._slot.notify(op, content, request_id)
+            return self._supervisor.notify(op, content, request_id)
         except ValueError as error:  # larger than a frame
             self.log.warning("%s failed: %s", op, error)
             return True
@@ -118,7 +115,7 @@ class AnsweringKernel(Kernel):
     async def _ask(self, op: str, content: Content, otherwise: Content, request_id: str = "") -> Content:
         """A request that is not a cell: a guest that fails makes an empty answer."""
         try:
-            reply = await self._on_loop(self._slot.request(op, content, request_id or new_request_id()))
+            reply = await self._on_loop(self._supervisor.request(op, content, request_id or new_request_id()))
         except (GuestDied, ValueError) as error:
             self.log.warning("%s failed: %s", op, error)
             return {"status": "ok", **otherwise}

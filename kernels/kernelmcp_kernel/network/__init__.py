@@ -1,8 +1,8 @@
 """The guest's network: HTTP requests that this trusted process makes for it, to the hosts that are allowed.
 
-Above: `kernel` (the host call `fetch`). Below, in this order: `calls` (one host call), `request` (what a guest may ask
-for), `addresses` (where to), `credentials` (the secrets that it uses and never sees), `transport` (the only user of an
-HTTP library). This module imports none of them: a kernel whose guest asks for nothing pays nothing.
+Below, in this order: `calls` (one host call), `request` (what a guest may ask for), `addresses` (where to),
+`credentials` (the secrets that it uses and never sees), `transport` (the only user of an HTTP library). This module
+imports none of them: a kernel whose guest asks for nothing pays nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which hosts and addresses the guest's requests may reach.
 
-A name must be in the list; and where it leads must be a public address, or one that is in the list itself. So neither a
-name server nor a wildcard can turn a permission for the internet into one for this machine or its network.
-Above: `calls`, `transport`. Below: nothing.
+A name must be in the list; and where it leads must be a public address, or one that is in the list itself. So neither
+a name server nor a wildcard can turn a permission for the internet into one for this machine or its network.
 """
 
 from __future__ import annotations

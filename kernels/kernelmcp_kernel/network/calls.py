@@ -1,7 +1,6 @@
 """One host call `fetch`: a request of the guest, its redirects, and the answer as JSON.
 
-Every hop is checked as if the guest had asked for it. Above: `Network`. Below: `request`, `addresses`, `credentials`,
-`transport`.
+Every hop is checked as if the guest had asked for it.
 """
 
 from __future__ import annotations

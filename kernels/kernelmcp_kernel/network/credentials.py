@@ -1,7 +1,6 @@
 """Headers from configuration, which the guest's requests to named hosts get: it uses a secret that it never sees.
 
-Above: `calls`. Below: nothing. A secret may come from an environment variable of the server (`${NAME}`). No error of
-this package holds a value.
+A secret may come from an environment variable of the server (`${NAME}`). No error of this package holds a value.
 """
 
 from __future__ import annotations

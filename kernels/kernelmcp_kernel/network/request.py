@@ -1,8 +1,7 @@
 """What a guest may ask for: the request of a host call, checked and taken apart once.
 
 Every part comes from the guest and is hostile. The URL is matched against a grammar stricter than any parser's, and
-what is matched is what is connected to: no second parser can read another host in it. Above: `calls`. Below:
-`addresses`.
+what is matched is what is connected to: no second parser can read another host in it.
 """
 
 from __future__ import annotations

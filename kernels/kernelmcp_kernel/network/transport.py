@@ -1,7 +1,6 @@
 """One exchange over HTTP/1.1, under caps. The only user of httpcore2, which has the parser, TLS and kept connections.
 
-A connection is made to an address that was checked, never to a name that is looked up again. Above: `calls`.
-Below: httpcore2, `addresses`.
+A connection is made to an address that was checked, never to a name that is looked up again.
 """
 
 from __future__ import annotations

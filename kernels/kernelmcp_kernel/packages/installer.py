@@ -1,6 +1,6 @@
 """Installs packages for one guest: parse, resolve, fetch, verify, unpack, and remember what is there.
 
-Above: `kernel`, which mounts what comes out. Below: everything else of `packages`. It must not know messages or guests.
+It must not know messages or guests.
 """
 
 from __future__ import annotations

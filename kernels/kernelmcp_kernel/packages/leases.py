@@ -4,7 +4,7 @@
     KERNELMCP_HOME/packages/lock               held while somebody takes a lease, or deletes what has none
 
 A lease's file is locked by flock for as long as its process lives, so that a killed kernel's lease ends with it.
-Above: `store`. Below: the file system. Blocking.
+Blocking.
 """
 
 from __future__ import annotations

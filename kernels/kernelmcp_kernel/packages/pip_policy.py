@@ -1,9 +1,9 @@
 """What pip gets of this machine: a few environment variables, its configuration, files to read, one folder to write.
 
-pip reads text that strangers wrote (names, versions, index pages, metadata), so it is confined as a guest is: it writes
-the folder of its run and nothing else, reads itself and what its user has configured, starts no program, and of the
-network has outgoing IP. Where the operating system lacks a layer, that layer is left out, as everywhere.
-docs/packages.md says which variables and files count. Above: `resolver`. Below: `confine`, `trust`.
+pip reads text that strangers wrote (names, versions, index pages, metadata), so it is confined as a guest is: it
+writes the folder of its run and nothing else, reads itself and what its user has configured, starts no program, and
+of the network has outgoing IP. Where the operating system lacks a layer, that layer is left out, as everywhere.
+docs/packages.md says which variables and files count.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Run by a kernel process that finds no image for its settings, and by nobody else at the same time (a file lock).
 Importing a package runs its code, so the image is made by a process that is confined as a guest is. What goes wrong is
 said on stderr; kernels then start without the packages, and try again after a pause.
-
-Above: `__main__`. Below: `installer`, `image`, `runtime`.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from pathlib import Path
 
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer
-from kernelmcp_kernel.runtime.directory import PrivateBerth
+from kernelmcp_kernel.runtime.directory import PrivateDirectory
 from kernelmcp_kernel.runtime.identity import BuildError, build_id
 from kernelmcp_kernel.runtime.image import Preinstalled, baked_files, find_baked
 from kernelmcp_kernel.runtime.spawn import PACKAGE, spawn_builder
@@ -72,23 +70,23 @@ def _bake(image: Path, listing: Path) -> None:
         for package in outcome.installed
     ]
     identity = f"{build_id(PACKAGE)}+{image.stem}"
-    berth = PrivateBerth()
+    sandbox = PrivateDirectory()
     try:
-        made = berth.tmp / "image"
-        _build([package.mount() for package in packages], berth, made, identity)
+        made = sandbox.tmp / "image"
+        _build([package.mount() for package in packages], sandbox, made, identity)
         draft = image.with_suffix(f".{os.getpid()}.building")
         draft.write_bytes(_read_image(made))
         os.replace(draft, image)
     finally:
-        berth.close()
+        sandbox.close()
     draft = listing.with_suffix(f".{os.getpid()}.building")
     draft.write_text(json.dumps({"build_id": identity, "packages": [asdict(package) for package in packages]}), "utf-8")
     os.replace(draft, listing)
 
 
-def _build(mounts: list[dict[str, str]], berth: PrivateBerth, file: Path, identity: str) -> None:
+def _build(mounts: list[dict[str, str]], sandbox: PrivateDirectory, file: Path, identity: str) -> None:
     with tempfile.TemporaryFile() as errors:
-        pid = spawn_builder(berth, mounts, file, identity, errors.fileno())
+        pid = spawn_builder(sandbox, mounts, file, identity, errors.fileno())
         killer = threading.Timer(BUILD_SECONDS, os.kill, (pid, signal.SIGKILL))
         killer.start()
         _, status = os.waitpid(pid, 0)

@@ -5,7 +5,7 @@ verifies hashes. `pip download` does all of it and runs no code of a package. It
 (`pip_main`), under a time limit, confined to a folder of its own (`pip_policy`), which is where the wheels arrive.
 
 What the guest has already joins as wheels with nothing in them that go before all others of their version: pip takes
-them as they are, and so neither fetches nor replaces them. Above: `installer`. Below: `distribution`, `pip_output`.
+them as they are, and so neither fetches nor replaces them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps the package cache under its cap: the packages that nobody has used for longest go, those in use never.
 
 In use is what a live kernel has a lease on, and what a boot image was made with. One session may use half of the cap,
-so that it cannot keep all others from installing. Above: `store`. Below: `leases`. Blocking.
+so that it cannot keep all others from installing. Blocking.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Builds what a guest runs on: `_runtime/` with Pyodide, the guest's Python packages and the boot image.
 
-Above: `hatch_build.py` at installation, when nothing but the standard library is there, and the kernel process, which
-rebuilds a damaged image. Below: `identity`, and npm, pip and Node as programs. It must not know what an image holds.
+It must not know what an image holds.
 
     _runtime/pyodide/      from npm, pinned by kernels/package-lock.json
     _runtime/site/         IPython for the guest, pinned by kernels/requirements-guest.txt

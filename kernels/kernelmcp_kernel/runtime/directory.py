@@ -1,8 +1,9 @@
 """The two directories that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
 
 The folder above them is nobody's business but ours: while a guest may live it is sealed (docs/design.md, Files 9).
-A server names the berth in KERNELMCP_BERTH and owns it. Without that the kernel makes a private one, deletes it at
-its end, and sweeps those of kernels that were killed: each private berth is locked for as long as its kernel lives.
+A server names the directory in KERNELMCP_SANDBOX_DIRECTORY and owns it. Without that the kernel makes a private one,
+deletes it at its end, and sweeps those of kernels that were killed: each private directory is locked for as long as its
+kernel lives.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from kernelmcp_kernel.settings import settings
 
 
-class Berth:
+class SandboxDirectory:
     """A guest's directories on the host."""
 
     def __init__(self, path: Path) -> None:
@@ -45,19 +46,19 @@ class Berth:
         self.path.chmod(0o511 if passable else 0o500)
 
     def close(self) -> None:
-        """Give the berth up. The files in a berth that a server named stay."""
+        """Give the sandbox directory up. The files in a sandbox directory that a server named stay."""
         with contextlib.suppress(OSError):
             self.path.chmod(0o700)
 
 
-class PrivateBerth(Berth):
-    """A berth nobody else knows of, gone when its kernel is."""
+class PrivateDirectory(SandboxDirectory):
+    """A sandbox directory nobody else knows of, gone when its kernel is."""
 
     def __init__(self) -> None:
         home = _private_home()
         _sweep(home)
         while True:
-            path = home / f"berth-{secrets.token_hex(8)}"
+            path = home / f"sandbox directory-{secrets.token_hex(8)}"
             self._lock = os.open(_lock_file(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if _is_named(self._lock, _lock_file(path)):
@@ -77,14 +78,14 @@ class PrivateBerth(Berth):
         os.close(self._lock)
 
 
-def open_berth() -> Berth:
-    """The berth that the environment names, else a private one."""
-    named = settings().berth
-    return Berth(named) if named else PrivateBerth()
+def open_directory() -> SandboxDirectory:
+    """The sandbox directory that the environment names, else a private one."""
+    named = settings().sandbox
+    return SandboxDirectory(named) if named else PrivateDirectory()
 
 
 def _private_home() -> Path:
-    home = Path(tempfile.gettempdir()) / f"kernelmcp-berths-{os.getuid()}"
+    home = Path(tempfile.gettempdir()) / f"kernelmcp-sandbox directories-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     status = home.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o066 or home.is_symlink():
@@ -94,30 +95,30 @@ def _private_home() -> Path:
     return home
 
 
-def _delete(berth: Path) -> None:
-    """Delete a berth that no guest uses any more. Its directories may be nested deeper than shutil.rmtree can go, and
-    than a path can say: each is moved to the top first. What cannot be deleted stays."""
+def _delete(sandbox: Path) -> None:
+    """Delete a sandbox directory that no guest uses any more. What is in it may be nested deeper than shutil.rmtree can
+    go, and than a path can say: each directory is moved to the top first. What cannot be deleted stays."""
     prefix = secrets.token_hex(8)
     numbers = itertools.count()
     with contextlib.suppress(OSError):
-        berth.chmod(0o700)  # it was sealed
-        folders = [folder for folder in berth.iterdir() if folder.is_dir() and not folder.is_symlink()]
+        sandbox.chmod(0o700)  # it was sealed
+        folders = [folder for folder in sandbox.iterdir() if folder.is_dir() and not folder.is_symlink()]
         while folders:
             folder = folders.pop()
             folder.chmod(0o700)  # a guest can make directories that nobody may read
             for entry in list(os.scandir(folder)):
                 if entry.is_dir(follow_symlinks=False):
                     os.chmod(entry.path, 0o700)
-                    folders.append(berth / f"{prefix}-{next(numbers)}")
+                    folders.append(sandbox / f"{prefix}-{next(numbers)}")
                     os.rename(entry.path, folders[-1])
                 else:
                     os.unlink(entry.path)
             folder.rmdir()
-    shutil.rmtree(berth, ignore_errors=True)
+    shutil.rmtree(sandbox, ignore_errors=True)
 
 
-def _lock_file(berth: Path) -> Path:
-    return berth.with_suffix(".lock")
+def _lock_file(sandbox: Path) -> Path:
+    return sandbox.with_suffix(".lock")
 
 
 def _is_named(fd: int, path: Path) -> bool:
@@ -130,8 +131,8 @@ def _is_named(fd: int, path: Path) -> bool:
 
 
 def _sweep(home: Path) -> None:
-    """Delete what killed kernels left. A berth whose lock can be had has no kernel any more."""
-    for lock_file in home.glob("berth-*.lock"):
+    """Delete what killed kernels left. A sandbox directory whose lock can be had has no kernel any more."""
+    for lock_file in home.glob("sandbox directory-*.lock"):
         try:
             fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:

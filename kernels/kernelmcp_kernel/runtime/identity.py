@@ -1,8 +1,4 @@
-"""Which Node is installed, and which build id a boot image must carry to fit what is installed.
-
-Above: `build`, which makes the image, and the kernel process, which asks at every start before its guest is running:
-so only light imports here, and none but the standard library's (at installation nothing else is there).
-"""
+"""Which Node is installed, and which build id a boot image must carry to fit what is installed."""
 
 from __future__ import annotations
 

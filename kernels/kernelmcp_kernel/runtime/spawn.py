@@ -1,7 +1,6 @@
 """What a guest is made of: Node, the runtime folder, the boot image, and the command line that joins them.
 
-Above: `guest` and the launcher. Below: `confine`. Imports little: a guest is spawned before the heavy imports of
-the kernel process, so that the two start side by side.
+Imports little: a guest is spawned before the heavy imports of the kernel process, so that the two start side by side.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.runtime.directory import Berth
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.identity import node_binary
 from kernelmcp_kernel.sandbox.cgroup import Group, confine, delegated
 from kernelmcp_kernel.sandbox.confine import Policy, spawn
@@ -106,21 +105,21 @@ def open_package_cache() -> None:
                 folder.chmod(mode)  # made by a kernel without `guest_uid`
 
 
-def guest_program(berth: Berth, image: Path, build_id: str) -> list[str]:
+def guest_program(sandbox: SandboxDirectory, image: Path, build_id: str) -> list[str]:
     """The command line of a guest."""
     volumes = settings().volumes
     mounts = {
         "runtime": str(RUNTIME),
         "image": str(image),
         "build_id": build_id,
-        "workspace": str(berth.workspace),
-        "tmp": str(berth.tmp),
+        "workspace": str(sandbox.workspace),
+        "tmp": str(sandbox.tmp),
         "volumes": [asdict(volume) for volume in volumes],
         "quota": asdict(settings().quota),
         "keep_globals": settings().keep_globals,
         "keep_imports": False,
     }
-    node = _node((image, *_paths(volumes)), (berth.workspace, berth.tmp, *_paths(volumes, "rw")))
+    node = _node((image, *_paths(volumes)), (sandbox.workspace, sandbox.tmp, *_paths(volumes, "rw")))
     return [*node, str(HOST / "main.mjs"), json.dumps(mounts)]
 
 
@@ -158,11 +157,11 @@ def grants(paths: Iterable[Path]) -> list[str]:
     return found
 
 
-def guest_policy(berth: Berth, image: Path, build_id: str, descriptors: list[int]) -> Policy:
+def guest_policy(sandbox: SandboxDirectory, image: Path, build_id: str, descriptors: list[int]) -> Policy:
     """What a guest may do."""
     volumes = settings().volumes
-    readable, writable = (image, *_paths(volumes, "ro")), (*berth.writable, *_paths(volumes, "rw"))
-    program = guest_program(berth, image, build_id)
+    readable, writable = (image, *_paths(volumes, "ro")), (*sandbox.writable, *_paths(volumes, "rw"))
+    program = guest_program(sandbox, image, build_id)
     return _policy(program, descriptors, readable, writable, settings().workspace_mb)
 
 
@@ -187,7 +186,7 @@ def _policy(
 
 
 def spawn_guest(
-    berth: Berth, image: Path, build_id: str, change: Callable[[Policy], Policy] = lambda policy: policy
+    sandbox: SandboxDirectory, image: Path, build_id: str, change: Callable[[Policy], Policy] = lambda policy: policy
 ) -> Spawned:
     """Start a confined guest process. Raises OSError. `change`: the attack suite leaves out a layer with it."""
     with ExitStack() as theirs, ExitStack() as ours:
@@ -198,8 +197,8 @@ def spawn_guest(
         interrupts_theirs, interrupts = _pipe(theirs, ours)
         os.set_blocking(interrupts_theirs, False)
         descriptors = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
-        policy = change(guest_policy(berth, image, build_id, descriptors))
-        pid = _spawn(berth, policy)
+        policy = change(guest_policy(sandbox, image, build_id, descriptors))
+        pid = _spawn(sandbox, policy)
         ours.pop_all()  # they are the caller's now
     max_mb = settings().memory_mb + _RESIDENT_MB
     above = delegated()
@@ -217,33 +216,40 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return _keep(reader, read), _keep(writer, write)
 
 
-def spawn_builder(berth: Berth, mounts: list[dict[str, str]], file: Path, build_id: str, errors: int) -> int:
-    """Start a confined process that makes a boot image with packages as `file`, in the berth's tmp; its process id.
+def spawn_builder(
+    sandbox: SandboxDirectory, mounts: list[dict[str, str]], file: Path, build_id: str, errors: int
+) -> int:
+    """Start a confined process that makes a boot image with packages, as `file` in the tmp of the sandbox directory.
+
+    Returns its process id.
 
     It imports the packages, so it is as hostile as a guest. What goes wrong it writes to the descriptor `errors`.
     """
     inside = PACKAGE / "inside"
-    node = _node([inside], [berth.tmp])
+    node = _node([inside], [sandbox.tmp])
     program = [*node, str(HOST / "build.mjs"), str(RUNTIME), str(inside), str(file), build_id]
     program.append(json.dumps(mounts))
     with ExitStack() as stack:
         null = _keep(stack, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
-        return _spawn(berth, _policy(program, [null, null, errors], [inside], [berth.tmp], _MAX_IMAGE_MB))
+        return _spawn(sandbox, _policy(program, [null, null, errors], [inside], [sandbox.tmp], _MAX_IMAGE_MB))
 
 
-def _spawn(berth: Berth, policy: Policy) -> int:
-    berth.seal()
+def _spawn(sandbox: SandboxDirectory, policy: Policy) -> int:
+    sandbox.seal()
     if policy.uid is not None:
-        lend(berth, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
+        give_to_guest(sandbox, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
     return spawn(policy)
 
 
-def lend(berth: Berth, uid: int, paths: Iterable[str]) -> None:
-    """Give the berth's folders to the user that the guest becomes. Raises PermissionError when that user cannot get to
-    what it needs: Landlock only takes away, the file system's own modes go on to count."""
-    berth.seal(passable=True)
-    own = (berth.workspace, berth.tmp)
-    for path in (berth.path, *(path for path in map(Path, paths) if path not in own)):
+def give_to_guest(sandbox: SandboxDirectory, uid: int, paths: Iterable[str]) -> None:
+    """Give workspace and tmp to the user that the guest becomes.
+
+    Raises PermissionError when that user cannot get to what it needs: Landlock only takes away, and the file system's
+    own modes go on to count.
+    """
+    sandbox.seal(passable=True)
+    own = (sandbox.workspace, sandbox.tmp)
+    for path in (sandbox.path, *(path for path in map(Path, paths) if path not in own)):
         if (closed := closed_to(uid, path)) is not None:
             raise PermissionError(
                 f"the user {uid} of guest_uid cannot reach {path}: {closed} is closed to others; put"

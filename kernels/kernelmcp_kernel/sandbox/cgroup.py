@@ -1,8 +1,7 @@
 """A control group for each guest, where the system has given us a part of its tree (cgroup v2, delegated).
 
-Above: `runtime` and `guest`. Below: the file system under /sys/fs/cgroup. Ours to use is only the directory above our
-own group, when systemd has marked it as delegated and nothing but groups is in it (`Delegate=yes` with
-`DelegateSubgroup=`). Else there is none, and the rlimits and the watchdog stand alone.
+Ours to use is only the directory above our own group, when systemd has marked it as delegated and nothing but groups
+is in it (`Delegate=yes` with `DelegateSubgroup=`). Else there is none, and the rlimits and the watchdog stand alone.
 https://systemd.io/CGROUP_DELEGATION
 """
 

@@ -1,6 +1,6 @@
 """Turns a policy into a confined child process. The only place where a guest process is started.
 
-Above: `runtime`, which knows what a guest needs. Below: the operating system. It must not know what the child is.
+It must not know what the child is.
 
 Two ways lead into the same `enter`: a process that has one thread forks (nothing is faster); a process with threads
 runs this module in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the

@@ -1,7 +1,7 @@
 """Which files a program is linked against: its loader and its shared libraries, read from the ELF headers (Linux).
 
-Above: `runtime`, which lets a guest read exactly these. Below: the file system. Reads some kilobytes and starts no
-process, so that it fits into a kernel's start; on another system, or for what is no ELF file, there is nothing to find.
+Reads some kilobytes and starts no process, so that it fits into a kernel's start; on another system, or for what is
+no ELF file, there is nothing to find.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Landlock: which files a process may touch, and whether TCP (Linux 5.13 and later, without privileges).
 
-Above: `confine`. Below: the kernel's three system calls, which no Python library wraps. What an older kernel does not
-know is left out, never assumed: `available` says which version there is. https://docs.kernel.org/userspace-api/landlock.html
+What an older kernel does not know is left out, never assumed: `available` says which version there is.
+https://docs.kernel.org/userspace-api/landlock.html
 """
 
 from __future__ import annotations

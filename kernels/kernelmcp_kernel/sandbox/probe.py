@@ -1,7 +1,6 @@
 """Which layers hold on this machine, proven by a child that takes each on and tries what it forbids: milliseconds.
 
-Above: `__main__` and, as a program of its own (`python -m kernelmcp_kernel.probe LAYER ...`), the server: both refuse
-to start where a required layer is missing. Below: the layers. What a guest's own attempts show is doctor's business.
+What a guest's own attempts show is doctor's business.
 """
 
 from __future__ import annotations

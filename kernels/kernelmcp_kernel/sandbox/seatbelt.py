@@ -1,7 +1,7 @@
 """Seatbelt: macOS's sandbox, as the layer that Landlock and seccomp are on Linux.
 
-Above: `confine`. Below: libSystem's sandbox_init. The profile is a pure function, so that it is tested anywhere; that
-macOS holds what it says is not tested by us, for want of the hardware (docs/threat-model.md says so).
+The profile is a pure function, so that it is tested anywhere; that macOS holds what it says is not tested by us, for
+want of the hardware (docs/threat-model.md says so).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A seccomp filter: the system calls that Node with Pyodide needs (or pip), and no others (Linux, without privileges).
 
-Above: `confine`. Below: `syscalls` (numbers) and the kernel. An allow-list, so that a system call of tomorrow is
-refused: unknown ones answer ENOSYS, as on an old kernel. There is no socket of any family (for pip: of none but IP), no
-new process, no new program.
+An allow-list, so that a system call of tomorrow is refused: unknown ones answer ENOSYS, as on an old kernel. There is
+no socket of any family (for pip: of none but IP), no new process, no new program.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What this process may import and read as configuration: nothing that a guest can write (docs/trusted-inputs.md).
 
-Above: `__main__`, and `packages.pip_policy`. Below: `settings`. Imports little: it is read before a guest is spawned.
+Imports little: it is read before a guest is spawned.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from kernelmcp_kernel.settings import KernelSettings, settings
 
 
 def guest_folders(found: KernelSettings | None = None) -> list[Path]:
-    """What the guest may write: its berth and the writable volumes, which it shares with other guests."""
+    """What the guest may write: its sandbox directory and the writable volumes, which it shares with other guests."""
     found = found or settings()
     volumes = [Path(volume.path) for volume in found.volumes if volume.mode == "rw"]
-    return [path.resolve() for path in ([found.berth] if found.berth else []) + volumes]
+    return [path.resolve() for path in ([found.sandbox] if found.sandbox else []) + volumes]
 
 
 def is_trusted(path: str | Path) -> bool:

@@ -1,9 +1,7 @@
 """The Python side of the guest: an IPython shell that speaks frames.
 
-Runs inside Pyodide and is part of the boot image, so everything at import time happens when the image is built.
-Above: nothing; the guest is the bottom. Below: `bridge`, the few JavaScript functions that the host injects with
-`attach` after the heap has been restored. It must hold no JavaScript object before that: a heap with one cannot be
-saved.
+Runs inside Pyodide and is part of the boot image, so everything at import time happens when the image is built. It
+must hold no JavaScript object before that: a heap with one cannot be saved.
 
 Everything here may be rewritten by the code that the user runs. It is convenience, never a boundary.
 """

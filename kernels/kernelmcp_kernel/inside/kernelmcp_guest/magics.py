@@ -1,7 +1,4 @@
-"""Magics that IPython has and a sandbox has not, or has in another way. What there is not says so in one line.
-
-Above: `lifecycle`. Below: `packages` (%pip), `absent` (the words).
-"""
+"""Magics that IPython has and a sandbox has not, or has in another way. What there is not says so in one line."""
 
 # IPython declares much of what is used here without types that a checker understands.
 # pyright: reportUnknownVariableType=false

@@ -1,7 +1,7 @@
 """JSON that is nested too deeply is a RecursionError, as it is everywhere else.
 
 CPython's own check looks at WebAssembly's stack in memory, which the recursion of the JSON scanner does not use; what
-it does use is V8's, and its end is the guest's. Above: `lifecycle`.
+it does use is V8's, and its end is the guest's.
 """
 
 # The C scanner is private to the json package.

@@ -2,7 +2,7 @@
 builds on that.
 
 What speaks JavaScript's `fetch` (pyodide.http.pyfetch, urllib3 and so requests) needs nothing here: host/fetch.mjs
-makes that a host call, too. Above: `xhr`, `lifecycle`. Below: `blocking`.
+makes that a host call, too.
 """
 
 # http.client is patched in places that its type stubs do not know.

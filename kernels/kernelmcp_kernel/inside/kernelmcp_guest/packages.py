@@ -1,7 +1,4 @@
-"""Installing packages from inside: `%pip`, and what the module `micropip` uses. The kernel process does the work.
-
-Above: `shell`, `lifecycle`, `micropip`. Below: `blocking` (the host call).
-"""
+"""Installing packages from inside: `%pip`, and what the module `micropip` uses. The kernel process does the work."""
 
 import contextlib
 import importlib

@@ -1,7 +1,4 @@
-"""`XMLHttpRequest` for Pyodide's own modules: `pyodide.http.open_url` and `pyodide.http.pyxhr` look for the browser's.
-
-Above: `lifecycle`. Below: `network`.
-"""
+"""`XMLHttpRequest` for `pyodide.http.open_url` and `pyodide.http.pyxhr`, which look for the browser's."""
 
 # ruff: noqa: N802, N815  (the names are JavaScript's)
 

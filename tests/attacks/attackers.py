@@ -59,7 +59,7 @@ def without(policy: Policy, off: frozenset[str]) -> Policy:
     return replace(policy, program=program, environment=environment, without=sorted(off & set(OS_LAYERS)))
 
 
-class GuestPrisoner:
+class GuestAttacker:
     """Python in Pyodide, as in a session."""
 
     name = "guest"
@@ -81,7 +81,7 @@ class GuestPrisoner:
     async def _ready(self) -> Guest:
         if self._guest is None or self._guest.death is not None:
             spawned = spawn_guest(
-                self._world.berth, self._image.path, self._image.build_id, lambda policy: without(policy, self._off)
+                self._world.sandbox, self._image.path, self._image.build_id, lambda policy: without(policy, self._off)
             )
             self.pid = spawned.pid
             self._guest = Guest(spawned, self._on_frame)
@@ -126,7 +126,7 @@ class GuestPrisoner:
             self._guest.kill("the test is over")
 
 
-class ProgramPrisoner:
+class ProgramAttacker:
     """A program in the guest's place, without WebAssembly and Node's permission model around it."""
 
     def __init__(self, world: World, image: BootImage, off: frozenset[str]) -> None:
@@ -149,8 +149,8 @@ class ProgramPrisoner:
         self._replies, replies_theirs = os.pipe()
 
         descriptors = [null, null, null, requests_theirs, replies_theirs, null]
-        policy = guest_policy(self._world.berth, self._image.path, self._image.build_id, descriptors)
-        self._world.berth.seal()  # as `runtime` does before a guest starts
+        policy = guest_policy(self._world.sandbox, self._image.path, self._image.build_id, descriptors)
+        self._world.sandbox.seal()  # as `runtime` does before a guest starts
         self.pid = spawn(without(self._changed(policy), self._off - {"permission", "globals"}))
         for fd in (null, requests_theirs, replies_theirs):
             os.close(fd)
@@ -204,7 +204,7 @@ class ProgramPrisoner:
         self._stack.close()
 
 
-class JavaScriptPrisoner(ProgramPrisoner):
+class JavaScriptAttacker(ProgramAttacker):
     """JavaScript in plain Node."""
 
     name = "javascript"
@@ -216,7 +216,7 @@ class JavaScriptPrisoner(ProgramPrisoner):
         return replace(policy, program=program, readable=[*policy.readable, str(PROGRAMS)])
 
 
-class NativePrisoner(ProgramPrisoner):
+class NativeAttacker(ProgramAttacker):
     """Any system call."""
 
     name = "native"
@@ -235,7 +235,7 @@ class NativePrisoner(ProgramPrisoner):
         return replace(policy, program=program, readable=readable, executable=[str(python), *loaders])
 
 
-class PipPrisoner(NativePrisoner):
+class PipAttacker(NativeAttacker):
     """Any system call, by code that has taken over the pip that a kernel process runs."""
 
     name = "pip"
@@ -246,7 +246,7 @@ class PipPrisoner(NativePrisoner):
         return [title for title in await super().attempts() if title not in self.MAY]
 
     def _changed(self, policy: Policy) -> Policy:
-        settings, folder = PackageSettings(), self._world.berth.workspace
+        settings, folder = PackageSettings(), self._world.sandbox.workspace
         environment = pip_policy.environment(settings, folder)
         own = pip_policy.policy([], settings, environment, folder, [])
         return replace(self._as_python(own), descriptors=policy.descriptors)
@@ -257,10 +257,10 @@ def _extensions() -> list[Path]:
     return [file for pattern in ("_ctypes*", "_socket*", "_struct*") for file in folder.glob(pattern)]
 
 
-Prisoner = GuestPrisoner | JavaScriptPrisoner | NativePrisoner
-PRISONERS: dict[str, Callable[[World, BootImage, frozenset[str]], Prisoner]] = {
-    "guest": GuestPrisoner,
-    "javascript": JavaScriptPrisoner,
-    "native": NativePrisoner,
-    "pip": PipPrisoner,
+Attacker = GuestAttacker | JavaScriptAttacker | NativeAttacker
+ATTACKERS: dict[str, Callable[[World, BootImage, frozenset[str]], Attacker]] = {
+    "guest": GuestAttacker,
+    "javascript": JavaScriptAttacker,
+    "native": NativeAttacker,
+    "pip": PipAttacker,
 }
