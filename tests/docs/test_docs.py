@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import anyio
@@ -127,7 +128,41 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file or anchor in anchors, target
 
 
-def test_the_readme_lists_every_module_and_no_other() -> None:
-    listed = set(re.findall(r"^\| `(kern\S+\.py)` \|", README, re.MULTILINE))
-    folders = (ROOT / "kernelmcp", ROOT / "kernels" / "kernelmcp_kernel")
-    assert listed == {file.relative_to(ROOT).as_posix() for folder in folders for file in folder.glob("*.py")}
+def test_the_architecture_lists_every_folder_and_no_other() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    for name, title in (("kernelmcp", "The server"), ("kernels/kernelmcp_kernel", "The kernel process")):
+        table = text.partition(f"## {title}, from the top down")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", table, re.MULTILINE)
+        listed = {one.rstrip("/") for row in rows for one in re.findall(r"`([^`]+)`", row)}
+        entries = [path for path in (ROOT / name).iterdir() if path.name[0] != "_"]
+        assert listed == {path.name for path in entries if path.is_dir() or path.suffix == ".py"}
+
+
+def test_the_architecture_names_files_that_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    code = [ROOT / "kernelmcp", ROOT / "kernels" / "kernelmcp_kernel", ROOT]
+    named = set(re.findall(r"\b(?:[a-z_]+/)+[a-z_]+\.(?:py|mjs|md|toml)\b", text))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not any((root / name).is_file() for root in code)] == []
+
+
+def test_every_dependency_is_justified_and_no_other() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = project["dependencies"] + project["optional-dependencies"]["otel"]
+    needed = {re.split(r"[\[<>=;! ]", one)[0] for one in named}
+    table = (ROOT / "docs" / "design.md").read_text("utf-8").partition("## Dependencies")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([a-z0-9-]+)", row)} - {"otel", "mcp"} == needed - {"mcp"}
+
+
+def test_a_module_that_a_page_names_is_there() -> None:
+    there = {path.name for folder in ("kernelmcp", "kernels", "tests") for path in (ROOT / folder).rglob("*.py")}
+    for page in PAGES:
+        named = set(re.findall(r"`(?:[a-z_]+/)*([a-z_]+\.py)`", page.read_text("utf-8")))
+        assert named - there - {"test_message_spec.py", "test_kernel.py", "test_client.py", "setup.py"} == set(), page
+
+
+def test_decisions_have_numbers_that_are_unique() -> None:
+    text = (ROOT / "docs" / "design.md").read_text("utf-8")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. \*\*", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))

@@ -1,6 +1,6 @@
 """The two directories that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
 
-The folder above them is nobody's business but ours: while a guest may live it is sealed (docs/design.md, Files 9).
+The folder above them is nobody's business but ours: while a guest may live it is sealed (docs/design.md 48).
 A server names the directory in KERNELMCP_SANDBOX_DIRECTORY and owns it. Without that the kernel makes a private one,
 deletes it at its end, and sweeps those of kernels that were killed: each private directory is locked for as long as its
 kernel lives.
