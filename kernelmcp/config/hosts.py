@@ -57,3 +57,5 @@ def check_headers(host: str, headers: Mapping[str, str], environ: Mapping[str, s
         for variable in _VARIABLE.findall(value):
             if variable not in environ:
                 raise ValueError(f"{name} of {host} names the environment variable {variable}: it is not set")
+            if _CONTROL.search(environ[variable].strip()):
+                raise ValueError(f"{name} of {host}: {variable} has characters that no header may have")

@@ -6,6 +6,7 @@ key or a bad value is a `ConfigurationError` that names the file or the variable
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from kernelmcp.errors import ConfigurationError
 ENV_PREFIX = "KERNELMCP_"
 _EXAMPLE = "KERNELMCP_SESSIONS__MAX_SESSIONS"
 # Variables of ours that are no settings of a section.
+# What Kubernetes and Docker put into containers when a service is called kernelmcp.
+_SERVICE = re.compile(r"KERNELMCP_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 OTHER_VARIABLES = frozenset({"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE"})
 # Reading one takes 0.2 s then, and while the server runs everybody waits for it.
 MAX_FILE_BYTES = 256 * 1024
@@ -149,10 +152,14 @@ def check_names(environ: Mapping[str, str]) -> None:
     Raises `ConfigurationError`. Names with a section that does not exist are found with the values, later.
     """
     unknown = sorted(name for name in environ if name.startswith(ENV_PREFIX) and "__" not in name)
-    unknown = [name for name in unknown if name not in OTHER_VARIABLES]
+    unknown = [name for name in unknown if name not in OTHER_VARIABLES and not _is_service(name, environ[name])]
     if unknown:
         lines = [f"{name}: there is no such setting ({_meant(name)})" for name in unknown]
         raise ConfigurationError("; ".join(lines), "Correct the variable, or unset it, and start again.")
+
+
+def _is_service(name: str, value: str) -> bool:
+    return bool(_SERVICE.fullmatch(name)) or (name == "KERNELMCP_PORT" and "://" in value)
 
 
 def _meant(name: str) -> str:

@@ -52,6 +52,7 @@ class Execution:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     session_created: bool = False
     has_minted_session: bool = False
+    logged_to_client: bool = False
     """The session was made for this call alone: nobody named it, and the connection has none of its own."""
     status: Status = "running"
     error: GuestError | None = None

@@ -75,17 +75,18 @@ class Connections:
         if messages is None:
             return  # the client has gone: nobody is there to be answered
         replay = _replaying(messages, receive)
-        request_id = _request_id(messages) if connection else None
+        raw_id = _request_id(messages) if connection else None
+        request_id = None if raw_id is None else str(raw_id)
         if connection is None or request_id is None:
             await self._app(scope, replay, send)
             return
         key = (principal_of(scope), connection)
         found = self._connections.get(key)
         if found is not None and found.ending:
-            await _refusal(404, request_id, ENDED)(scope, receive, send)
+            await _refusal(404, raw_id, ENDED)(scope, receive, send)
         elif found is not None and request_id in found.ids:
             text = "a request with this id is under way already; give each request of a connection an id of its own"
-            await _refusal(400, request_id, text)(scope, receive, send)
+            await _refusal(400, raw_id, text)(scope, receive, send)
         else:
             async with self._under_way(key, request_id) as closing:
                 scope[CLOSING_KEY] = closing
@@ -159,8 +160,8 @@ def _replaying(messages: list[Message], receive: Receive) -> Receive:
     return replay
 
 
-def _request_id(messages: list[Message]) -> str | None:
-    """The id of a JSON-RPC request, as mcp keeps it; None for a notification, a response, or what mcp will refuse."""
+def _request_id(messages: list[Message]) -> str | int | None:
+    """The id of a JSON-RPC request; None for a notification, a response, or what mcp will refuse."""
     try:
         found: Any = json.loads(b"".join(message.get("body", b"") for message in messages))
     except (ValueError, RecursionError):
@@ -168,10 +169,10 @@ def _request_id(messages: list[Message]) -> str | None:
     message = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     if "method" not in message or not isinstance(message.get("id"), str | int):
         return None
-    return str(message["id"])
+    return cast("str | int", message["id"])
 
 
-def _refusal(status: int, request_id: str, text: str) -> Response:
+def _refusal(status: int, request_id: str | int | None, text: str) -> Response:
     error = {"code": INVALID_REQUEST, "message": text}
     body = json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error})
     return Response(body, status, media_type="application/json")

@@ -24,7 +24,7 @@ from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
-from kernelmcp.output.sanitize import UNREAD, clean, is_readable
+from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, clean, is_readable
 
 # The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts shows.
 RECONNECT_INTERVAL_MS = 5
@@ -265,7 +265,8 @@ class Kernel:
     def interrupt(self) -> None:
         """Interrupt the execution under way. It is named, so that an interrupt that comes late hits no other; kernels
         that are not ours ignore the name."""
-        for msg_id, request in self._requests.items():
+        # The newest: of one before it, the last message may not have been read yet.
+        for msg_id, request in reversed(self._requests.items()):
             if request.is_execution:
                 metadata = {"kernelmcp": {"msg_id": msg_id}}
                 self._send(self.control, "interrupt_request", {}, None, metadata)
@@ -304,7 +305,7 @@ class Kernel:
                 # A message that is not signed, not JSON or not what the protocol says; or our bug in a handler.
                 log.exception("dropped a message from the kernel", kernel=self.launch.name)
             handled += 1
-            if handled % MESSAGES_PER_TURN == 0:
+            if handled % MESSAGES_PER_TURN == 0 or sum(map(len, frames)) > SMALL_MESSAGE_BYTES:
                 await asyncio.sleep(0)
 
     def _unpack(self, parts: list[bytes]) -> dict[str, Any]:

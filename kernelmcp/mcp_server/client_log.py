@@ -44,7 +44,10 @@ class ClientLog:
         return EmptyResult()
 
     async def tell(self, execution: Execution, context: Ctx) -> None:
-        """Of an execution that has ended."""
+        """Of an execution that has ended; once."""
+        if execution.logged_to_client:
+            return
+        execution.logged_to_client = True
         lost = execution.state_lost or execution.status in ("dead", "timeout")
         level: LoggingLevel = "warning" if lost else "info"
         if context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:

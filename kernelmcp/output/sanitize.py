@@ -8,7 +8,9 @@ from typing import Any, cast
 # 64 MiB at most. A float, a small dict or a list takes many times its own text: they are counted before they are made.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 MAX_CONTAINERS = 100_000
-MAX_ITEMS = 800_000
+MAX_ITEMS = 300_000
+# A key of a dict and its value take 200 bytes while they are cleaned.
+MAX_KEYS = 100_000
 SMALL_MESSAGE_BYTES = 300_000
 # In the place of the content of a message that was not read: as a reply it is an error.
 UNREAD: dict[str, Any] = {
@@ -56,7 +58,9 @@ def is_readable(encoded: bytes) -> bool:
     if len(encoded) <= SMALL_MESSAGE_BYTES:
         return True
     containers = encoded.count(b"[") + encoded.count(b"{")
-    return len(encoded) <= MAX_MESSAGE_BYTES and containers <= MAX_CONTAINERS and encoded.count(b",") <= MAX_ITEMS
+    keys = encoded.count(b'":')
+    few = containers <= MAX_CONTAINERS and keys <= MAX_KEYS and encoded.count(b",") <= MAX_ITEMS
+    return few and len(encoded) <= MAX_MESSAGE_BYTES
 
 
 def is_mime_type(name: Any) -> bool:

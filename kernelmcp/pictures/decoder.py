@@ -12,7 +12,7 @@ import struct
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -22,6 +22,8 @@ from kernelmcp.pictures.headers import MAX_FILE_BYTES, MAX_SIDE_PIXELS, Picture,
 
 # For all pictures of one result: its client waits for them. A photograph of 12 megapixels takes half a second.
 DEADLINE_SECONDS = 3.5
+# Until a child that was killed must be gone.
+END_SECONDS = 1.0
 MAX_PROCESSES = 2
 WRITE_CHUNK_BYTES = 256 * 1024
 # How some Pythons find their own libraries.
@@ -49,9 +51,11 @@ class Decoder:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        await self._end()
-        if self._has_place:
-            self._places.release()
+        try:
+            await self._end()
+        finally:
+            if self._has_place:
+                self._places.release()
 
     async def shrink(self, picture: Picture, max_bytes: int) -> Picture | None:
         """The picture in at most `max_bytes`; None when that cannot be done, or not in time."""
@@ -107,7 +111,10 @@ class Decoder:
         if process is not None:
             if process.returncode is None:
                 process.kill()
-            with anyio.CancelScope(shield=True):
+            # asyncio notices the end only when the pipes are closed, and those of a full one it has stopped reading.
+            transport: Any = vars(process)["_transport"]
+            transport.close()
+            with anyio.move_on_after(END_SECONDS, shield=True):
                 await process.wait()
 
 

@@ -13,7 +13,7 @@ from kernelmcp.pictures.decoder import Decoder
 
 MAX_IMAGES = 20
 # Longer base64 is not decoded in the event loop.
-MAX_INLINE_CHARS = 1_000_000
+MAX_INLINE_CHARS = 100_000
 
 log = structlog.get_logger(__name__)
 

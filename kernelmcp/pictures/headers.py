@@ -5,6 +5,7 @@ Who unpacks one is `decoder`.
 
 import base64
 import binascii
+import re
 from typing import Any, NamedTuple
 
 IMAGE_TYPES = ("image/png", "image/jpeg")
@@ -52,6 +53,11 @@ def recognize(data: bytes) -> Picture | None:
     return Picture(kind, width, height, data) if width and height else None
 
 
+# Segments before a picture's frame: profiles come in pieces of 64 KiB.
+MAX_SEGMENTS = 2000
+_FILL = re.compile(rb"\xff+")
+
+
 def find(bundle: dict[str, Any]) -> Picture | None:
     """The picture in a mime bundle."""
     for mime in IMAGE_TYPES:
@@ -64,10 +70,13 @@ def find(bundle: dict[str, Any]) -> Picture | None:
 def _jpeg_sides(data: bytes) -> tuple[int, int] | None:
     """Width and height; None when no frame's header comes before the first scan. Each step goes forward."""
     position = 2
-    while position + 4 <= len(data) and data[position] == 0xFF:
+    for _ in range(MAX_SEGMENTS):
+        if position + 4 > len(data) or data[position] != 0xFF:
+            return None
         marker = data[position + 1]
-        if marker == 0xFF:  # fill
-            position += 1
+        if marker == 0xFF:
+            found = _FILL.match(data, position)
+            position = found.end() - 1 if found else position + 1
             continue
         if marker in _BARE:
             position += 2

@@ -62,6 +62,7 @@ class DiskUse:
             self._live[directory] = principal
         else:
             self._live.pop(directory, None)
+            self.note_changed(directory, principal)  # nobody tells what tasks have written that outlived their cell
 
     def forget(self, directory: Path) -> None:
         """A session was deleted."""
@@ -97,20 +98,22 @@ class DiskUse:
             limit_mb=limit,
         )
 
-    def oldest(self, principal: str, keep: int) -> list[tuple[Path, str]]:
-        """A principal's sessions beyond the `keep` that were used last, and when they were used."""
-        own = [(path, taken.last_used_at) for path, taken in self._sessions.items() if taken.principal == principal]
-        own.sort(key=lambda session: datetime.fromisoformat(session[1]), reverse=True)
-        return [(path, used) for path, used in own[keep:] if path not in self._live]
+    def beyond(self, keep: int) -> list[tuple[Path, str]]:
+        """Of each principal the sessions beyond the `keep` that were used last, and when they were used."""
+        owned: dict[str, list[tuple[Path, str]]] = {}
+        for path, taken in self._sessions.items():
+            owned.setdefault(taken.principal, []).append((path, taken.last_used_at))
+        found: list[tuple[Path, str]] = []
+        for sessions in owned.values():
+            if len(sessions) > keep:
+                sessions.sort(key=lambda session: datetime.fromisoformat(session[1]), reverse=True)
+                found += [(path, used) for path, used in sessions[keep:] if path not in self._live]
+        return found
 
     def unused_since(self, limit: datetime) -> list[tuple[Path, str]]:
         """Everybody's sessions that nobody has used since, and when they were used."""
         used = [(path, taken.last_used_at) for path, taken in self._sessions.items() if path not in self._live]
         return [(path, at) for path, at in used if datetime.fromisoformat(at) < limit]
-
-    def principals(self) -> list[str]:
-        """Everybody who has a session."""
-        return list(self._totals)
 
     def _left(self, principal: str) -> int:
         return max(0, self._settings.policy.storage_max_mb * 2**20 - self._totals.get(principal, 0))
@@ -119,11 +122,13 @@ class DiskUse:
 
     async def measure_all(self) -> None:
         """Measure what may have changed behind our back: sessions with a kernel, and those of other servers."""
-        found = await anyio.to_thread.run_sync(self._measure_home, dict(self._sessions), set(self._live))
-        for directory in self._sessions.keys() - found.keys():
-            self._set(directory, None)
-        for directory, taken in found.items():
-            self._set(directory, taken)
+        again = {*self._live, *self._changed}
+        before = dict(self._sessions)
+        found = await anyio.to_thread.run_sync(self._measure_home, before, again)
+        for directory in before.keys() | found.keys():
+            # What has changed meanwhile, or was deleted, is known better by now.
+            if self._sessions.get(directory) is before.get(directory):
+                self._set(directory, found.get(directory))
 
     async def _measure_again(self, principal: str) -> None:
         """What has changed; where the bound is near, all that runs, because nobody tells what was deleted."""
@@ -141,12 +146,14 @@ class DiskUse:
         before = self._sessions.pop(directory, None)
         if before is not None:
             self._totals[before.principal] -= before.disk_bytes
+            if not self._totals[before.principal]:
+                del self._totals[before.principal]
         if taken is not None:
             self._sessions[directory] = taken
             self._totals[taken.principal] = self._totals.get(taken.principal, 0) + taken.disk_bytes
 
-    def _measure_home(self, known: dict[Path, Taken], live: set[Path]) -> dict[Path, Taken]:
-        """A stopped session that nobody has used since is as it was."""
+    def _measure_home(self, known: dict[Path, Taken], again: set[Path]) -> dict[Path, Taken]:
+        """All but the stopped sessions that nobody has used since; those of `again` in any case. Blocking."""
         found: dict[Path, Taken] = {}
         try:
             directories = list(self._home.sessions.iterdir())
@@ -157,7 +164,7 @@ class DiskUse:
             record, before = _record(directory), known.get(directory)
             if record is None:
                 continue
-            unused = before is not None and before.last_used_at == record.last_used_at and directory not in live
+            unused = before is not None and before.last_used_at == record.last_used_at and directory not in again
             taken = before if unused else self._measure(directory)
             if taken is not None:
                 found[directory] = taken
@@ -167,7 +174,8 @@ class DiskUse:
         record = _record(directory)
         if record is None:
             return None
-        trees = [measure(self._home.sandbox(name).path) for name in record.sandboxes]
+        most = self._settings.policy.workspace_max_mb * 2**20
+        trees = [measure(self._home.sandbox(name).path, most) for name in record.sandboxes]
         other = measure(directory)
         return Taken(
             record.principal,
@@ -184,8 +192,9 @@ def _record(directory: Path) -> Record | None:
         return None  # damaged: it counts for nobody
 
 
-def measure(folder: Path) -> tuple[int, int]:
-    """Sizes of the files below a directory, as `ls` shows them and in whole blocks. Links are not followed."""
+def measure(folder: Path, unreadable_bytes: int = 0) -> tuple[int, int]:
+    """Sizes of the files below a directory, as `ls` shows them and in whole blocks. Links are not followed. A directory
+    that a guest made so that nobody can count it takes `unreadable_bytes`."""
     size = on_disk = 0
     pending = [str(folder)]
     while pending:
@@ -199,6 +208,9 @@ def measure(folder: Path) -> tuple[int, int]:
                     found = entry.stat(follow_symlinks=False).st_size
                     size += found
                     on_disk += -(-max(found, 1) // BLOCK_BYTES) * BLOCK_BYTES
-        except OSError:  # it went away while we looked, or is nested deeper than a path can say
+        except FileNotFoundError:  # it went away while we looked
             continue
+        except OSError:
+            size += unreadable_bytes
+            on_disk += unreadable_bytes
     return size, on_disk

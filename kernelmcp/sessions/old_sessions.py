@@ -31,7 +31,7 @@ class OldSessions:
         """Measure what is on disk, and delete what is too old or too much."""
         await self._disk.measure_all()
         sessions = self._settings.config.sessions
-        doomed = [one for owner in self._disk.principals() for one in self._disk.oldest(owner, sessions.max_stored)]
+        doomed = self._disk.beyond(sessions.max_stored)
         if sessions.keep_days:
             doomed += self._disk.unused_since(datetime.now(UTC) - timedelta(days=sessions.keep_days))
         for directory, last_used_at in dict(doomed).items():
@@ -40,6 +40,8 @@ class OldSessions:
 
     def _delete(self, directory: Path, last_used_at: str) -> bool:
         """Unless somebody has it, or has used it since. Blocking."""
+        if not directory.is_dir():
+            return False
         try:
             lock = lock_session(directory, directory.name)
         except (ServerError, OSError):

@@ -275,8 +275,15 @@ class Registry:
             self._disk.forget(self._directory(Caller(session.principal, None), session.id))
         except StorageFailed as exc:
             session.remains = exc
+        except Exception:
+            log.exception("a session could not be destroyed", session=session.id)
+            session.remains = StorageFailed(
+                f"session {session.id!r} could not be deleted as a whole; the server's log says why",
+                "Destroy it once more, or ask whoever runs the server.",
+                session_id=session.id,
+            )
         finally:
-            del self._sessions[session.principal, session.id]
+            self._sessions.pop((session.principal, session.id), None)
             session.gone.set()
             self.on_change(session)
 

@@ -197,9 +197,11 @@ class Session:
         if make:
             await self._binding.make_files()
         quota = await self._binding.quota()
-        if make:
-            self._binding.note_changed_files()
-        return await self._binding.with_files(lambda sandbox: work(sandbox and Workspace(sandbox.path, quota)))
+        try:
+            return await self._binding.with_files(lambda sandbox: work(sandbox and Workspace(sandbox.path, quota)))
+        finally:
+            if make:
+                self._binding.note_changed_files()
 
     async def _look_at_changes(self, execution: Execution, reply: dict[str, Any]) -> None:
         """What the guest says it has written, as far as it is there."""

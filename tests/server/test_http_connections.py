@@ -43,6 +43,7 @@ async def test_deleting_a_connection_answers_its_calls_and_ends_its_kernel(serve
                     await anyio.sleep(0.05)
                 again = await http.post("/mcp", json=call_body(2, code="1"), headers=headers)
                 assert (again.status_code, again.json()["error"]["code"]) == (400, -32600), "an id that is under way"
+                assert again.json()["id"] == 2
                 assert (await http.delete("/mcp", headers=headers)).status_code == 200
             assert (answers[2]["status"], answers[2]["stdout"]) == ("interrupted", "half\n")
             assert answers[3]["status"] == "running"

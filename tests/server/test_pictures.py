@@ -2,6 +2,7 @@
 
 import base64
 import io
+import struct
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 from PIL import Image
 
+from kernelmcp.pictures import decoder, headers
 from kernelmcp.pictures.decoder import DEADLINE_SECONDS
 
 from . import bombs
@@ -189,6 +191,24 @@ def test_the_server_ends_in_time_while_a_picture_is_unpacked_and_leaves_no_proce
     print(f"{end}: {seconds:.2f} s")
     assert seconds < ANSWER_SECONDS
     assert wait_until(lambda: not any(one.is_running() for one in found), ANSWER_SECONDS)
+
+
+async def test_a_decoder_that_was_taken_over_and_floods_its_pipe_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flood = tmp_path / "flood.py"
+    answer = struct.pack(decoder._ANSWER.format, *[1] * len(decoder._ANSWER.unpack(bytes(decoder._ANSWER.size))))
+    flood.write_text(f"import os\nos.write(1, {answer!r})\nwhile True: os.write(1, bytes(65536))\n")
+    monkeypatch.setattr(decoder, "_PROGRAM", flood)
+    picture = headers.recognize(bombs.flat_png(2000))
+    assert picture is not None
+    for _ in range(decoder.MAX_PROCESSES + 1):  # the last one needs a place that one before has given back
+        with anyio.fail_after(DEADLINE):
+            async with decoder.Decoder() as one:
+                assert await one.shrink(picture, 1000) is None
+                # asyncio stops reading when nobody takes what it has read, and sees no end of the child then.
+                while one._process is not None and not vars(one._process.stdout)["_paused"]:  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
 
 
 async def test_an_output_is_linked_or_a_picture_but_not_both(connect: Connect) -> None:

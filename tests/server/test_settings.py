@@ -102,6 +102,18 @@ def test_a_misspelt_variable_is_refused_with_what_was_meant(tmp_path: Path, name
     assert meant in caught.value.message
 
 
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_setting(tmp_path: Path) -> None:
+    service = {
+        "KERNELMCP_SERVICE_HOST": "10.0.0.1",
+        "KERNELMCP_SERVICE_PORT": "8000",
+        "KERNELMCP_SERVICE_PORT_HTTP": "8000",
+        "KERNELMCP_PORT": "tcp://10.0.0.1:8000",
+        "KERNELMCP_PORT_8000_TCP": "tcp://10.0.0.1:8000",
+        "KERNELMCP_PORT_8000_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(environ={"KERNELMCP_HOME": str(tmp_path), **service}).config == Config()
+
+
 def test_a_server_does_not_start_without_the_layer_that_a_misspelt_variable_requires() -> None:
     done = kernelmcp(KERNELMCP_POLICY_REQUIRED_LAYERS="landlock")
     assert (done.returncode, done.stdout) == (2, "")
