@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import kernelmcp
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError, LayersMissing
 

@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home

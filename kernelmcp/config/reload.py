@@ -12,7 +12,7 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.atomic import read_small
-from kernelmcp.config.models import Place, Settings
+from kernelmcp.config.settings import Place, Settings
 from kernelmcp.config.sources import MAX_FILE_BYTES
 from kernelmcp.errors import ConfigurationError
 

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 import kernelmcp
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.http.access_log import AccessMiddleware
 from kernelmcp.http.connections import ConnectionEnds, Connections
 from kernelmcp.http.guard import Gate, Guard

@@ -16,7 +16,7 @@ from contextlib import suppress
 import anyio
 import anyio.to_thread
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.kernel.pool import open_pool
 

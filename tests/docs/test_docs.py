@@ -12,7 +12,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from kernelmcp import errors
-from kernelmcp.config.models import FIXED_AT_START, Config, Policy
+from kernelmcp.config.models import Config, Policy
+from kernelmcp.config.settings import FIXED_AT_START
 from kernelmcp.config.tool_names import TOOL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -69,7 +69,7 @@ def test_the_server_ends_and_leaves_no_process(
 BUSY = """
 import time
 from kernelmcp.stdio import serve
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 
 async def busy(*arguments):
     print("busy", file=__import__("sys").stderr, flush=True)
