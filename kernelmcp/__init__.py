@@ -6,7 +6,7 @@ For programs that have it inside: `from kernelmcp import create_server, Settings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelmcp.config.models import Settings as Settings
+    from kernelmcp.config.settings import Settings as Settings
     from kernelmcp.config.sources import load as load_settings
     from kernelmcp.server import Server as Server
     from kernelmcp.server import create_server as create_server
@@ -16,7 +16,7 @@ __all__ = ["Server", "Settings", "__version__", "create_server", "load_settings"
 
 _PLACES = {
     "Server": ("kernelmcp.server", "Server"),
-    "Settings": ("kernelmcp.config.models", "Settings"),
+    "Settings": ("kernelmcp.config.settings", "Settings"),
     "create_server": ("kernelmcp.server", "create_server"),
     "load_settings": ("kernelmcp.config.sources", "load"),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import kernelmcp
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError, LayersMissing
 
@@ -90,21 +90,13 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
-    if parsed.transport != "stdio":
-        from kernelmcp import server
-        from kernelmcp.observability import log
-
-        log.configure(settings)
-        return server.serve_http(settings)  # a `Server`, which checks its settings itself
-    if not settings.config.transport_stdio.enabled:
+    if parsed.transport == "stdio" and not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
-    from kernelmcp import preflight
+    from kernelmcp import server
     from kernelmcp.observability import log
-    from kernelmcp.stdio import serve
 
-    preflight.check_start(settings)
     log.configure(settings)
-    return serve.serve(settings)
+    return server.serve_stdio(settings) if parsed.transport == "stdio" else server.serve_http(settings)
 
 
 def _demo(parsed: argparse.Namespace) -> int:

@@ -7,7 +7,8 @@ must be refused what it could do before.
 import subprocess
 import sys
 
-from kernelmcp.config.models import OWN_KERNELSPEC, Settings
+from kernelmcp.config.models import OWN_KERNELSPEC
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import LayersMissing
 from kernelmcp.files.volumes import check_volumes
 

@@ -23,11 +23,10 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home
-from kernelmcp.http.tokens import Authenticator
 from kernelmcp.kernel.pool import open_pool
 from kernelmcp.preflight import check_start
 
@@ -42,8 +41,10 @@ INTERRUPT_SECONDS = 2.0
 # Until the answers of calls that are over must have left, seconds.
 ANSWER_SECONDS = 1.0
 DRAIN_POLL_SECONDS = 0.02
-# After draining, until the process is gone whatever hangs. The kernels notice their parent's end by themselves.
+# After draining, until the process is gone whatever hangs.
 END_SECONDS = 6.0
+# The same on stdio, which does not drain. Clients wait 2 s after closing stdin before they send SIGTERM.
+STDIO_END_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -84,11 +85,12 @@ class Server:
         """Listen where the settings say. Returns when it does. Raises `ConfigurationError`."""
         await self._start(self._run_http)
 
-    async def start_stdio(self) -> None:
+    async def start_stdio(self, on_end: Callable[[], None] | None = None) -> None:
         """Take the process's stdin and stdout for MCP; what is printed goes to stderr from now on.
 
-        Raises `ConfigurationError`."""
-        await self._start(self._run_stdio)
+        `on_end` is called as soon as the client has gone, from any thread and perhaps twice: the command bounds its end
+        with it. Raises `ConfigurationError`."""
+        await self._start(lambda started, end: self._run_stdio(started, end, on_end))
 
     async def wait(self) -> None:
         """Until it has ended."""
@@ -122,6 +124,7 @@ class Server:
 
     async def _run_http(self, started: Callable[[], None], end: asyncio.Event) -> None:
         from kernelmcp.http import listener
+        from kernelmcp.http.tokens import Authenticator
 
         section = self.settings.config.transport_http
         if not section.enabled:
@@ -141,16 +144,23 @@ class Server:
             await self._drain(running)
             web.throttle.close_streams()
 
-    async def _run_stdio(self, started: Callable[[], None], end: asyncio.Event) -> None:
+    async def _run_stdio(
+        self, started: Callable[[], None], end: asyncio.Event, on_end: Callable[[], None] | None
+    ) -> None:
         from kernelmcp.stdio import serve
 
         await anyio.to_thread.run_sync(check_start, self.settings)
-        wires = serve.claim()
+        wire_in, wire_out = serve.claim()
+        if on_end is not None:
+            serve.when_closed(wire_in, on_end)
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
             with self._open_home() as home:
-                tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
                 started()
-                await serve.serve_wire(self.settings, home, *wires)
+                async with self._open_in(home, *serve.MODULES) as running:
+                    await serve.serve_wire(running.lowlevel, wire_in, wire_out)
+                    if on_end is not None:
+                        on_end()
             tasks.cancel_scope.cancel()
 
     def _open_home(self) -> AbstractContextManager[Home]:
@@ -167,14 +177,20 @@ class Server:
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[App]":
         await anyio.to_thread.run_sync(check_start, self.settings)
-        async with AsyncExitStack() as stack:
-            home = stack.enter_context(self._open_home())
-            pool = await stack.enter_async_context(open_pool(self.settings, home))
-            # The first kernel boots while mcp is imported (docs/design.md: stdio does the same).
-            await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.http.asgi")
+        with self._open_home() as home:
+            async with self._open_in(home, "kernelmcp.http.asgi") as running:
+                yield running
+
+    @asynccontextmanager
+    async def _open_in(self, home: Home, *modules: str) -> "AsyncIterator[App]":
+        """What a transport serves. The first kernel is spawned before mcp and the transport's `modules` are imported:
+        they take about as long to import as a kernel to boot, and so they do it side by side."""
+        async with open_pool(self.settings, home) as pool:
+            await anyio.to_thread.run_sync(_import, *modules, abandon_on_cancel=True)
             from kernelmcp.mcp_server.assemble import open_server
 
-            yield await stack.enter_async_context(open_server(self.settings, home, pool))
+            async with open_server(self.settings, home, pool) as running:
+                yield running
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -201,8 +217,37 @@ def _busy(running: "App") -> int:
     return sum(not session.is_idle for session in running.registry.every())
 
 
+def _import(*modules: str) -> None:
+    for name in ("kernelmcp.mcp_server.assemble", *modules):
+        importlib.import_module(name)
+
+
+def serve_stdio(settings: Settings) -> int:
+    """The command for stdio. It ends when stdin does or at a signal, within `STDIO_END_SECONDS` whatever hangs."""
+    asyncio.run(_serve_stdio(settings))
+    return 0
+
+
+async def _serve_stdio(settings: Settings) -> None:
+    server = create_server(settings)
+    ending: list[asyncio.Task[None]] = []
+
+    def bound_end() -> None:
+        _exit_after(STDIO_END_SECONDS)
+
+    def end() -> None:
+        bound_end()
+        ending.append(asyncio.ensure_future(server.shutdown()))
+
+    # Before it starts: a signal during the start must clean up too.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    await server.start_stdio(bound_end)
+    await server.wait()
+
+
 def serve_http(settings: Settings) -> int:
-    """The command. SIGTERM drains; SIGINT, and a second SIGTERM, don't wait for running cells."""
+    """The command for HTTP. SIGTERM drains; SIGINT, and a second SIGTERM, don't wait for running cells."""
     return asyncio.run(_serve_http(settings))
 
 
@@ -214,9 +259,7 @@ async def _serve_http(settings: Settings) -> int:
     def end(drain_seconds: float | None) -> None:
         ending.append(asyncio.ensure_future(server.shutdown(drain_seconds)))
         bound = settings.config.transport_http.drain_seconds if drain_seconds is None else drain_seconds
-        watchdog = threading.Timer(bound + END_SECONDS, os._exit, (1,))
-        watchdog.daemon = True
-        watchdog.start()
+        _exit_after(bound + END_SECONDS)
 
     await server.start_http()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -224,6 +267,13 @@ async def _serve_http(settings: Settings) -> int:
     loop.add_signal_handler(signal.SIGINT, end, 0.0)
     await server.wait()
     return 0
+
+
+def _exit_after(seconds: float) -> None:
+    """The end is bounded whatever hangs: the kernels notice their parent's end by themselves."""
+    timer = threading.Timer(seconds, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
 async def _until(condition: Callable[[], bool], seconds: float) -> None:

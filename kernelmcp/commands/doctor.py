@@ -15,9 +15,11 @@ import anyio
 from jupyter_core.paths import jupyter_path
 
 import kernelmcp
-from kernelmcp.commands import doctor_layers
-from kernelmcp.commands.doctor_layers import Attempt, Findings, Layer
-from kernelmcp.config.models import OWN_KERNELSPEC, Settings, Values
+from kernelmcp.commands import doctor_attempts
+from kernelmcp.commands.doctor_attempts import Findings
+from kernelmcp.commands.doctor_verdicts import Attempt, Layer
+from kernelmcp.config.models import OWN_KERNELSPEC, Values
+from kernelmcp.config.settings import Settings
 from kernelmcp.config.sources import find
 from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
 from kernelmcp.files.home import open_home
@@ -170,7 +172,7 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
     """Start a kernel as a session would get it, and make the attempts in it."""
     findings = Findings()
     with (
-        doctor_layers.canary() as token,
+        doctor_attempts.canary() as token,
         tempfile.TemporaryDirectory(prefix="kernelmcp-doctor-") as outside,
         open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home,
         anyio.fail_after(DEADLINE_SECONDS),
@@ -181,7 +183,7 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
             async with anyio.create_task_group() as tasks:
                 found = await Pool(settings, home, context, tasks).start(settings.policy.default_flavor)
                 try:
-                    findings = await doctor_layers.examine(found, Path(outside), token)
+                    findings = await doctor_attempts.examine(found, Path(outside), token)
                 finally:
                     tasks.cancel_scope.cancel()
                     found.sandbox.delete()

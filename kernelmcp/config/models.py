@@ -1,20 +1,16 @@
-"""Every setting of the server, with its unit and its reason; and `Settings`, the one live object that holds them.
+"""Every setting of the server, with its unit and its reason. The models are frozen; `settings.Settings` holds them."""
 
-The models are frozen. `Settings` is what everything gets: its `config` and `policy` are replaced as a whole when a
-file has changed, so read them where they are used and keep no copy. Where the values come from is `sources`'
-business.
-"""
-
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Literal
 
-import platformdirs
-from pydantic import ConfigDict, Field, SecretStr, field_validator
+from pydantic import Field, field_validator
 
-from kernelmcp.config.hosts import check_headers, check_host
+from kernelmcp.config.guests import OWN_KERNELSPEC as OWN_KERNELSPEC
+from kernelmcp.config.guests import KernelsSection as KernelsSection
+from kernelmcp.config.guests import NetworkSection as NetworkSection
+from kernelmcp.config.guests import PackagesSection as PackagesSection
+from kernelmcp.config.guests import Volume as Volume
+from kernelmcp.config.guests import VolumesSection as VolumesSection
 from kernelmcp.config.http import AuthSection as AuthSection
 from kernelmcp.config.http import HttpSection as HttpSection
 from kernelmcp.config.http import TelemetrySection as TelemetrySection
@@ -23,33 +19,6 @@ from kernelmcp.config.policy import LayerName as LayerName
 from kernelmcp.config.policy import Policy as Policy
 from kernelmcp.config.section import Section
 from kernelmcp.config.tool_names import check_tool_name
-
-# Read once, at the start: what was built from them cannot be rebuilt under live sessions.
-FIXED_AT_START = (
-    "server",
-    "transport_stdio",
-    "transport_http.enabled",
-    "transport_http.host",
-    "transport_http.port",
-    "transport_http.path",
-    "transport_http.sse",
-    "transport_http.insecure",
-    "transport_http.cors_origins",
-    "transport_http.trusted_proxies",
-    "transport_http.head_timeout_seconds",
-    "transport_http.max_request_size_mb",
-    "auth.issuer",
-    "auth.audience",
-    "auth.jwks_url",
-    "auth.resource_url",
-    "telemetry",
-    "tools",
-    "logging.file",
-    "policy.required_layers",
-    "policy.guest_uid",  # the modes of the home's directories follow it
-)
-
-_MISSING = object()
 
 
 class ServerSection(Section):
@@ -102,104 +71,6 @@ class ToolsSection(Section):
         return names and [check_tool_name(name) for name in names]
 
 
-class Volume(Section):
-    path: Path
-    """The directory on the host. Absolute; not inside of the server's own directories, nor around them."""
-    mode: Literal["ro", "rw"] = "ro"
-    """Whether guests may only read it, or write too. Read-only unless it is said: a guest's code is anybody's."""
-
-
-class VolumesSection(Section):
-    """Directories of the host that every guest sees: `[volumes.NAME]`, at /volumes/NAME."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    # As pydantic's documentation types extra fields.
-    __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    @property
-    def all(self) -> dict[str, Volume]:
-        return self.__pydantic_extra__
-
-
-OWN_KERNELSPEC = "kernelmcp"
-"""The kernel that our environment variables mean something to, and whose guest has a working directory of its own."""
-
-
-class KernelsSection(Section):
-    kernelspec: str = OWN_KERNELSPEC
-    """Name of the Jupyter kernelspec that sessions run."""
-    start_timeout_seconds: float = Field(default=60, gt=0)
-    """Until a started kernel must have answered, seconds. A cold start takes about one on an idle machine; the rest is
-    for a loaded one and for a first start that builds the boot image."""
-    interrupt_grace_seconds: float = Field(default=6, gt=0)
-    """After an interrupt, until the kernel is killed, seconds. The kernel kills a guest that ignores interrupts after
-    3 s by itself and answers; the server must wait longer than that."""
-    refill_delay_seconds: float = Field(default=0.3, ge=0)
-    """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
-
-
-class NetworkSection(Section):
-    allow_hosts: list[str] = []
-    """What the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with `:port`
-    or for ports 80 and 443. Addresses that are not of the public internet only when they stand here. Default: none."""
-    headers: dict[str, dict[str, SecretStr]] = {}
-    """Per host (or `host:port`), headers that its requests get. The guest never sees them. Without a port: over https
-    only. `${NAME}` in a value is an environment variable of the server."""
-    timeout_seconds: float = Field(default=30, gt=0, le=300)
-    """Of one request with its redirects, seconds."""
-    max_request_mb: int = Field(default=16, ge=1, le=20)
-    """Of one request's body, MiB. A body travels in one message to the kernel process, which takes 64 MB."""
-    max_response_mb: int = Field(default=16, ge=1, le=20)
-    """Of one answer's body, unpacked, MiB."""
-
-    @field_validator("allow_hosts")
-    @classmethod
-    def _check_hosts(cls, hosts: list[str]) -> list[str]:
-        return [check_host(host) for host in hosts]
-
-    @field_validator("headers")
-    @classmethod
-    def _check_headers(cls, hosts: dict[str, dict[str, SecretStr]]) -> dict[str, dict[str, SecretStr]]:
-        for host, headers in hosts.items():
-            if check_host(host).startswith("*"):
-                raise ValueError(f"{host!r} is no single host: a secret goes to a host that is named")
-            check_headers(host, {name: value.get_secret_value() for name, value in headers.items()}, os.environ)
-        return hosts
-
-
-class PackagesSection(Section):
-    """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
-
-    enabled: bool = True
-    """Whether packages may be installed."""
-    index_url: str | None = None
-    """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
-    pyodide_url: str | None = None
-    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) lie: the address of a mirror, or a
-    local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
-    wheel_folders: list[str] = []
-    """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
-    always counts."""
-    preinstalled: list[str] = []
-    """Requirements that every session has from the start, imported in a boot image of their own so that `import`
-    takes no time."""
-    allowed: list[str] | None = None
-    """Names that may be asked for (what they need comes with them). Default: any. An allow-list keeps out packages
-    whose names are one letter off."""
-    denied: list[str] = []
-    """Names that are refused, also as a dependency."""
-    resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
-    """How long the answer to "which versions?" is taken from the cache, seconds. What names exact versions does not
-    age."""
-    install_timeout_seconds: float = Field(default=300, gt=0)
-    """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
-    max_package_mb: int = Field(default=512, ge=1)
-    """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
-    max_cache_mb: int = Field(default=4096, ge=1)
-    """Most bytes of the package cache, MiB. What no session uses goes first, the longest unused; when all is in use,
-    nothing new is installed. One session may use half of it."""
-
-
 class LoggingSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least that is written. At `info`: one line per execution. Code and its output are written at no level."""
@@ -233,104 +104,3 @@ class Values(Section):
 
     config: Config = Config()
     policy: Policy = Policy()
-
-
-@dataclass(frozen=True)
-class Place:
-    """A settings file. One that was named must be there; one in its default place may be."""
-
-    path: Path
-    named: bool
-
-
-class Sources(Protocol):
-    """Where the values came from (`sources.Sources`)."""
-
-    @property
-    def places(self) -> tuple[Place, ...]:
-        """The files, whether or not they are there."""
-        ...
-
-    def read(self) -> Values:
-        """Raises `ConfigurationError`."""
-        ...
-
-
-class Settings:
-    """Everything, as the rest of the server gets it. Belongs to the event loop's thread once that runs."""
-
-    def __init__(self, values: Values | None = None, sources: Sources | None = None) -> None:
-        self.sources = sources
-        self._values = values or Values()
-        self._listeners: list[Callable[[], None]] = []
-
-    @property
-    def config(self) -> Config:
-        return self._values.config
-
-    @property
-    def policy(self) -> Policy:
-        return self._values.policy
-
-    @property
-    def home(self) -> Path:
-        return home_directory(self.config.server.home)
-
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call this after every change. Only for what must act; a reader reads at use."""
-        self._listeners.append(listener)
-
-    def reload(self, check: Callable[["Settings"], None] = lambda _: None) -> tuple[list[str], list[str]]:
-        """Read the sources again: the names of what has changed, and of what waits for the next start.
-
-        Raises `ConfigurationError`, or what `check` raises of the new settings, and then nothing has changed.
-        """
-        if self.sources is None:
-            return [], []
-        old, new = self._values.model_dump(), self.sources.read().model_dump()
-        waiting = [name for key in FIXED_AT_START for name in _keep(key, old, new)]
-        changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
-        if changed:
-            before, values = self._values, Values.model_validate(new)
-            check(Settings(values))
-            self._values = values
-            try:
-                for listener in self._listeners:
-                    listener()
-            except Exception:
-                self._values = before
-                raise
-        return changed, waiting
-
-
-def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where everything is kept that is kept."""
-    home = configured or environ.get("KERNELMCP_HOME")
-    return Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Names of settings, `section.key`. Never values: one may be a secret."""
-    found: list[str] = []
-    for key in dict.fromkeys([*old, *new]):
-        # What is missing is like nothing else: the tables of volumes come and go.
-        before, after = old.get(key, _MISSING), new.get(key, _MISSING)
-        if before == after:
-            continue
-        if isinstance(before, dict) and isinstance(after, dict) and not prefix:
-            found += _differences(cast("dict[str, Any]", before), cast("dict[str, Any]", after), f"{key}.")
-        else:
-            found.append(f"{prefix}{key}")
-    return found
-
-
-def _keep(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Carry a fixed section or setting over from the old values; what would have changed."""
-    path = name.split(".") if name.startswith("policy.") else ["config", *name.split(".")]
-    for part in path[:-1]:
-        old, new = old[part], new[part]
-    before, after = old[path[-1]], new[path[-1]]
-    new[path[-1]] = before
-    if before == after:
-        return []
-    return _differences(before, cast("dict[str, Any]", after), f"{name}.") if isinstance(after, dict) else [name]

@@ -8,11 +8,12 @@ import importlib
 from collections.abc import Callable
 
 import anyio
+import anyio.abc
 import anyio.to_thread
 import structlog
 
 from kernelmcp.atomic import read_small
-from kernelmcp.config.models import Place, Settings
+from kernelmcp.config.settings import Place, Settings
 from kernelmcp.config.sources import MAX_FILE_BYTES
 from kernelmcp.errors import ConfigurationError
 
@@ -37,7 +38,7 @@ async def keep_current(settings: Settings, check: Check) -> None:
     async with anyio.create_task_group() as tasks:
         stop = anyio.Event()
         tasks.start_soon(_set_at_the_end, stop)
-        await _watch(settings, check, places, seen, stop)
+        await _watch(settings, check, places, seen, stop, tasks)
         tasks.cancel_scope.cancel()
 
 
@@ -50,12 +51,19 @@ async def _set_at_the_end(stop: anyio.Event) -> None:
 
 
 async def _watch(
-    settings: Settings, check: Check, places: tuple[Place, ...], seen: list[bytes | str], stop: anyio.Event
+    settings: Settings,
+    check: Check,
+    places: tuple[Place, ...],
+    seen: list[bytes | str],
+    stop: anyio.Event,
+    tasks: anyio.abc.TaskGroup,
 ) -> None:
     try:
         # The directories, not the files: a file that is replaced (an editor's save, a mounted secret) is another file.
         folders = {place.path.parent for place in places if place.path.parent.is_dir()}
         watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")  # not before the first cell
+        # Runs once the loop below has begun to watch: what changed since the server read its settings is not reported.
+        tasks.start_soon(_catch_up, settings, check)
         async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS, stop_event=stop):
             # Compared by content, because the log or anything else may lie in the same directory.
             if (found := await _settled(places)) != seen:
@@ -63,6 +71,10 @@ async def _watch(
                 take_over(settings, check)
     except OSError as exc:
         log.warning("changed settings are taken over at the next start only: files are not watched", error=str(exc))
+
+
+async def _catch_up(settings: Settings, check: Check) -> None:
+    take_over(settings, check)
 
 
 def take_over(settings: Settings, check: Check) -> None:

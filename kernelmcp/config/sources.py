@@ -16,7 +16,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from kernelmcp.atomic import read_small
-from kernelmcp.config.models import Config, Place, Policy, Settings, Values, home_directory
+from kernelmcp.config.models import Config, Policy, Values
+from kernelmcp.config.settings import Place, Settings, home_directory
 from kernelmcp.errors import ConfigurationError
 
 ENV_PREFIX = "KERNELMCP_"

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.executions.execution import Execution
 from kernelmcp.output.outputs import DisplayIds, Outputs
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_config_path, jupyter_path
 
 import kernelmcp
-from kernelmcp.config.models import Settings, Volume
+from kernelmcp.config.models import Volume
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import runtime_root_of
 

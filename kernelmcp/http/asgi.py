@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 import kernelmcp
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.http.access_log import AccessMiddleware
 from kernelmcp.http.connections import ConnectionEnds, Connections
 from kernelmcp.http.guard import Gate, Guard
@@ -76,7 +76,8 @@ class Web:
             session_idle_timeout=config.sessions.default_timeout_seconds,
             max_sessions=config.transport_http.max_streams,
         )
-        self.metrics.watch(app)
+        self.metrics.watch(app.registry, app.pool)
+        app.server.middleware.append(self.metrics.count_call)
         async with manager.run():
             ends = ConnectionEnds(app.registry, app.callers)
             self._connections = Connections(manager.handle_request, limit, interrupt=ends.interrupt, stop=ends.stop)

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
 from kernelmcp.http.rate_limits import ServerBusy, Throttle
 from kernelmcp.http.tokens import Authenticator, Identity, Rejected

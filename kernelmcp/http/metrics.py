@@ -11,9 +11,11 @@ import psutil
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from kernelmcp.config.tool_names import TOOL_NAMES
 from kernelmcp.executions.execution import Execution
 from kernelmcp.http.rate_limits import Throttle
-from kernelmcp.mcp_server.assemble import App
+from kernelmcp.kernel.pool import Pool
+from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.usage import tree_memory_mb
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -30,7 +32,7 @@ class Metrics:
 
     def __init__(self, throttle: Throttle) -> None:
         self._throttle = throttle
-        self._app: App | None = None
+        self._watched: tuple[Registry, Pool] | None = None
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "kernelmcp_http_requests", "Requests answered.", ["method", "status"], registry=registry
@@ -59,12 +61,10 @@ class Metrics:
         self._calls = Counter("kernelmcp_tool_calls", "Tool calls.", ["tool", "outcome"], registry=registry)
         self._installs = Counter("kernelmcp_package_installs", "Package installs.", ["outcome"], registry=registry)
 
-    def watch(self, app: App) -> None:
-        """Count what this server does."""
-        self._app = app
-        self._tools = {tool.name for tool in app.server._tool_manager.list_tools()}  # pyright: ignore[reportPrivateUsage]
-        app.registry.on_submit.append(lambda execution: execution.on_finish.append(self._finished))
-        app.server.middleware.append(self._count_call)
+    def watch(self, registry: Registry, pool: Pool) -> None:
+        """Count the sessions, executions and kernels of a running server. `count_call` must be its middleware too."""
+        self._watched = registry, pool
+        registry.on_submit.append(lambda execution: execution.on_finish.append(self._finished))
 
     def request(self, method: str, status: int, seconds: float) -> None:
         self._requests.labels(method if method in METHODS else OTHER, str(status)).inc()
@@ -77,16 +77,16 @@ class Metrics:
     async def to_text(self) -> bytes:
         self._active.set(self._throttle.active)
         self._streams.set(self._throttle.streams)
-        if self._app is not None:
-            await self._look_at(self._app)
+        if self._watched is not None:
+            await self._look_at(*self._watched)
         return generate_latest(self._registry)
 
-    async def _look_at(self, app: App) -> None:
-        sessions = app.registry.every()
+    async def _look_at(self, registry: Registry, pool: Pool) -> None:
+        sessions = registry.every()
         for state in STATES:
             self._sessions.labels(state).set(sum(session.state == state for session in sessions))
         live = [session for session in sessions if session.is_live]
-        warm = app.pool.warm
+        warm = pool.warm
         self._kernels.labels("warm").set(len(warm))
         self._kernels.labels("busy").set(sum(session.state == "busy" for session in live))
         self._kernels.labels("idle").set(sum(session.state == "idle" for session in live))
@@ -101,11 +101,12 @@ class Metrics:
         self._queue_seconds.observe(execution.queued_ms / 1000)
         self._output_bytes.inc(execution.outputs.stdout.size + execution.outputs.stderr.size)
 
-    async def _count_call(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def count_call(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Middleware of mcp: counts what calls of tools come to."""
         result = await call_next(ctx)
         if ctx.method == "tools/call" and isinstance(result, dict):
             name = str((ctx.params or {}).get("name"))
-            tool, outcome = name if name in self._tools else OTHER, _outcome(result)
+            tool, outcome = name if name in TOOL_NAMES else OTHER, _outcome(result)
             self._calls.labels(tool, outcome).inc()
             if tool == "install_package":
                 self._installs.labels(outcome).inc()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
 
 # Keys that are remembered; beyond that the oldest are forgotten. Without authentication, anybody's address is one.

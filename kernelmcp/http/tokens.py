@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from kernelmcp.config.models import AuthSection, Settings
+from kernelmcp.config.models import AuthSection
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 
 # How often the tokens' file is looked at: a revoked token works so long at most.

@@ -6,7 +6,8 @@ A kernel that is not ours ignores them.
 import json
 import os
 
-from kernelmcp.config.models import Flavor, Settings
+from kernelmcp.config.models import Flavor
+from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import SandboxDirectory
 from kernelmcp.files.volumes import kernel_volumes
 

@@ -18,7 +18,8 @@ import anyio.to_thread
 import structlog
 import zmq.asyncio
 
-from kernelmcp.config.models import OWN_KERNELSPEC, Flavor, Settings
+from kernelmcp.config.models import OWN_KERNELSPEC, Flavor
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed, ServerError
 from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.kernel.client import Kernel, Launch, make_context, run_kernel

@@ -11,7 +11,7 @@ from mcp.server.mcpserver import Context
 
 import kernelmcp
 from kernelmcp.config import reload
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server import prompts

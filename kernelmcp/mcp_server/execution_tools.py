@@ -12,7 +12,8 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from kernelmcp.config.models import Flavor, Settings
+from kernelmcp.config.models import Flavor
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas

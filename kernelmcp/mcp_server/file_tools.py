@@ -13,7 +13,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ResourceLink
 from pydantic import Field
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.files import volumes
 from kernelmcp.files.paths import INSIDE, LOOK

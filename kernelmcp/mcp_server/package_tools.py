@@ -14,7 +14,7 @@ from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, PackageFailed, PackageNotFound, PackageRefused, ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas

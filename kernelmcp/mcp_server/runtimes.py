@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.kernel.client import find_kernelspec
 from kernelmcp.mcp_server.schemas import RuntimeInfo
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import structlog
 
-from kernelmcp.config.models import LoggingSection, Settings
+from kernelmcp.config.models import LoggingSection
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 
 # Of libraries, only what is wrong: what they say about requests may quote one.

@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, ServerError
 from kernelmcp.files.home import Home
 from kernelmcp.files.workspace import Quota

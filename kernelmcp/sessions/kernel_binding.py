@@ -13,7 +13,8 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
-from kernelmcp.config.models import OWN_KERNELSPEC, Settings
+from kernelmcp.config.models import OWN_KERNELSPEC
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed, SessionDamaged
 from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.files.workspace import Quota

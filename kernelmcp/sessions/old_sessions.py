@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio.to_thread
 import structlog
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import structlog
 
-from kernelmcp.config.models import Settings
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
 from kernelmcp.executions.execution import Execution, Interruption
 from kernelmcp.kernel.client import Kernel

@@ -16,7 +16,8 @@ import anyio
 import anyio.abc
 import structlog
 
-from kernelmcp.config.models import Flavor, Settings
+from kernelmcp.config.models import Flavor
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import (
     ExecutionNotFound,
     InvalidArgument,

@@ -14,7 +14,8 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
-from kernelmcp.config.models import Flavor, Settings
+from kernelmcp.config.models import Flavor
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, ServerError, SessionNotFound, StorageFailed
 from kernelmcp.executions.execution import Execution, changed_paths
 from kernelmcp.executions.history import History

@@ -1,27 +1,20 @@
-"""Serves MCP over stdin and stdout: starts everything, and ends it within three seconds.
+"""The process's stdin and stdout as MCP's wire: taking them, speaking on them, and noticing that the client has gone.
 
-The first kernel is spawned before mcp is imported: mcp takes about as long to import as a kernel to boot, and they do
-it side by side. From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout.
+From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout. The life of the server around it is `server`'s.
 """
 
-import asyncio
-import importlib
 import os
 import select
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-import anyio
-import anyio.to_thread
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server as LowlevelServer
 
-from kernelmcp.config.models import Settings
-from kernelmcp.files.home import Home, open_home
-from kernelmcp.kernel.pool import open_pool
-
-# Everything must be down by then. Clients wait 2 s after closing stdin before they send SIGTERM.
-END_SECONDS = 2.0
+# What `serve_wire` needs and takes long to import, besides `mcp_server.assemble`.
+MODULES = ("kernelmcp.stdio.wire",)
 
 
 def claim() -> tuple[int, int]:
@@ -34,53 +27,25 @@ def claim() -> tuple[int, int]:
     return wire_in, wire_out
 
 
-def serve(settings: Settings) -> int:
-    wire_in, wire_out = claim()
-    threading.Thread(target=_end_when_closed, args=(wire_in,), daemon=True).start()
-    with open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home:
-        asyncio.run(_serve(settings, home, wire_in, wire_out))
-    return 0
+async def serve_wire(lowlevel: "LowlevelServer[Any]", wire_in: int, wire_out: int) -> None:
+    """Speak MCP on two file descriptors until the first one ends."""
+    from kernelmcp.stdio.wire import open_wire
+
+    async with open_wire(wire_in, wire_out) as wire:
+        await lowlevel.run(wire, wire, lowlevel.create_initialization_options())
 
 
-async def _serve(settings: Settings, home: Home, wire_in: int, wire_out: int) -> None:
-    async with anyio.create_task_group() as tasks:
+def when_closed(wire_in: int, call: Callable[[], None]) -> None:
+    """Call this, in a thread of its own, as soon as the client closes stdin.
 
-        def end() -> None:
-            _watchdog()
-            tasks.cancel_scope.cancel()
-
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, end)
-        await serve_wire(settings, home, wire_in, wire_out, _watchdog)
-        tasks.cancel_scope.cancel()
+    The event loop notices that much later while modules are being imported, or something holds it up."""
+    threading.Thread(target=_wait_until_closed, args=(wire_in, call), daemon=True).start()
 
 
-async def serve_wire(
-    settings: Settings, home: Home, wire_in: int, wire_out: int, on_end: Callable[[], None] = lambda: None
-) -> None:
-    """Everything of a server on two file descriptors, until the first one ends; then `on_end` is called."""
-    async with open_pool(settings, home) as pool:
-        await anyio.to_thread.run_sync(importlib.import_module, "kernelmcp.mcp_server.assemble", abandon_on_cancel=True)
-        from kernelmcp.mcp_server.assemble import open_server
-        from kernelmcp.stdio.wire import open_wire
-
-        async with open_wire(wire_in, wire_out) as wire, open_server(settings, home, pool) as app:
-            await app.lowlevel.run(wire, wire, app.lowlevel.create_initialization_options())
-            on_end()
-
-
-def _end_when_closed(wire_in: int) -> None:
-    """The end is bounded from the moment that the client closes stdin, also while modules are still being imported or
-    something holds up the event loop, which notices it much later then."""
+def _wait_until_closed(wire_in: int, call: Callable[[], None]) -> None:
     poll = select.poll()
-    poll.register(wire_in, getattr(select, "POLLRDHUP", 0))  # that it has ended is told in any case, data is not
+    # The end of the stream is reported whatever is asked for; data is not, because it is not asked for.
+    poll.register(wire_in, getattr(select, "POLLRDHUP", 0))
     with suppress(OSError):
         poll.poll()
-    _watchdog()
-
-
-def _watchdog() -> None:
-    """The end is bounded whatever hangs: the kernels notice their parent's end by themselves."""
-    timer = threading.Timer(END_SECONDS, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
+    call()

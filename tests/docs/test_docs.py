@@ -13,7 +13,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from kernelmcp import errors
-from kernelmcp.config.models import FIXED_AT_START, Config, Policy
+from kernelmcp.config.models import Config, Policy
+from kernelmcp.config.settings import FIXED_AT_START
 from kernelmcp.config.tool_names import TOOL_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,9 +102,9 @@ def test_every_command_is_documented() -> None:
         timeout=DEADLINE_SECONDS,
         check=True,
     )
-    commands = re.findall(r"^    (\w+) ", done.stdout, re.MULTILINE)
-    assert commands
-    assert [name for name in commands if f"kernelmcp {name}" not in README] == []
+    commands = re.findall(r"^    ([a-z][a-z-]*)(?: |$)", done.stdout, re.MULTILINE)
+    assert set(commands) >= {"serve", "build-wheel"}, "a name that fills its column has its help on the next line"
+    assert [name for name in commands if not re.search(rf"\bkernelmcp {name}\b", README)] == []
 
 
 def test_every_error_code_is_documented() -> None:

@@ -1,14 +1,19 @@
 """execute_code and its relatives, through a real client."""
 
 import json
+from contextlib import suppress
 
 import anyio
+import psutil
 import pytest
 from mcp import Client
 
-from .support import Connect
+from .support import Connect, kernel_pids
 
 pytestmark = pytest.mark.anyio
+
+# Less than a call waits for its cell: a kernel that is not killed fails the test instead of answering "running".
+KILL_SECONDS = 40
 
 
 async def run(client: Client, code: str, **arguments: object) -> dict:
@@ -86,6 +91,24 @@ async def test_a_cell_that_ignores_interrupts_is_killed_and_says_that_the_state_
         result = await run(client, "sum(range(10**12))", timeout=0.5)
         assert (result["status"], result["exit_code"], result["state_lost"]) == ("timeout", 124, True)
         assert "variables" in result["error"]["value"]
+        after = await run(client, "print(open('kept.txt').read())\n'x' in globals()")
+        assert (after["stdout"], after["result"], after["status"]) == ("file\n", "False", "ok")
+
+
+async def test_a_kernel_that_hangs_is_killed_by_the_server_and_says_that_the_state_is_lost(connect: Connect) -> None:
+    """A process that is stopped neither takes interrupts nor watches its guest."""
+    async with connect(KERNELS__INTERRUPT_GRACE_SECONDS="1", SESSIONS__WARM_POOL_SIZE="0") as client:
+        await run(client, "x = 5; open('kept.txt', 'w').write('file')")
+        [kernel] = kernel_pids()
+        psutil.Process(kernel).suspend()
+        try:
+            with anyio.fail_after(KILL_SECONDS):
+                result = await run(client, "x", timeout=0.5)
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(kernel).kill()
+        assert (result["status"], result["exit_code"], result["state_lost"]) == ("timeout", 124, True)
+        assert kernel not in kernel_pids()
         after = await run(client, "print(open('kept.txt').read())\n'x' in globals()")
         assert (after["stdout"], after["result"], after["status"]) == ("file\n", "False", "ok")
 
@@ -259,9 +282,14 @@ async def test_large_pictures_are_scaled_until_the_result_is_small(connect: Conn
 async def test_lone_surrogates_and_broken_reprs_are_cut_not_fatal(connect: Connect) -> None:
     async with connect() as client:
         result = await run(client, r"""display({'text/plain': '\ud800 lone'}, raw=True)""" + "\nprint('ok')")
-        assert "ok" in result["stdout"] or result["status"] == "error"
+        assert (result["status"], result["stdout"]) == ("ok", "ok\n")
+        [output] = result["outputs"]
+        assert json.loads((await client.read_resource(output["uri"])).contents[0].text) == {
+            "text/plain": r"\ud800 lone"
+        }
         broken = await run(client, "class B:\n    def __repr__(self): raise ValueError('no repr')\nB()")
-        assert broken["status"] in ("ok", "error")
+        assert broken["status"] == "error"
+        assert (broken["error"]["name"], broken["error"]["value"]) == ("ValueError", "no repr")
         assert (await run(client, "1 + 1"))["result"] == "2"
 
 

@@ -96,13 +96,13 @@ async def test_files_go_in_and_out_of_a_session_that_runs_or_is_stopped(connect:
 OPEN_GLOBALS = """
 import os, sys
 from kernelmcp import cli
-from kernelmcp.config import models
+from kernelmcp.config import settings
 
-read = models.Settings.__init__
+read = settings.Settings.__init__
 def keep(self, *arguments):
     read(self, *arguments)
     os.environ["KERNELMCP_KEEP_GLOBALS"] = "1"
-models.Settings.__init__ = keep
+settings.Settings.__init__ = keep
 sys.exit(cli.main([]))
 """
 HOSTILE_CELL = """

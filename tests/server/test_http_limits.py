@@ -38,16 +38,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
 def exchange(server: HttpServer, data: bytes) -> bytes:
     """Send bytes and read until the server closes."""
     with server.connect() as connection:
-        with_end = connection.makefile("rb")
         try:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # it has answered and closed already
+        answer = b""
         try:
-            return with_end.read()
+            while piece := connection.recv(65536):
+                answer += piece
         except ConnectionError:
-            return b""
+            pass  # closed before all was read; what was answered is there
+        return answer
 
 
 def status_of(answer: bytes) -> int:
@@ -71,23 +73,21 @@ def modern(method: str, **params: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "status"),
     [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
-        b"this is no HTTP\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Filler: 1\r\n" * 1_000_000 + b"\r\n",
-        b"GET /" + b"a" * MB + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), 400),
+        (b"this is no HTTP\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", 400),
+        (b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-Filler: 1\r\n" * 1_000_000 + b"\r\n", 400),
+        (b"GET /" + b"a" * MB + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     ],
     ids=["TLS", "no HTTP", "no host", "negative length", "two lengths", "bad chunk", "a million headers", "long path"],
 )
-def test_what_is_no_request_gets_a_4xx(server: HttpServer, data: bytes) -> None:
-    answer = exchange(server, data)
-    # The end of a flood may be cut off before its answer is read.
-    assert answer == b"" or 400 <= status_of(answer) < 500
+def test_what_is_no_request_gets_a_4xx(server: HttpServer, data: bytes, status: int) -> None:
+    assert status_of(exchange(server, data)) == status
     assert server.get("/health").status_code == 200
 
 
@@ -125,12 +125,12 @@ def test_versions_of_other_times_are_told_which_are_served(server: HttpServer, v
 def test_a_body_of_100_mb_is_refused_and_costs_no_memory(server: HttpServer) -> None:
     before = psutil.Process(server.process.pid).memory_info().rss
     declared = exchange(server, head(*AUTHORIZED, f"Content-Length: {100 * MB}") + bytes(100 * MB))
-    assert declared == b"" or status_of(declared) == 413
+    assert status_of(declared) == 413
     chunk = b"10000\r\n" + bytes(65536) + b"\r\n"
     streamed = exchange(server, head(*AUTHORIZED, "Transfer-Encoding: chunked") + chunk * 1600)
-    assert streamed == b"" or status_of(streamed) == 413
+    assert status_of(streamed) == 413
     nobodys = exchange(server, head("Transfer-Encoding: chunked") + chunk * 1600)
-    assert nobodys == b"" or status_of(nobodys) == 401
+    assert status_of(nobodys) == 401
     assert psutil.Process(server.process.pid).memory_info().rss - before < 50 * MB
     # A client that waits for the answer gets to see it.
     answer = server.post(bytes(20 * MB), TOKEN)

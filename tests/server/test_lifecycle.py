@@ -68,15 +68,16 @@ def test_the_server_ends_and_leaves_no_process(
 
 BUSY = """
 import time
+from kernelmcp.config.settings import Settings
+from kernelmcp.server import serve_stdio
 from kernelmcp.stdio import serve
-from kernelmcp.config.models import Settings
 
 async def busy(*arguments):
     print("busy", file=__import__("sys").stderr, flush=True)
     time.sleep(3600)
 
 serve.serve_wire = busy
-serve.serve(Settings())
+serve_stdio(Settings())
 """
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp.config.models import Config, Policy, Settings
+from kernelmcp.config.models import Config, Policy
+from kernelmcp.config.settings import Settings
 from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
 

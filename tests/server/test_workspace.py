@@ -86,6 +86,25 @@ def test_links_are_followed_nowhere(workspace: Workspace, sandbox: Path, tmp_pat
     assert [file.name for file in (tmp_path / "outside").iterdir()] == ["secret"]
 
 
+def test_a_link_to_a_directory_of_the_same_workspace_is_not_followed_either(
+    workspace: Workspace, sandbox: Path
+) -> None:
+    """It could become a link to any other directory after it was looked at."""
+    inside = sandbox / "workspace"
+    (inside / "real" / "deep").mkdir(parents=True)
+    (inside / "real" / "deep" / "file").write_text("own")
+    (inside / "link").symlink_to("real")
+    (inside / "real" / "inner").symlink_to("deep")
+    assert workspace.read("real/deep/file").data == b"own"
+    for path in ("link/deep/file", "real/inner/file", "link/deep/new", "real/inner/new"):
+        for attempt in (lambda path=path: workspace.read(path), lambda path=path: workspace.write(path, b"evil")):
+            with pytest.raises((InvalidArgument, PermissionDenied)):
+                attempt()
+    assert workspace.look(["link/deep/file", "real/inner/file", "link/deep", "real/inner"]) == []
+    assert [entry.path for entry in workspace.listing().files] == ["real/deep/file"]
+    assert (inside / "real" / "deep" / "file").read_text() == "own"
+
+
 def test_a_directory_that_becomes_a_link_while_it_is_used_leads_nowhere(
     workspace: Workspace, sandbox: Path, tmp_path: Path
 ) -> None:
@@ -137,6 +156,15 @@ def test_writing_replaces_a_hard_link_and_not_the_file_behind_it(
     assert workspace.read("hard").data == b"mine"
 
 
+def test_a_listing_that_was_cut_names_the_first_files_and_says_so(workspace: Workspace, sandbox: Path) -> None:
+    for number in range(12):
+        (sandbox / "workspace" / f"f{number:02}").touch()
+    for limit, complete in ((12, True), (10, False)):
+        found = workspace.listing(limit=limit)
+        assert [entry.path for entry in found.files] == [f"f{number:02}" for number in range(limit)]
+        assert (found.complete, found.count) == (complete, 12)
+
+
 def test_names_of_any_bytes_are_listed(workspace: Workspace, sandbox: Path) -> None:
     for name in (b"line\nbreak", b"\xff\xfe", "\U0001f600".encode(), b"-rf", b"*"):
         (sandbox / "workspace" / os.fsdecode(name)).write_bytes(b"x")
@@ -159,8 +187,9 @@ def test_counting_many_files_ends(workspace: Workspace, sandbox: Path) -> None:
     for number in range(500):
         (sandbox / "workspace" / f"f{number:03}").touch()
     found = workspace.listing(limit=10)
-    assert [entry.path for entry in found.files] == [f"f{number:03}" for number in range(10)] or not found.complete
-    assert len(found.files) == 10
+    # Counting ended before the last file, so the ten are the first of those that were met.
+    paths = [entry.path for entry in found.files]
+    assert (len(set(paths)), paths, found.complete) == (10, sorted(paths), False)
     assert found.count == 2 * QUOTA.max_files
     with pytest.raises(ResourceLimitExceeded, match="files"):
         workspace.write("one-more", b"x")

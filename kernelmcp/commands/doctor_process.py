@@ -1,0 +1,44 @@
+"""What the operating system says of a guest's process, and what it offers to confine one."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import psutil
+
+LANDLOCK_CREATE_RULESET = 444
+LANDLOCK_CREATE_RULESET_VERSION = 1
+
+
+def guest_pid(kernel_pid: int) -> int:
+    """The process that runs the code: the kernel's Node, or the kernel itself where it has none."""
+    try:
+        children = psutil.Process(kernel_pid).children(recursive=True)
+        return next((child.pid for child in children if Path(child.exe()).stem == "node"), kernel_pid)
+    except psutil.Error:
+        return kernel_pid
+
+
+def process_status(pid: int) -> dict[str, str]:
+    """/proc/PID/status; empty where there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def environment_size(pid: int) -> int | None:
+    """How many variables the process was started with; None when that cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().count(b"\0")
+    except OSError:
+        return None
+
+
+def landlock_abi() -> int:
+    """The Landlock version that the machine offers, 0 for none."""
+    if sys.platform != "linux":
+        return 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    return max(0, int(libc.syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_CREATE_RULESET_VERSION)))

@@ -1,0 +1,108 @@
+"""Settings of what guests run in and what they reach: kernels, the network, packages, and directories of the host."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ConfigDict, Field, SecretStr, field_validator
+
+from kernelmcp.config.hosts import check_headers, check_host
+from kernelmcp.config.section import Section
+
+
+class Volume(Section):
+    path: Path
+    """The directory on the host. Absolute; not inside of the server's own directories, nor around them."""
+    mode: Literal["ro", "rw"] = "ro"
+    """Whether guests may only read it, or write too. Read-only unless it is said: a guest's code is anybody's."""
+
+
+class VolumesSection(Section):
+    """Directories of the host that every guest sees: `[volumes.NAME]`, at /volumes/NAME."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    # As pydantic's documentation types extra fields.
+    __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @property
+    def all(self) -> dict[str, Volume]:
+        return self.__pydantic_extra__
+
+
+OWN_KERNELSPEC = "kernelmcp"
+"""The kernel that our environment variables mean something to, and whose guest has a working directory of its own."""
+
+
+class KernelsSection(Section):
+    kernelspec: str = OWN_KERNELSPEC
+    """Name of the Jupyter kernelspec that sessions run."""
+    start_timeout_seconds: float = Field(default=60, gt=0)
+    """Until a started kernel must have answered, seconds. A cold start takes about one on an idle machine; the rest is
+    for a loaded one and for a first start that builds the boot image."""
+    interrupt_grace_seconds: float = Field(default=6, gt=0)
+    """After an interrupt, until the kernel is killed, seconds. The kernel kills a guest that ignores interrupts after
+    3 s by itself and answers; the server must wait longer than that."""
+    refill_delay_seconds: float = Field(default=0.3, ge=0)
+    """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
+
+
+class NetworkSection(Section):
+    allow_hosts: list[str] = []
+    """What the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with `:port`
+    or for ports 80 and 443. Addresses that are not of the public internet only when they stand here. Default: none."""
+    headers: dict[str, dict[str, SecretStr]] = {}
+    """Per host (or `host:port`), headers that its requests get. The guest never sees them. Without a port: over https
+    only. `${NAME}` in a value is an environment variable of the server."""
+    timeout_seconds: float = Field(default=30, gt=0, le=300)
+    """Of one request with its redirects, seconds."""
+    max_request_mb: int = Field(default=16, ge=1, le=20)
+    """Of one request's body, MiB. A body travels in one message to the kernel process, which takes 64 MB."""
+    max_response_mb: int = Field(default=16, ge=1, le=20)
+    """Of one answer's body, unpacked, MiB."""
+
+    @field_validator("allow_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: list[str]) -> list[str]:
+        return [check_host(host) for host in hosts]
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, hosts: dict[str, dict[str, SecretStr]]) -> dict[str, dict[str, SecretStr]]:
+        for host, headers in hosts.items():
+            if check_host(host).startswith("*"):
+                raise ValueError(f"{host!r} is no single host: a secret goes to a host that is named")
+            check_headers(host, {name: value.get_secret_value() for name, value in headers.items()}, os.environ)
+        return hosts
+
+
+class PackagesSection(Section):
+    """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
+
+    enabled: bool = True
+    """Whether packages may be installed."""
+    index_url: str | None = None
+    """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
+    pyodide_url: str | None = None
+    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) lie: the address of a mirror, or a
+    local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
+    wheel_folders: list[str] = []
+    """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
+    always counts."""
+    preinstalled: list[str] = []
+    """Requirements that every session has from the start, imported in a boot image of their own so that `import`
+    takes no time."""
+    allowed: list[str] | None = None
+    """Names that may be asked for (what they need comes with them). Default: any. An allow-list keeps out packages
+    whose names are one letter off."""
+    denied: list[str] = []
+    """Names that are refused, also as a dependency."""
+    resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
+    """How long the answer to "which versions?" is taken from the cache, seconds. What names exact versions does not
+    age."""
+    install_timeout_seconds: float = Field(default=300, gt=0)
+    """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
+    max_package_mb: int = Field(default=512, ge=1)
+    """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+    max_cache_mb: int = Field(default=4096, ge=1)
+    """Most bytes of the package cache, MiB. What no session uses goes first, the longest unused; when all is in use,
+    nothing new is installed. One session may use half of it."""

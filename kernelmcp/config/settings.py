@@ -1,0 +1,143 @@
+"""`Settings`, the one live object that holds all settings, and what happens to it when a file has changed.
+
+It is what everything gets: its `config` and `policy` are replaced as a whole when a file has changed, so read them
+where they are used and keep no copy. Where the values come from is `sources`' business.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import platformdirs
+
+from kernelmcp.config.models import Config, Policy, Values
+
+# Read once, at the start: what was built from them cannot be rebuilt under live sessions.
+FIXED_AT_START = (
+    "server",
+    "transport_stdio",
+    "transport_http.enabled",
+    "transport_http.host",
+    "transport_http.port",
+    "transport_http.path",
+    "transport_http.sse",
+    "transport_http.insecure",
+    "transport_http.cors_origins",
+    "transport_http.trusted_proxies",
+    "transport_http.head_timeout_seconds",
+    "transport_http.max_request_size_mb",
+    "auth.issuer",
+    "auth.audience",
+    "auth.jwks_url",
+    "auth.resource_url",
+    "telemetry",
+    "tools",
+    "logging.file",
+    "policy.required_layers",
+    "policy.guest_uid",  # the modes of the home's directories follow it
+)
+
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A settings file. One that was named must be there; one in its default place may be."""
+
+    path: Path
+    named: bool
+
+
+class Sources(Protocol):
+    """Where the values came from (`sources.Sources`)."""
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The files, whether or not they are there."""
+        ...
+
+    def read(self) -> Values:
+        """Raises `ConfigurationError`."""
+        ...
+
+
+class Settings:
+    """Everything, as the rest of the server gets it. Belongs to the event loop's thread once that runs."""
+
+    def __init__(self, values: Values | None = None, sources: Sources | None = None) -> None:
+        self.sources = sources
+        self._values = values or Values()
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def config(self) -> Config:
+        return self._values.config
+
+    @property
+    def policy(self) -> Policy:
+        return self._values.policy
+
+    @property
+    def home(self) -> Path:
+        return home_directory(self.config.server.home)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call this after every change. Only for what must act; a reader reads at use."""
+        self._listeners.append(listener)
+
+    def reload(self, check: Callable[["Settings"], None] = lambda _: None) -> tuple[list[str], list[str]]:
+        """Read the sources again: the names of what has changed, and of what waits for the next start.
+
+        Raises `ConfigurationError`, or what `check` raises of the new settings, and then nothing has changed.
+        """
+        if self.sources is None:
+            return [], []
+        old, new = self._values.model_dump(), self.sources.read().model_dump()
+        waiting = [name for key in FIXED_AT_START for name in _keep(key, old, new)]
+        changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
+        if changed:
+            before, values = self._values, Values.model_validate(new)
+            check(Settings(values))
+            self._values = values
+            try:
+                for listener in self._listeners:
+                    listener()
+            except Exception:
+                self._values = before
+                raise
+        return changed, waiting
+
+
+def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where everything is kept that is kept."""
+    home = configured or environ.get("KERNELMCP_HOME")
+    return Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Names of settings, `section.key`. Never values: one may be a secret."""
+    found: list[str] = []
+    for key in dict.fromkeys([*old, *new]):
+        # What is missing is like nothing else: the tables of volumes come and go.
+        before, after = old.get(key, _MISSING), new.get(key, _MISSING)
+        if before == after:
+            continue
+        if isinstance(before, dict) and isinstance(after, dict) and not prefix:
+            found += _differences(cast("dict[str, Any]", before), cast("dict[str, Any]", after), f"{key}.")
+        else:
+            found.append(f"{prefix}{key}")
+    return found
+
+
+def _keep(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Carry a fixed section or setting over from the old values; what would have changed."""
+    path = name.split(".") if name.startswith("policy.") else ["config", *name.split(".")]
+    for part in path[:-1]:
+        old, new = old[part], new[part]
+    before, after = old[path[-1]], new[path[-1]]
+    new[path[-1]] = before
+    if before == after:
+        return []
+    return _differences(before, cast("dict[str, Any]", after), f"{name}.") if isinstance(after, dict) else [name]

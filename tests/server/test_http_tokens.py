@@ -1,0 +1,80 @@
+"""Tokens that are wrong, too many of them, and tokens that go away while the server runs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelmcp.http.rate_limits import MAX_FAILURES
+
+from .http_support import INITIALIZE, HttpServer, serving
+from .support import wait_until
+
+ALICE, BOB = "alice-0123456789", "bob-0123456789"
+WINDOW_SECONDS = 600
+CHANGED = "settings have changed"
+
+
+class Files:
+    """The settings' file and the tokens' file of a running server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.config, self.tokens = folder / "mcp.toml", folder / "tokens.toml"
+
+    def write(self, auth: str) -> None:
+        """As editors do: the server never sees half a file."""
+        new = self.config.with_suffix(".new")
+        new.write_text(f"[transport_http]\nrate_limit_window_seconds = {WINDOW_SECONDS}\n[auth]\n{auth}\n")
+        new.replace(self.config)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.fixture
+def server(tmp_path: Path, files: Files, request: pytest.FixtureRequest) -> Iterator[HttpServer]:
+    files.tokens.write_text(f'bob = "{BOB}"')
+    files.write(request.param.format(tokens=files.tokens))
+    with serving(tmp_path, "--config", str(files.config)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("server", [f'tokens.alice = "{ALICE}"'], indirect=True)
+def test_wrong_tokens_get_401_until_there_are_too_many_and_then_429(server: HttpServer) -> None:
+    wrong = [server.get("/", f"guess-{number}") for number in range(MAX_FAILURES + 3)]
+    assert [answer.status_code for answer in wrong] == [401] * MAX_FAILURES + [429] * 3
+    for answer in wrong[MAX_FAILURES:]:
+        assert 1 <= int(answer.headers["retry-after"]) <= WINDOW_SECONDS
+    # Who has a token is not kept out by who guesses, and who gives none has guessed nothing.
+    assert server.get("/", ALICE).status_code == 200
+    assert server.get("/").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "server", [f'tokens.alice = "{ALICE}"', 'tokens_file = "{tokens}"'], ids=["settings", "file"], indirect=True
+)
+def test_a_server_whose_tokens_are_all_removed_stays_shut(server: HttpServer, files: Files) -> None:
+    token = ALICE if "alice" in files.config.read_text() else BOB
+    assert server.get("/", token).status_code == 200
+    files.write("")
+    assert wait_until(lambda: bool(server.logged(CHANGED)))
+    for found in (token, None, "x"):
+        assert server.get("/", found).status_code == 401
+        assert server.post(INITIALIZE, found).status_code == 401
+    # A new token opens it again.
+    files.write(f'tokens.carol = "carol-{ALICE}"')
+    assert wait_until(lambda: len(server.logged(CHANGED)) == 2)
+    assert server.get("/", f"carol-{ALICE}").status_code == 200
+    assert server.get("/").status_code == 401
+
+
+@pytest.mark.parametrize("server", ['tokens_file = "{tokens}"'], indirect=True)
+def test_a_tokens_file_that_becomes_empty_shuts_everybody_out(server: HttpServer, files: Files) -> None:
+    assert server.get("/", BOB).status_code == 200
+    new = files.tokens.with_suffix(".new")
+    new.write_text("")
+    new.replace(files.tokens)
+    assert wait_until(lambda: server.get("/", BOB).status_code == 401)
+    assert server.get("/").status_code == 401
