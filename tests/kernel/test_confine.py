@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
+from kernelmcp_kernel.guests.death import GuestDied
+from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.identity import node_binary
@@ -146,7 +147,7 @@ def test_a_sweep_leaves_the_directories_of_living_kernels_and_takes_the_others(
     ended.close()
     os.close(killed._lock)  # what the end of its process does
     another = PrivateDirectory()
-    assert sorted(path.name for path in another.path.parent.glob("sandbox directory-*[!k]")) == sorted(
+    assert sorted(path.name for path in another.path.parent.glob("sandbox-*[!k]")) == sorted(
         [living.path.name, another.path.name]
     )
     living.close()

@@ -58,7 +58,7 @@ class PrivateDirectory(SandboxDirectory):
         home = _private_home()
         _sweep(home)
         while True:
-            path = home / f"sandbox directory-{secrets.token_hex(8)}"
+            path = home / f"sandbox-{secrets.token_hex(8)}"
             self._lock = os.open(_lock_file(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if _is_named(self._lock, _lock_file(path)):
@@ -132,7 +132,7 @@ def _is_named(fd: int, path: Path) -> bool:
 
 def _sweep(home: Path) -> None:
     """Delete what killed kernels left. A sandbox directory whose lock can be had has no kernel any more."""
-    for lock_file in home.glob("sandbox directory-*.lock"):
+    for lock_file in home.glob("sandbox-*.lock"):
         try:
             fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
