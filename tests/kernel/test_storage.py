@@ -186,3 +186,38 @@ def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -
         count(sandbox, quota)
     _delete(sandbox)
     assert not sandbox.exists()
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> tuple[Path, Path]:
+    """A sandbox directory in which folders are links to one outside; a host can make them, a guest cannot."""
+    outside, sandbox = tmp_path / "outside", tmp_path / "sandbox"
+    (outside / "deeper").mkdir(parents=True)
+    (outside / "deeper" / "kept").write_bytes(bytes(1000))
+    (sandbox / "workspace").mkdir(parents=True)
+    (sandbox / "workspace" / "link").symlink_to(outside)
+    (sandbox / "link").symlink_to(outside)
+    return sandbox, outside
+
+
+def test_what_a_link_to_a_directory_leads_to_is_not_counted(linked: tuple[Path, Path]) -> None:
+    sandbox, _ = linked
+    stored = count(sandbox / "workspace", Quota(1 << 20, 10))
+    assert (stored.max_files, stored.max_bytes < 1000) == (1, True)
+
+
+def test_what_a_link_to_a_directory_leads_to_is_not_deleted(linked: tuple[Path, Path]) -> None:
+    sandbox, outside = linked
+    mode = outside.stat().st_mode
+    _delete(sandbox)
+    assert not sandbox.exists()
+    assert (outside / "deeper" / "kept").stat().st_size == 1000
+    assert outside.stat().st_mode == mode
+
+
+def test_a_guests_own_count_does_not_follow_a_link_to_a_directory(stored: Stored, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(2 * QUOTA_MB << 20))
+    (stored.workspace / "link").symlink_to(tmp_path)
+    assert stored.kernel.run("open('small', 'wb').write(bytes(1 << 20))").result == str(1 << 20)
+    free = stored.kernel.run("import shutil; shutil.disk_usage('.').used")
+    assert int(free.result or 0) < QUOTA_MB << 20

@@ -73,7 +73,6 @@ class SandboxKernel(AnsweringKernel):
         self._forwarder = OutputForwarder(self._publish)
         self._sandbox = self.early_directory or open_directory()
         self._cell: Cell | None = None
-        self._allow_stdin = False
         self._installs = Installs(self._forwarder, self._mount)
         self._calls = HostCalls(
             {
@@ -176,8 +175,7 @@ class SandboxKernel(AnsweringKernel):
         report = self._report = Report(self._publish)
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
-        cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
-        self._allow_stdin = allow_stdin
+        cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin)
         request = {
             "code": code,
             "silent": bool(silent),
@@ -247,7 +245,7 @@ class SandboxKernel(AnsweringKernel):
 
     async def _input(self, call: Content, cell: Cell) -> str:
         """input(): ask the frontend, until it answers or the cell has ended."""
-        if not self._allow_stdin:
+        if not cell.allow_stdin:
             raise HostCallError("this frontend does not support input requests")
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)

@@ -85,7 +85,7 @@ def open_directory() -> SandboxDirectory:
 
 
 def _private_home() -> Path:
-    home = Path(tempfile.gettempdir()) / f"kernelmcp-sandbox directories-{os.getuid()}"
+    home = Path(tempfile.gettempdir()) / f"kernelmcp-sandboxes-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     status = home.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o066 or home.is_symlink():
