@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
-from kernelmcp_kernel.guests.guest import Guest, GuestDied, new_request_id
+from kernelmcp_kernel.guests.guest import Guest, new_request_id
 from kernelmcp_kernel.guests.host_calls import HostCalls
 from kernelmcp_kernel.jupyter.iopub import Cell
 from kernelmcp_kernel.network import Network

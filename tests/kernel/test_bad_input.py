@@ -6,23 +6,46 @@ import pytest
 
 from .driver import DEADLINE, Kernel
 
+CLASS = "class Broken:\n    def "
+# A cell, the outputs that come of it, and what one of them says.
 BROKEN_DISPLAYS = {
-    "repr raises": "class Broken:\n    def __repr__(self): raise ValueError('no')\nBroken()",
-    "repr is no string": "class Broken:\n    def __repr__(self): return 1\nBroken()",
-    "png raises": "class Broken:\n    def _repr_png_(self): raise ValueError('no')\nBroken()",
-    "png is no picture": "class Broken:\n    def _repr_png_(self): return object()\nBroken()",
-    "metadata is not JSON": "display({'text/plain': 'x'}, metadata={'a': {1, 2}, (1, 2): 3}, raw=True)",
-    "data holds NaN": "display({'application/json': {'a': float('nan')}}, raw=True)",
-    "data holds itself": "d = {}; d['d'] = d\ndisplay({'application/json': d}, raw=True)",
-    "exception without str": "class Broken(Exception):\n    def __str__(self): raise ValueError('no')\nraise Broken",
+    "repr raises": (f"{CLASS}__repr__(self): raise ValueError('no')\nBroken()", ["error"], "'evalue': 'no'"),
+    "repr is no string": (f"{CLASS}__repr__(self): return 1\nBroken()", ["error"], "__repr__ returned non-string"),
+    "png raises": (
+        f"{CLASS}_repr_png_(self): raise ValueError('no')\nBroken()",
+        ["error", "execute_result"],
+        "'evalue': 'no'",
+    ),
+    "png is no picture": (
+        f"{CLASS}_repr_png_(self): return object()\nBroken()",
+        ["stderr", "execute_result"],
+        "FormatterWarning: image/png",
+    ),
+    "metadata is not JSON": (
+        "display({'text/plain': 'x'}, metadata={'a': {1, 2}, (1, 2): 3}, raw=True)",
+        ["display_data"],
+        "this object cannot be shown: TypeError: keys must be",
+    ),
+    "data holds NaN": ("display({'application/json': {'a': float('nan')}}, raw=True)", ["display_data"], "'NaN'"),
+    "data holds itself": (
+        "d = {}; d['d'] = d\ndisplay({'application/json': d}, raw=True)",
+        ["display_data"],
+        "this object cannot be shown: ValueError: Circular reference",
+    ),
+    "exception without str": (
+        "class Broken(Exception):\n    def __str__(self): raise ValueError('no')\nraise Broken",
+        ["error"],
+        "str() of the exception raised ValueError",
+    ),
 }
 
 
-@pytest.mark.parametrize("code", BROKEN_DISPLAYS.values(), ids=BROKEN_DISPLAYS.keys())
-def test_a_broken_object_costs_its_own_output_at_most(kernel: Kernel, code: str) -> None:
+@pytest.mark.parametrize(("code", "outputs", "text"), BROKEN_DISPLAYS.values(), ids=BROKEN_DISPLAYS.keys())
+def test_a_broken_object_costs_its_own_output_at_most(kernel: Kernel, code: str, outputs: list[str], text: str) -> None:
     ran = kernel.run(f"from IPython.display import display\n{code}")
-    assert not ran.state_lost
-    assert ran.status == "ok" or "error" in ran.kinds()
+    assert (ran.kinds(), ran.state_lost) == (outputs, False)
+    assert text in str([output["content"] for output in ran.outputs])
+    assert ran.status == ("error" if "error" in outputs else "ok")
     assert kernel.run("1 + 1").result == "2"
 
 
@@ -61,14 +84,36 @@ def test_a_picture_over_the_limit_of_a_message_is_replaced_by_a_note(kernel: Ker
     assert "cannot be shown" in ran.outputs[0]["content"]["data"]["text/plain"]
 
 
+NOT_TEXT = "ValueError: the code of an execute_request must be text"
+NOT_AN_OBJECT = "ValueError: the user_expressions of an execute_request must be an object"
+
+
 @pytest.mark.parametrize(
-    "content",
-    [{}, {"code": 1}, {"code": "1", "user_expressions": []}, {"code": None}, {"code": "1", "silent": "no"}],
-    ids=["empty", "code is a number", "expressions are a list", "code is null", "silent is text"],
+    ("content", "error"),
+    [
+        ({"code": 1}, NOT_TEXT),
+        ({"code": None}, NOT_TEXT),
+        ({"code": ["1"]}, NOT_TEXT),
+        ({"code": "1", "user_expressions": ["x"]}, NOT_AN_OBJECT),
+        ({"code": "1", "user_expressions": "x"}, NOT_AN_OBJECT),
+        ({"code": "1", "silent": "no"}, None),  # as in ipykernel, whatever is true is true
+        ({"code": "1", "user_expressions": None}, None),
+    ],
+    ids=str,
 )
-def test_a_malformed_request_leaves_the_kernel_usable(kernel: Kernel, content: dict[str, Any]) -> None:
-    content |= {"stop_on_error": False}
-    kernel.client.shell_channel.send(kernel.client.session.msg("execute_request", content))
+def test_a_malformed_request_is_answered_with_what_is_wrong_about_it(
+    kernel: Kernel, content: dict[str, Any], error: str | None
+) -> None:
+    request = kernel.client.session.msg("execute_request", {**content, "stop_on_error": False})
+    kernel.client.shell_channel.send(request)
+    ran = kernel.finish(request["msg_id"])
+    assert (ran.status, ran.error) == (("error", error) if error else ("ok", "None: None"))
+    assert kernel.run("1 + 1").result == "2"
+
+
+def test_a_request_without_code_leaves_the_kernel_usable(kernel: Kernel) -> None:
+    """ipykernel logs it, and answers nothing."""
+    kernel.client.shell_channel.send(kernel.client.session.msg("execute_request", {"stop_on_error": False}))
     assert kernel.run("1 + 1").result == "2"
 
 

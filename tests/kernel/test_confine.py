@@ -1,6 +1,7 @@
 """What a guest process is left with, seen from outside. What it can reach is attacked in tests/attacks."""
 
 import asyncio
+import json
 import logging
 import os
 import subprocess
@@ -13,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
+from kernelmcp_kernel.guests.death import GuestDied
+from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.identity import node_binary
@@ -25,6 +27,9 @@ from kernelmcp_kernel.sandbox.elf import linked_files
 
 from .conftest import running_kernel
 from .driver import DEADLINE, wait_until
+
+PROGRAMS = Path(__file__).parent / "confined"
+TERMINAL_QUERIES = {0x5401, 0x5413, 0x541B, 0x5421, 0x5451}  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating system's layers are Linux's")
 
@@ -54,32 +59,33 @@ def test_a_guest_has_no_environment_no_descriptors_and_no_privileges() -> None:
         check_confined(kernel.guests()[0])  # it was started in another way: beside threads
 
 
-ONE_LAYER = """
-import os, sys
-from kernelmcp_kernel.sandbox import confine
-from kernelmcp_kernel.sandbox import landlock
-confine._prctl(38, 1)
-own, outside, version = sys.argv[1], sys.argv[2], int(sys.argv[3])
-open(own + "/before", "w").write("x")
-landlock.restrict({own: landlock.WRITE}, version)
-os.mkdir(own + "/made")
-print(open(own + "/before").read())
-try:
-    open(outside)
-except PermissionError:
-    print("refused")
-"""
+def confined(program: str, folder: Path, version: int) -> str:
+    """What a program of the folder `confined` prints, given a directory of its own and a file beside it."""
+    own, file = folder / "own", folder / "file"
+    own.mkdir()
+    file.write_text("kept")
+    command = [sys.executable, str(PROGRAMS / program), str(own), str(file), str(version)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    assert file.read_text() == "kept"
+    return done.stdout
 
 
 @pytest.mark.parametrize("version", range(1, landlock.available() + 1))
 def test_each_version_of_landlock_keeps_the_workspace_and_refuses_the_rest(tmp_path: Path, version: int) -> None:
-    (tmp_path / "own").mkdir()
-    (tmp_path / "secret").write_text("secret")
-    arguments = [str(tmp_path / "own"), str(tmp_path / "secret"), str(version)]
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_LAYER, *arguments], capture_output=True, text=True, timeout=DEADLINE
-    )
-    assert done.stdout.split() == ["x", "refused"], done.stderr
+    assert confined("landlock_alone.py", tmp_path, version).split() == ["x", "refused"]
+
+
+@pytest.mark.parametrize("version", range(landlock.available() + 1))
+def test_where_landlock_is_old_the_system_call_filter_refuses_what_it_does_not_see(
+    tmp_path: Path, version: int
+) -> None:
+    """Truncation is Landlock's from version 3, ioctl from 5, and only for descriptors that are opened later."""
+    found = json.loads(confined("both_filters.py", tmp_path, version))
+    assert (found["readable"], found["own"]) == ("", 0)
+    assert found["emptied"].pop("truncate") == "ENOSYS"
+    assert set(found["emptied"].values()) == {"EACCES"}
+    assert set(found["requests"]) == TERMINAL_QUERIES
 
 
 @contextmanager
@@ -146,7 +152,7 @@ def test_a_sweep_leaves_the_directories_of_living_kernels_and_takes_the_others(
     ended.close()
     os.close(killed._lock)  # what the end of its process does
     another = PrivateDirectory()
-    assert sorted(path.name for path in another.path.parent.glob("sandbox directory-*[!k]")) == sorted(
+    assert sorted(path.name for path in another.path.parent.glob("sandbox-*[!k]")) == sorted(
         [living.path.name, another.path.name]
     )
     living.close()

@@ -59,7 +59,7 @@ def test_the_kernel_runs_under_ipkernelapp(tmp_path: Path) -> None:
 
 def test_a_private_directory_goes_with_its_kernel_and_a_killed_one_is_swept(tmp_path: Path) -> None:
     def sandboxes() -> list[Path]:
-        return [path for path in tmp_path.glob("*/sandbox directory-*") if path.is_dir()]
+        return [path for path in tmp_path.glob("*/sandbox-*") if path.is_dir()]
 
     with running_kernel(TMPDIR=str(tmp_path)) as kernel:
         kernel.run("open('kept.txt', 'w').write('x')")

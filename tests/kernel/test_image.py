@@ -73,7 +73,13 @@ def test_a_damaged_image_is_replaced_before_the_first_cell(package: Path, damage
     assert image.read_bytes() != broken
 
 
-def test_guests_of_one_image_draw_different_numbers() -> None:
-    code = "import os, random, uuid; (random.random(), os.urandom(8), uuid.uuid4())"
-    with running_kernel() as one, running_kernel() as other:
-        assert one.run(code).result != other.run(code).result
+def test_guests_of_one_image_draw_different_numbers_from_each_source() -> None:
+    """Each by itself: one that is seeded anew must not hide another that is not."""
+    sources = ["random.random()", "random.Random().random()", "os.urandom(8)", "uuid.uuid4()", "secrets.token_hex(8)"]
+    sources.append("tempfile.mktemp()")
+    drawn: list[list[str | None]] = []
+    for _ in range(2):  # one after the other: the first may have to build the image
+        with running_kernel() as kernel:
+            kernel.run("import os, random, secrets, tempfile, uuid")
+            drawn.append([kernel.run(source).result for source in sources])
+    assert [source for source, *pair in zip(sources, *drawn, strict=True) if pair[0] == pair[1]] == []

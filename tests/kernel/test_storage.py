@@ -16,7 +16,7 @@ from kernelmcp_kernel.runtime.directory import _delete
 from kernelmcp_kernel.settings import Quota
 
 from .conftest import running_kernel
-from .driver import Kernel
+from .driver import Kernel, wait_until
 
 QUOTA_MB = 4
 MAX_FILES = 60
@@ -186,3 +186,43 @@ def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -
         count(sandbox, quota)
     _delete(sandbox)
     assert not sandbox.exists()
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> tuple[Path, Path]:
+    """A sandbox directory in which folders are links to one outside; a host can make them, a guest cannot."""
+    outside, sandbox = tmp_path / "outside", tmp_path / "sandbox"
+    (outside / "deeper").mkdir(parents=True)
+    (outside / "deeper" / "kept").write_bytes(bytes(1000))
+    (sandbox / "workspace").mkdir(parents=True)
+    (sandbox / "workspace" / "link").symlink_to(outside)
+    (sandbox / "link").symlink_to(outside)
+    return sandbox, outside
+
+
+def test_what_a_link_to_a_directory_leads_to_is_not_counted(linked: tuple[Path, Path]) -> None:
+    sandbox, _ = linked
+    stored = count(sandbox / "workspace", Quota(1 << 20, 10))
+    assert (stored.max_files, stored.max_bytes < 1000) == (1, True)
+
+
+def test_what_a_link_to_a_directory_leads_to_is_not_deleted(linked: tuple[Path, Path]) -> None:
+    sandbox, outside = linked
+    mode = outside.stat().st_mode
+    _delete(sandbox)
+    assert not sandbox.exists()
+    assert (outside / "deeper" / "kept").stat().st_size == 1000
+    assert outside.stat().st_mode == mode
+
+
+def test_a_guests_own_count_does_not_follow_a_link_to_a_directory(stored: Stored) -> None:
+    (stored.workspace / "link").symlink_to(stored.workspace)  # followed, each file would count many times
+    (stored.workspace / "of-the-host").write_bytes(bytes(1 << 20))
+    counted: list[int] = []
+
+    def is_counted() -> bool:
+        counted.append(int(stored.kernel.run("import shutil; shutil.disk_usage('.').used").result or 0))
+        return counted[-1] >= 1 << 20
+
+    assert wait_until(is_counted)
+    assert counted[-1] < 2 << 20

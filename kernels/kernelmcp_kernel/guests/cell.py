@@ -13,6 +13,7 @@ class Cell:
     parent: dict[str, Any]
     ident: Any = None  # the client's ZMQ routing id, for input requests
     silent: bool = False
+    allow_stdin: bool = False
     stream_chars: int = 0
     display_bytes: int = 0
     messages: int = 0

@@ -8,11 +8,13 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kernelmcp_kernel.guests.cpu import CpuLimit
+from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
-from kernelmcp_kernel.guests.guest import Guest, GuestDied
+from kernelmcp_kernel.guests.guest import Guest
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.runtime.image import BootImage, find_image, rebuild_image
@@ -23,8 +25,17 @@ from kernelmcp_kernel.settings import Quota, settings
 _EXIT_BAD_IMAGE = 65
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A guest has ended, and the variables in it are gone."""
+
+    reason: str
+    reported: bool
+    """A cell has failed with it already."""
+
+
 class GuestSupervisor:
-    """The place of a kernel's guest. Use from the event loop's thread, but `interrupt` from any."""
+    """Keeps a kernel's guest. For the thread of the event loop, but `interrupt` and `close` are for any."""
 
     def __init__(
         self,
@@ -44,12 +55,8 @@ class GuestSupervisor:
         self._quota = settings().quota
         self._mounts = {package.point: package.mount() for package in self._image.packages}
         self.guest = self._start(early)
-        self.lost: str | None = None
-        """Why the state of an earlier guest is gone; whoever reports it sets it back to None."""
-        self.lost_unseen = False
-        """Nobody has been told of that yet."""
-        self.told = False
-        """A request was answered with the loss, just before `lost` was noted."""
+        self._loss: Loss | None = None
+        self._reported = False
 
     def _start(self, spawned: Spawned | None = None) -> Guest:
         if self._closed:
@@ -75,14 +82,19 @@ class GuestSupervisor:
             self._quota = quota
             self.guest.set_quota(quota)
 
+    def take_loss(self) -> Loss | None:
+        """How an earlier guest was lost, once: the next call returns None until another is lost."""
+        loss, self._loss = self._loss, None
+        return loss
+
     async def _watch(self, guest: Guest) -> None:
         """When the guest ends: note the loss, and have the next one ready before it is asked for."""
         await guest.ended.wait()
         if self._closed or not guest.used:
             return  # nothing is lost, and starting another before it is asked for might go on for ever
         self._log.warning("the guest process has ended: %s", guest.death)
-        self.lost = guest.death
-        self.lost_unseen, self.told = not self.told, False
+        self._loss = Loss(str(guest.death), self._reported)
+        self._reported = False
         self.guest = self._start()
 
     async def request(
@@ -107,7 +119,11 @@ class GuestSupervisor:
                     "evalue": "",
                     "traceback": ["KeyboardInterrupt"],
                 }
-            return await guest.request(op, content, request_id, limit)
+            try:
+                return await guest.request(op, content, request_id, limit)
+            except GuestDied:
+                self._reported = op == "execute"  # what other requests fail with, nobody reads
+                raise
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
         """Tell the guest while it is busy with a request; False when it is not, so that a request would do."""

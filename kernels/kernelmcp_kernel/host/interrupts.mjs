@@ -6,8 +6,8 @@ import fs from "node:fs";
 
 const POLL_MS = 10;
 const SIGINT = 2;
-const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see operations.on_stuck_signal
-const SIGUSR2 = 12; // "what runs is of no request, and has run for too long": see operations.on_background_signal
+const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see interrupts.on_stuck_signal
+const SIGUSR2 = 12; // "what runs is of no request, and has run for too long": see interrupts.on_background_signal
 const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
 

@@ -17,8 +17,9 @@ from jupyter_client.session import Session
 
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.cpu import CpuLimit
+from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
-from kernelmcp_kernel.guests.guest import GuestDied, new_request_id
+from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
@@ -32,6 +33,7 @@ from kernelmcp_kernel.jupyter.execute_messages import (
 )
 from kernelmcp_kernel.jupyter.install import Installs
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
 from kernelmcp_kernel.network import Network
@@ -71,7 +73,6 @@ class SandboxKernel(AnsweringKernel):
         self._forwarder = OutputForwarder(self._publish)
         self._sandbox = self.early_directory or open_directory()
         self._cell: Cell | None = None
-        self._allow_stdin = False
         self._installs = Installs(self._forwarder, self._mount)
         self._calls = HostCalls(
             {
@@ -80,7 +81,7 @@ class SandboxKernel(AnsweringKernel):
                 "fetch": Network(settings().network).fetch,
             }
         )
-        self._reply_metadata: Content = {}  # for the metadata of the execute_reply
+        self._report = Report(self._publish)
         self._closed = False
 
     @property
@@ -171,11 +172,10 @@ class SandboxKernel(AnsweringKernel):
         """execute_request: run a cell in the guest. A guest that ends meanwhile makes an error reply that says so."""
         count = self.execution_count
         store_history = store_history and not silent
-        self._reply_metadata = {}
+        report = self._report = Report(self._publish)
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
-        cell = self._cell = Cell(self.get_parent("shell"), ident, silent)
-        self._allow_stdin = allow_stdin
+        cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin)
         request = {
             "code": code,
             "silent": bool(silent),
@@ -193,20 +193,22 @@ class SandboxKernel(AnsweringKernel):
             if store_history:
                 self._history.add(count, code)
             reply = checked_reply(await self._on_loop(self._run(request, request_id, limit, quota(cell_meta))))
-            self._report_earlier_loss(cell)
-            self._report_background(cell)
-        except (GuestDied, ValueError) as error:
-            reply = self._failure(cell, error)
+            report.earlier_loss(cell, self._supervisor.take_loss())
+            report.background(cell, self._supervisor.guest.background)
+        except GuestDied as error:
+            reply = report.guest_died(cell, error)
+        except ValueError as error:
+            reply = report.failure(cell, error)
         except Exception:
             self.log.exception("an execution failed in the kernel process")
-            reply = self._failure(cell, ValueError("the kernel could not run this cell; its log says why"))
+            reply = report.failure(cell, ValueError("the kernel could not run this cell; its log says why"))
         finally:
-            self._report_limit(cell, limit)
+            report.limit(cell, limit)
             self._cell = None
             self._calls.cancel(CELL_ENDED)
             self._forwarder.finish(cell)
         if cell.files:
-            self._reply_metadata["files"] = list(cell.files)
+            report.metadata["files"] = list(cell.files)
         if not store_history and not silent:
             self.execution_count -= 1  # ipykernel has counted it already
         return {**reply, "execution_count": count}
@@ -226,56 +228,9 @@ class SandboxKernel(AnsweringKernel):
         if self._supervisor.guest.used:
             self._supervisor.guest.kill(reason)
 
-    def _failure(self, cell: Cell, error: GuestDied | ValueError) -> Content:
-        """A cell that got no reply from its guest."""
-        if isinstance(error, GuestDied):
-            self._note_loss(str(error))
-            self._supervisor.told = True
-            text = f"The sandbox process ended: {error}. Its variables are lost; files are kept."
-        else:
-            text = str(error)
-        content: Content = {
-            "ename": type(error).__name__,
-            "evalue": text,
-            "traceback": [f"{type(error).__name__}: {text}"],
-        }
-        if not cell.silent:
-            self._publish("error", content, {}, cell.parent)
-        return {"status": "error", **content, "user_expressions": {}, "payload": []}
-
-    def _report_earlier_loss(self, cell: Cell) -> None:
-        """The first cell in a fresh guest is marked; when nobody was told of the loss, it is said in words, too."""
-        reason = self._supervisor.lost
-        if reason is None:
-            return
-        self._supervisor.lost = None
-        self._note_loss(reason)
-        if self._supervisor.lost_unseen and not cell.silent:
-            text = f"[kernelmcp] the sandbox process had ended ({reason}); earlier variables are lost\n"
-            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
-
-    def _report_background(self, cell: Cell) -> None:
-        """The first cell after tasks were cancelled says so."""
-        limit = self._supervisor.guest.background
-        if limit.exceeded and not cell.silent:
-            limit.exceeded = False
-            text = f"[kernelmcp] tasks that earlier cells left running were cancelled: they {limit.text}\n"
-            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
-
-    def _note_loss(self, reason: str) -> None:
-        self._reply_metadata |= {"state_lost": True, "reason": reason}
-
-    def _report_limit(self, cell: Cell, limit: CpuLimit) -> None:
-        if not limit.exceeded:
-            return
-        self._reply_metadata["limit"] = "cpu_seconds"
-        if not cell.silent:
-            text = f"[kernelmcp] the cell {limit.text}\n"
-            self._publish("stream", {"name": "stderr", "text": text}, {}, cell.parent)
-
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
-        """The metadata of the execute_reply."""
-        return {**metadata, "kernelmcp": self._reply_metadata} if self._reply_metadata else metadata
+        """Called by ipykernel for the metadata of the execute_reply."""
+        return {**metadata, "kernelmcp": self._report.metadata} if self._report.metadata else metadata
 
     # -- the guest
 
@@ -290,7 +245,7 @@ class SandboxKernel(AnsweringKernel):
 
     async def _input(self, call: Content, cell: Cell) -> str:
         """input(): ask the frontend, until it answers or the cell has ended."""
-        if not self._allow_stdin:
+        if not cell.allow_stdin:
             raise HostCallError("this frontend does not support input requests")
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)

@@ -58,7 +58,7 @@ class PrivateDirectory(SandboxDirectory):
         home = _private_home()
         _sweep(home)
         while True:
-            path = home / f"sandbox directory-{secrets.token_hex(8)}"
+            path = home / f"sandbox-{secrets.token_hex(8)}"
             self._lock = os.open(_lock_file(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if _is_named(self._lock, _lock_file(path)):
@@ -85,7 +85,7 @@ def open_directory() -> SandboxDirectory:
 
 
 def _private_home() -> Path:
-    home = Path(tempfile.gettempdir()) / f"kernelmcp-sandbox directories-{os.getuid()}"
+    home = Path(tempfile.gettempdir()) / f"kernelmcp-sandboxes-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     status = home.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o066 or home.is_symlink():
@@ -132,7 +132,7 @@ def _is_named(fd: int, path: Path) -> bool:
 
 def _sweep(home: Path) -> None:
     """Delete what killed kernels left. A sandbox directory whose lock can be had has no kernel any more."""
-    for lock_file in home.glob("sandbox directory-*.lock"):
+    for lock_file in home.glob("sandbox-*.lock"):
         try:
             fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:

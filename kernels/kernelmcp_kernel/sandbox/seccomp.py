@@ -17,11 +17,10 @@ from collections.abc import Callable
 from kernelmcp_kernel.sandbox.syscalls import AARCH64, NETWORK_AARCH64, NETWORK_X86_64, X86_64
 
 # Classic BPF opcodes, and offsets into struct seccomp_data.
-_LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
+_LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_X32_BIT = 0x40000000
 _SET_MODE_FILTER, _GET_ACTION_AVAILABLE = 1, 2
 
 _NETWORK = {"x86_64": NETWORK_X86_64, "aarch64": NETWORK_AARCH64}
@@ -137,9 +136,6 @@ def _assemble(program_path: int, pid: int, *, network: bool) -> bytes:
     code.add(_JUMP_EQUAL, architecture, 1, 0)
     code.answer(_KILL_PROCESS)
     code.add(_LOAD, _NUMBER)
-    if machine == "x86_64":
-        code.add(_JUMP_AT_LEAST, _X32_BIT, 0, 1)
-        code.refuse(errno.ENOSYS)
     special = _special_cases(code, numbers, program_path, pid)
     for name, body in special.items():
         code.for_call(numbers[name], body)

@@ -410,7 +410,7 @@ def truncate(t):
 
 
 def open_and_truncate(t):
-    """open(O_RDONLY | O_TRUNC) of the secret"""
+    """open of the secret for reading, with O_TRUNC"""
     os.open(t["secret"], os.O_RDONLY | os.O_TRUNC)
 
 
@@ -467,11 +467,6 @@ def terminal(t):
     """ioctl(TIOCSTI): type at a terminal"""
     call(16, 29, 0, 0x5412, 0)
     return "BREACH: it may"
-
-
-def x32(t):
-    """the same calls by their x32 numbers"""
-    return reach(0x40000000 + 41, None, 2, 1, 0)
 
 
 def write_above(t):

@@ -6,9 +6,10 @@ must hold no JavaScript object before that: a heap with one cannot be saved.
 Everything here may be rewritten by the code that the user runs. It is convenience, never a boundary.
 """
 
+from kernelmcp_guest.interrupts import end_background, interrupt
 from kernelmcp_guest.lifecycle import attach, build, set_environment
 from kernelmcp_guest.memory import usable
-from kernelmcp_guest.operations import end_background, handle, interrupt, notify
+from kernelmcp_guest.operations import handle, notify
 from kernelmcp_guest.packages import add_packages
 
 __all__ = [

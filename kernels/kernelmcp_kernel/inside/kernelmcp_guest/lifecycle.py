@@ -21,6 +21,7 @@ from kernelmcp_guest import (
     absent,
     blocking,
     comms,
+    interrupts,
     magics,
     memory,
     nesting,
@@ -130,13 +131,13 @@ def attach(
     bridge.was_interrupted, bridge.interrupt_again = was_interrupted, interrupt_again
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
-    signal.signal(signal.SIGINT, operations.on_interrupt_signal)
-    signal.signal(signal.SIGUSR1, operations.on_stuck_signal)
-    signal.signal(signal.SIGUSR2, operations.on_background_signal)
-    sys.unraisablehook = operations.on_swallowed
+    signal.signal(signal.SIGINT, interrupts.on_interrupt_signal)
+    signal.signal(signal.SIGUSR1, interrupts.on_stuck_signal)
+    signal.signal(signal.SIGUSR2, interrupts.on_background_signal)
+    sys.unraisablehook = interrupts.on_swallowed
     loop = asyncio.get_event_loop()
     # The stock handlers end the Node process.
-    loop._keyboard_interrupt_handler = operations.on_loop_interrupted
+    loop._keyboard_interrupt_handler = interrupts.on_loop_interrupted
     loop._system_exit_handler = lambda code: None
 
 

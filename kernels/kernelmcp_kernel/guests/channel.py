@@ -1,0 +1,161 @@
+"""The four pipes of a guest process: requests and interrupts down, frames and stderr up.
+
+Bounds what a hostile guest can do with them: how fast it sends, and how much may wait for it to read. For the thread
+of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError
+from kernelmcp_kernel.runtime.spawn import Spawned
+
+_log = logging.getLogger(__name__)
+
+# How much is read from a pipe at a time: bounds what one guest can make the loop do before others get their turn.
+_READ_BYTES = 1 << 18
+
+# Frames of one guest that are handled in a second, on average over a moment: a third of what one core can do. A program
+# that prints makes hundreds, however much it prints.
+MAX_FRAMES_PER_SECOND = 20_000
+_PACE_SECONDS = 0.1
+
+# What may wait for a guest that does not read: the largest request, and answers to its host calls.
+_MAX_UNREAD_BYTES = 2 * MAX_FRAME_BYTES
+
+# How much of a guest's stderr (Node's own last words) is kept to explain its death.
+_LAST_WORDS_BYTES = 2000
+
+
+class Pace:
+    """Bounds the rate of frames: a guest that sends more waits in its own write to the pipe."""
+
+    def __init__(self) -> None:
+        self._due = 0.0  # when the frames that were handled may all have come
+
+    def pause(self, frames: int) -> float:
+        """How long to read nothing, in seconds, after so many more frames."""
+        now = time.monotonic()
+        self._due = max(self._due, now - _PACE_SECONDS) + frames / MAX_FRAMES_PER_SECOND
+        return max(0.0, self._due - now)
+
+
+class Channel:
+    """The open pipes of one guest.
+
+    `on_frame` handles each frame and says whether to go on; `on_end` is called when the guest has closed its frames
+    pipe, `refuse` with a reason when it breaks the protocol.
+    """
+
+    def __init__(
+        self,
+        spawned: Spawned,
+        on_frame: Callable[[Frame], bool],
+        on_end: Callable[[], None],
+        refuse: Callable[[str], None],
+    ) -> None:
+        self._spawned = spawned
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._refuse = refuse
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder()
+        self._pace = Pace()
+        self._outbox = bytearray()
+        self._errors = bytearray()
+        self._closed = False
+        for fd in self._descriptors:
+            os.set_blocking(fd, False)
+        self._loop.add_reader(spawned.frames, self._read_frames)
+        self._loop.add_reader(spawned.errors, self._read_errors)
+
+    @property
+    def _descriptors(self) -> tuple[int, int, int, int]:
+        return self._spawned.requests, self._spawned.frames, self._spawned.interrupts, self._spawned.errors
+
+    @property
+    def last_words(self) -> str:
+        """The end of what the process wrote on stderr."""
+        return self._errors.decode("utf-8", "replace").strip()
+
+    def send(self, data: bytes) -> None:
+        """Queue bytes for the requests pipe. Refuses a guest that lets too many wait."""
+        self._outbox += data
+        if len(self._outbox) > _MAX_UNREAD_BYTES:
+            self._refuse("it asks and does not read the answers")
+            return
+        self._flush_outbox()
+
+    def signal(self, number: int) -> None:
+        """Write to the interrupt pipe, which the guest reads even when its event loop is busy."""
+        with suppress(OSError):  # full: enough interrupts wait there; broken: the guest is ending
+            os.write(self._spawned.interrupts, struct.pack("<I", number))
+
+    def close(self) -> None:
+        self._closed = True
+        self._loop.remove_reader(self._spawned.frames)
+        self._loop.remove_reader(self._spawned.errors)
+        self._loop.remove_writer(self._spawned.requests)
+        for fd in self._descriptors:
+            os.close(fd)
+
+    def _flush_outbox(self) -> None:
+        try:
+            written = os.write(self._spawned.requests, self._outbox)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            return  # the guest is ending; its frames pipe will say so
+        del self._outbox[:written]
+        if self._outbox:
+            self._loop.add_writer(self._spawned.requests, self._flush_outbox)
+        else:
+            self._loop.remove_writer(self._spawned.requests)
+
+    def _read_frames(self) -> None:
+        try:
+            data = os.read(self._spawned.frames, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._read_errors()
+            self._loop.remove_reader(self._spawned.frames)
+            self._on_end()
+            return
+        count = self._handle(data)
+        if not self._closed and (pause := self._pace.pause(count)):
+            self._loop.remove_reader(self._spawned.frames)
+            self._loop.call_later(pause, self._read_on)
+
+    def _handle(self, data: bytes) -> int:
+        """Handle the frames that these bytes complete; how many they were."""
+        count = 0
+        try:
+            for frame in self._decoder.feed(data):
+                count += 1
+                if not self._on_frame(frame):
+                    break
+        except FrameError as error:
+            self._refuse(f"it broke the protocol: {error}")
+        except Exception:  # noqa: BLE001  # frames behind this one must not be left lying
+            _log.exception("a frame could not be handled")
+            self._refuse("it sent what cannot be relayed")
+        return count
+
+    def _read_on(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._spawned.frames, self._read_frames)
+
+    def _read_errors(self) -> None:
+        with suppress(BlockingIOError):
+            data = os.read(self._spawned.errors, _READ_BYTES)
+            if not data:
+                self._loop.remove_reader(self._spawned.errors)
+            self._errors = (self._errors + data)[-_LAST_WORDS_BYTES:]

@@ -1,0 +1,45 @@
+"""Why a guest process ended, in words: from its exit status, its last lines on stderr and its control group."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from kernelmcp_kernel.sandbox.cgroup import Group
+
+# The guest's exit status when no memory is left for another cell (inside/kernelmcp_guest/operations.py).
+_EXIT_OUT_OF_MEMORY = 71
+
+_LAST_LINE_CHARS = 300
+
+
+class GuestDied(Exception):
+    """The guest process has ended; its variables are gone. The text says why, as far as is known."""
+
+
+def explain(status: os.waitid_result | None, last_words: str, group: Group | None) -> str:
+    """The reason, to follow "The sandbox process ended: ". `status` is None when it still runs without its pipes."""
+    if status is None:
+        return "it closed its pipe"
+    how = _how(status, last_words, group)
+    last = last_words.splitlines()[-1][:_LAST_LINE_CHARS] if last_words and status.si_status else ""
+    return f"{how}: {last}" if last else how
+
+
+def _how(status: os.waitid_result, last_words: str, group: Group | None) -> str:
+    if status.si_code == os.CLD_EXITED and status.si_status == _EXIT_OUT_OF_MEMORY:
+        return "it ran out of memory"
+    if status.si_code == os.CLD_EXITED:
+        return f"it exited with status {status.si_status}"
+    if group is not None and group.ran_out_of_memory():
+        return "it was killed for memory: its control group had no more"
+    if status.si_status == signal.SIGABRT and "memory" in last_words.lower():
+        return "it was killed for memory: it ran out of it"
+    return f"it was killed by {_signal_name(status.si_status)}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no name
+        return f"signal {number}"

@@ -1,0 +1,124 @@
+"""Runs a cell: IPython's own steps, synchronously unless the cell awaits, and its reply however it ended."""
+
+# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+# pyright: reportGeneralTypeIssues=false
+
+import asyncio
+import sys
+from collections.abc import Awaitable
+from contextvars import copy_context
+from typing import Any
+
+from IPython.core.interactiveshell import ExecutionResult
+
+from kernelmcp_guest import blocking, memory, noticing
+from kernelmcp_guest.interrupts import begin, interrupt, running
+from kernelmcp_guest.shell import GuestShell, encode_bundle
+
+# One for the shell, as in ipykernel: a context variable that a cell sets (the precision of decimals, numpy's handling
+# of errors) is set in the next cell. Tasks get copies, so what a cell leaves behind keeps the request it belongs to.
+context = copy_context()
+
+
+def execute(
+    code: str,
+    silent: bool,
+    store_history: bool,
+    user_expressions: dict[str, str],
+    allow_stdin: bool,
+    execution_count: int,
+    parent: dict[str, Any] | None = None,
+) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+    """Run a cell; `parent` is the header of its message.
+
+    Returns the content of the execute_reply, or a coroutine of it when the cell awaits.
+    """
+    memory.hold()
+    shell = GuestShell.instance()
+    shell.execution_count = execution_count
+    shell.last_error = shell.result_error = None
+    shell.interrupted = False
+    shell.kernel.parent.set(parent)
+    blocking.stdin_allowed = allow_stdin
+    transformed, failure = code, None
+    try:
+        transformed = shell.transform_cell(code)
+    except Exception:  # noqa: BLE001  # a magic of the user's may raise anything
+        failure = sys.exc_info()
+    cell = shell.run_cell_async(
+        code,
+        store_history=store_history and not silent,
+        silent=silent,
+        transformed_cell=transformed,
+        preprocessing_exc_tuple=failure,
+    )
+    if shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=failure):
+        return _execute_async(shell, cell, silent, user_expressions)
+    return _execute_sync(shell, cell, silent, user_expressions)
+
+
+def _execute_sync(shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]) -> dict[str, Any]:
+    result, escaped = None, None
+    try:
+        cell.send(None)  # without an await in it, the coroutine ends at the first step
+    except StopIteration as stop:
+        result = stop.value
+    except BaseException as error:  # noqa: BLE001  # an interrupt in IPython's own frames, or a broken shell
+        escaped = error
+    return _finish(shell, result, escaped, silent, user_expressions)
+
+
+async def _execute_async(
+    shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]
+) -> dict[str, Any]:
+    result, escaped = None, None
+    running.task = asyncio.get_event_loop().create_task(cell, context=context)
+    running.cancelled = False
+    try:
+        if begin():
+            interrupt()
+        result = await running.task
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the request gets its reply
+        escaped = error
+    running.task = None
+    try:
+        return context.run(_finish, shell, result, escaped, silent, user_expressions)
+    finally:
+        running.active = False
+        noticing.forget()
+
+
+def _finish(
+    shell: GuestShell,
+    result: ExecutionResult | None,
+    escaped: BaseException | None,
+    silent: bool,
+    user_expressions: dict[str, str],
+) -> dict[str, Any]:
+    """The reply of a cell that has ended, however it ended."""
+    if escaped is None and result is not None:
+        escaped = result.error_before_exec or result.error_in_exec
+    if escaped is not None and shell.last_error is None:
+        memory.release()
+        shell.showtraceback((type(escaped), escaped, escaped.__traceback__))
+    if escaped is not None and shell.last_error is None:
+        # IPython could not format it: the error must not pass for success.
+        shell.show_name(escaped)
+    if escaped is not None:
+        memory.forget(escaped)
+    shell.events.trigger("post_execute")
+    if not silent and result is not None:
+        shell.events.trigger("post_run_cell", result)
+    payload = list(shell.payload_manager.read_payload())
+    shell.payload_manager.clear_payload()
+    # What `display` could not show is no error of the cell, which went on; what the cell ends with is.
+    error = shell.last_error if escaped is not None else shell.result_error
+    if error is not None:
+        return {"status": "error", **error, "user_expressions": {}, "payload": payload}
+    values = shell.user_expressions(user_expressions)
+    for value in values.values():
+        if "data" in value:
+            value["data"] = encode_bundle(value["data"])
+    return {"status": "ok", "user_expressions": values, "payload": payload}

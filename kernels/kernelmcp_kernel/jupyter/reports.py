@@ -1,0 +1,68 @@
+"""What a cell reports beside its own output: its guest died, earlier variables are lost, a limit was reached.
+
+Programs read it in the metadata of the execute_reply, people as an error or as a line on stderr that begins with
+[kernelmcp].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit
+from kernelmcp_kernel.guests.death import GuestDied
+from kernelmcp_kernel.guests.supervisor import Loss
+from kernelmcp_kernel.jupyter.iopub import Publish
+
+Content = dict[str, Any]
+
+
+class Report:
+    """One execution's. `metadata` is what its reply will carry under "kernelmcp"."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        self.metadata: Content = {}
+
+    def guest_died(self, cell: Cell, error: GuestDied) -> Content:
+        """The reply of a cell whose guest ended while it ran."""
+        self._note_loss(str(error))
+        text = f"The sandbox process ended: {error}. Its variables are lost; files are kept."
+        return self._error(cell, type(error).__name__, text)
+
+    def failure(self, cell: Cell, error: ValueError) -> Content:
+        """The reply of a cell that did not run, with the variables as they were."""
+        return self._error(cell, type(error).__name__, str(error))
+
+    def earlier_loss(self, cell: Cell, loss: Loss | None) -> None:
+        """Mark the first cell in a fresh guest. A loss that no request has failed with is said in words, too."""
+        if loss is None:
+            return
+        self._note_loss(loss.reason)
+        if not loss.reported:
+            self._say(cell, f"the sandbox process had ended ({loss.reason}); earlier variables are lost")
+
+    def background(self, cell: Cell, limit: BackgroundLimit) -> None:
+        """Say in the first cell after it that tasks were cancelled."""
+        if limit.exceeded and not cell.silent:
+            limit.exceeded = False
+            self._say(cell, f"tasks that earlier cells left running were cancelled: they {limit.text}")
+
+    def limit(self, cell: Cell, limit: CpuLimit) -> None:
+        """Say that the cell was interrupted for its use of CPU time, if it was."""
+        if limit.exceeded:
+            self.metadata["limit"] = "cpu_seconds"
+            self._say(cell, f"the cell {limit.text}")
+
+    def _note_loss(self, reason: str) -> None:
+        self.metadata |= {"state_lost": True, "reason": reason}
+
+    def _say(self, cell: Cell, text: str) -> None:
+        if not cell.silent:
+            self._publish("stream", {"name": "stderr", "text": f"[kernelmcp] {text}\n"}, {}, cell.parent)
+
+    def _error(self, cell: Cell, name: str, text: str) -> Content:
+        content: Content = {"ename": name, "evalue": text, "traceback": [f"{name}: {text}"]}
+        if not cell.silent:
+            self._publish("error", content, {}, cell.parent)
+        return {"status": "error", **content, "user_expressions": {}, "payload": []}

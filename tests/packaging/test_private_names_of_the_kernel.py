@@ -1,0 +1,124 @@
+"""Private parts of other packages that the kernel process and its programs use. Their next version may drop any of
+them without a word: each test here says which of our modules would break."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ipykernel.control import ControlThread
+from ipykernel.iostream import IOPubThread
+from ipykernel.kernelbase import Kernel
+
+import kernelmcp_kernel
+from kernelmcp_kernel.jupyter.kernel import SandboxKernel
+from kernelmcp_kernel.jupyter.requests import AnsweringKernel
+
+PYODIDE = Path(kernelmcp_kernel.__file__).parent / "_runtime" / "pyodide"
+KERNELBASE = inspect.getsource(inspect.getmodule(Kernel) or Kernel)
+
+# Ours, or ipykernel's: methods and attributes that it reads, and that we override or set.
+OVERRIDDEN = {
+    "_execute_sleep": "after each execution",
+    "_abort_queues": "after an error",
+    "_progressively_terminate_all_children": "at the end of a process",
+    "finish_metadata": "for the metadata of a reply",
+    "kernel_info": "for the kernel_info_reply",
+    "control_handlers": "to find the handler of a request on control",
+    "shell_handlers": "to find the handler of a request on shell",
+    "interrupt_request": "as the handler of an interrupt_request",
+    "_aborting": "before a queued execution",
+}
+# Attributes of ipykernel's that we read.
+READ = [
+    "_main_asyncio_lock",
+    "_get_shell_context_var",
+    "_shell_parent_ident",
+    "shell_channel_thread",
+    "_topic",
+    "get_parent",
+    "record_ports",
+]
+
+
+@pytest.mark.parametrize("name", OVERRIDDEN)
+def test_ipykernel_still_asks_for_what_we_override(name: str) -> None:
+    uses = re.findall(rf"\.{name}\b|[\"']{name}[\"']", KERNELBASE)
+    named = name.endswith("_request") and name in Kernel.control_msg_types
+    assert uses or named, f"ipykernel no longer uses Kernel.{name} {OVERRIDDEN[name]}; jupyter/kernel.py relies on it"
+
+
+@pytest.mark.parametrize("name", READ)
+def test_ipykernel_still_has_what_we_read(name: str) -> None:
+    has = hasattr(Kernel, name) or f"self.{name} =" in KERNELBASE or f"self.{name}:" in KERNELBASE
+    assert has, f"ipykernel's Kernel.{name} is gone; kernelmcp_kernel/jupyter uses it"
+
+
+def test_our_kernel_takes_no_private_name_of_ipykernels_by_accident() -> None:
+    """A name of ours that a new ipykernel happens to have as well would be used by both."""
+    nodes = [node for kind in (SandboxKernel, AnsweringKernel) for node in ast.walk(ast.parse(inspect.getsource(kind)))]
+    ours = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    ours |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    private = {name for name in ours if name.startswith("_") and not name.startswith("__")}
+    theirs = {name for name in private if hasattr(Kernel, name) or f"self.{name} =" in KERNELBASE}
+    assert theirs - set(OVERRIDDEN) == set()
+
+
+def test_ipykernels_threads_take_what_the_launcher_gives_them() -> None:
+    assert {"pipe", "session"} <= set(inspect.signature(IOPubThread).parameters), "launcher.py wants no pipe"
+    assert "self.background_socket =" in inspect.getsource(IOPubThread), "launcher.py publishes through it"
+    assert hasattr(IOPubThread, "stop"), "launcher.py ends it to send the rest"
+    assert "io_loop" in inspect.getsource(inspect.getmro(ControlThread)[1]), "launcher.py puts control's stream on it"
+
+
+def test_pip_judges_markers_by_the_environment_that_pip_main_puts_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pip._vendor.packaging import markers
+
+    def guest() -> Any:
+        return {**stock(), "sys_platform": "emscripten"}
+
+    stock = markers.default_environment
+    marker = markers.Marker('sys_platform == "emscripten"')
+    assert not marker.evaluate()
+    monkeypatch.setattr(markers, "default_environment", guest)
+    assert marker.evaluate(), "pip no longer asks markers.default_environment; packages/pip_main.py replaces it"
+
+
+def test_pip_reads_requirements_with_the_class_that_pip_main_guards() -> None:
+    from pip._internal.req import constructors
+    from pip._vendor.packaging import requirements
+    from pip._vendor.packaging.requirements import Requirement
+
+    assert vars(constructors)["Requirement"] is Requirement, "packages/pip_main.py refuses addresses in another class"
+    assert Requirement("x @ file:///y").url == "file:///y", "packages/pip_main.py looks at url"
+    assert issubclass(requirements.InvalidRequirement, ValueError)
+    assert list(inspect.signature(Requirement.__init__).parameters) == ["self", "requirement_string"]
+
+
+def test_pip_still_starts_where_pip_main_starts_it() -> None:
+    from pip._internal.cli.main import main
+
+    assert next(iter(inspect.signature(main).parameters)) == "args", "packages/pip_main.py passes the arguments"
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "user"),
+    [
+        ("pyodide.asm.mjs", "_makeSnapshot", "host/pyodide.mjs asks for a heap that can be saved"),
+        ("pyodide.mjs", "_loadSnapshot", "host/image.mjs restores one"),
+        ("pyodide.mjs", "createPyodideModule", "host/image.mjs puts the heap into the module"),
+        ("pyodide.mjs", "checkAPIVersion", "host/pyodide.mjs switches the check off"),
+        ("pyodide.mjs", "lockFileContents", "host/pyodide.mjs leaves the packages out"),
+        ("pyodide.asm.mjs", "makeMemorySnapshot", "host/build.mjs saves the heap"),
+        ("pyodide.mjs", "restoreSnapshot", "host/image.mjs replaces it"),
+        ("pyodide.asm.mjs", "_emscripten_system", "host/shims.mjs knows Pyodide's module by it"),
+        ("pyodide.asm.mjs", "growMemory", "host/image.mjs makes room for the heap"),
+        ("pyodide.asm.mjs", "HEAPU8", "host/image.mjs writes into it"),
+    ],
+)
+def test_pyodide_still_has_the_name_that_the_host_uses(file: str, name: str, user: str) -> None:
+    assert re.search(rf"\b{name}\b", (PYODIDE / file).read_text("utf-8")), f"{name} is gone from {file}; {user}"
