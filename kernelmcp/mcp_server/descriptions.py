@@ -7,9 +7,10 @@ from pathlib import Path
 import anyio.to_thread
 
 from kernelmcp.mcp_server import schemas
+from kernelmcp.sessions.life import PublicState as State
 from kernelmcp.sessions.record import Record
 from kernelmcp.sessions.registry import Caller, Registry
-from kernelmcp.sessions.session import Session, State
+from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.usage import directory_bytes, tree_memory_mb
 
 DEFAULT_PAGE = 50

@@ -6,7 +6,7 @@ Must not know executions or MCP.
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import anyio
 import anyio.abc
@@ -14,13 +14,14 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.config.models import OWN_KERNELSPEC, Settings
-from kernelmcp.errors import KernelStartFailed, SessionDamaged
+from kernelmcp.errors import KernelStartFailed, ServerError, SessionDamaged
 from kernelmcp.files.home import Home, SandboxDirectory
-from kernelmcp.files.workspace import Quota
+from kernelmcp.files.workspace import Entry, Quota, Workspace
 from kernelmcp.kernel.client import Kernel
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.disk_use import DiskUse
+from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.packages import restore, with_installed
 from kernelmcp.sessions.record import Record
 
@@ -33,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class Binding:
-    """Where a session lives. The lock is held by whatever moves, empties or reads the files; `discard` needs none."""
+    """Where a session lives. The lock is held by whatever moves, empties or reads the files; `kill` needs none."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Binding:
         tasks: anyio.abc.TaskGroup,
         directory: Path,
         record: Record,
+        life: Life,
     ) -> None:
         self._settings = settings
         self._home = home
@@ -52,14 +54,13 @@ class Binding:
         self._tasks = tasks
         self._directory = directory
         self._record = record
+        self._life = life
         self._lock = asyncio.Lock()
         self._bound: PooledKernel | None = None
         self.sandbox = find_sandbox(home, record.sandboxes)
-        # A session from before has files but no variables.
-        self.lost = record.has_run
-        """Variables are gone, and no execution has said so yet."""
-        self._used = False
-        """The kernel has run something."""
+        # A session of an earlier server has its files, and no longer its variables.
+        self._variables: Literal["none", "present", "lost"] = "lost" if record.has_run else "none"
+        """Present once the kernel has run something; lost until an execution has said so."""
         self._packages_missing = False
         """The kernel is fresh: what the session had installed is not there yet."""
 
@@ -70,7 +71,7 @@ class Binding:
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
 
     def holds(self, kernel: Kernel) -> bool:
-        """Nobody has let go of this kernel: if it has ended, then by itself."""
+        """This kernel is still the session's own: if it has ended, then by itself."""
         return self._bound is not None and self._bound.kernel is kernel
 
     def begin(self) -> bool:
@@ -81,8 +82,8 @@ class Binding:
         if not self._record.has_run:
             self._record.has_run = True
             self.save_record()
-        lost, self.lost, self._used = self.lost, False, True
-        return lost
+        before, self._variables = self._variables, "present"
+        return before == "lost"
 
     async def bind(self) -> Kernel:
         """The kernel, with the session's files in its workspace; a fresh one when there is none any more."""
@@ -92,16 +93,27 @@ class Binding:
             if (kernel := self.kernel) is not None:
                 return kernel
             if self._bound is not None:
-                # It died between two executions: one that dies within an execution is discarded there.
-                self.discard()
+                # It died between two executions: one that dies within an execution is killed there.
+                self.kill()
             return await self._take()
 
-    async def with_files(self, work: Callable[[SandboxDirectory | None], Result]) -> Result:
-        """Run blocking work on the session's files, wherever they lie; None when it has none yet. Starts no kernel,
-        and none takes the files elsewhere meanwhile."""
+    async def with_workspace(self, work: Callable[[Workspace | None], Result]) -> Result:
+        """Run blocking work on the session's files; it gets None when there are none yet. Starts no kernel, and the
+        files do not move meanwhile."""
+        quota = await self.quota()
         async with self._lock:
             self._check_files()
-            return await anyio.to_thread.run_sync(work, self.sandbox)
+            sandbox = self.sandbox
+            return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
+
+    async def find_changed_files(self, paths: list[str]) -> list[Entry]:
+        """The regular files among what the guest says it has written."""
+        self.note_changed_files()
+        try:
+            return await self.with_workspace(lambda files: files.look(paths) if files else [])
+        except ServerError as exc:
+            log.warning("changed files could not be looked at", session=self._record.session_id, error=exc.message)
+            return []
 
     async def make_files(self) -> None:
         """A workspace, when there is none."""
@@ -130,8 +142,21 @@ class Binding:
             )
 
     async def _take(self) -> Kernel:
-        self._check_files()
-        return await self._enter(await self._pool.take(self._record.flavor))
+        self._want_kernel()
+        try:
+            self._check_files()
+            return await self._enter(await self._pool.take(self._record.flavor))
+        finally:
+            self.give_up_start()
+
+    def _want_kernel(self) -> None:
+        if self._life.state is State.STOPPED:
+            self._life.note(Event.KERNEL_WANTED)
+
+    def give_up_start(self) -> None:
+        """A kernel that was wanted, and is not there, is wanted no more."""
+        if self._life.state is State.STARTING:
+            self._life.note(Event.KERNEL_NOT_STARTED)
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
         try:
@@ -171,10 +196,19 @@ class Binding:
                     f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True
                 )
         self._bound, self.sandbox = fresh, fresh.sandbox
+        self._want_kernel()
+        self._life.note(Event.KERNEL_READY)
+        background.start(self._tasks, "watching a kernel", lambda: self._watch(fresh.kernel))
         self._disk.note_live(self._directory, self._record.principal, live=True)
         self.save_record()
         if old is not None:
             self._delete(old)
+
+    async def _watch(self, kernel: Kernel) -> None:
+        """Notice when an idle kernel dies; an execution notices by itself that its kernel has died."""
+        await kernel.ended.wait()
+        if self.holds(kernel) and self._life.state is State.IDLE:
+            self.kill()
 
     def _delete(self, sandbox: SandboxDirectory, kernel: Kernel | None = None) -> None:
         """Soon, and once the kernel that may still write there has ended."""
@@ -186,14 +220,14 @@ class Binding:
 
         background.start(self._tasks, "deleting a sandbox directory", delete)
 
-    async def renew(self, *, files: bool) -> None:
-        """A fresh kernel; with `files`, an empty workspace too. Nothing is given up before there is one."""
+    async def replace(self, *, files: bool) -> None:
+        """Take a fresh kernel, and with `files` an empty workspace. If none can be had, nothing changes."""
         async with self._lock:
             if not files:
                 self._check_files()
             fresh = await self._pool.take(self._record.flavor)
             old = self.kernel
-            self.discard()
+            self.kill()
             if old is not None:
                 old.fail("the workspace was reset")
             if files:
@@ -204,7 +238,7 @@ class Binding:
                     self._delete(abandoned, old)
             self._record.has_run = False
             await self._enter(fresh)
-            self.lost = False
+            self._variables = "none"
 
     async def empty_files(self) -> None:
         """An empty workspace, and nothing else changed."""
@@ -215,22 +249,28 @@ class Binding:
             else:
                 await anyio.to_thread.run_sync(self.sandbox.empty_workspace)
 
-    async def release(self) -> bool:
+    async def stop(self) -> bool:
         """End the kernel and wait until it has ended; the files stay. False when there was none."""
         async with self._lock:
             kernel = self.kernel
-            self.discard()
+            self.kill()
+            self.give_up_start()
             if kernel is not None:
                 with anyio.move_on_after(DISPOSE_SECONDS):
                     await kernel.ended.wait()
             self.save_record()
             return kernel is not None
 
-    def discard(self) -> None:
-        """End the kernel now. Variables are lost, if there were any."""
+    def kill(self, *, reported: bool = False) -> None:
+        """End the kernel now, without waiting for its end. The next execution says that variables are lost, if there
+        were any and no other execution has `reported` it."""
         bound, self._bound = self._bound, None
         if bound is not None:
-            self.lost, self._used = self.lost or self._used, False
+            if self._variables == "present":
+                self._variables = "lost"
+            if reported:
+                self._variables = "none"
+            self._life.note(Event.KERNEL_ENDED)
             self._disk.note_live(self._directory, self._record.principal, live=False)
             bound.kernel.kill()
 

@@ -4,6 +4,7 @@ Every lookup is by `(principal, handle)`, never by connection; another principal
 not know MCP.
 """
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -31,6 +32,7 @@ from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
 from kernelmcp.sessions.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.kernel_binding import Binding
+from kernelmcp.sessions.life import Event, Life
 from kernelmcp.sessions.old_sessions import OldSessions
 from kernelmcp.sessions.record import Record, now, read_record
 from kernelmcp.sessions.session import Session
@@ -63,15 +65,15 @@ def mint_handle() -> str:
     return secrets.token_hex(24)
 
 
-def _nobody(session: Session) -> None:
-    """Nobody wants to know."""
+def _ignore(session: Session) -> None:
+    """What a registry does with changes until `on_change` is set."""
 
 
 class Registry:
     """The sessions of one server process. `on_change` is told of every session that was made, used or ended."""
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
-        self.on_change: Callable[[Session], None] = _nobody
+        self.on_change: Callable[[Session], None] = _ignore
         self.on_submit: list[Callable[[Execution], None]] = []
         """Told of every new execution."""
         self.draining = False
@@ -115,7 +117,7 @@ class Registry:
         self._check_name(handle)
         await self._check_room(caller, handle)
         while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
-            await session.gone.wait()
+            await asyncio.shield(session.deleted)
         # No await from here on: two calls must not make one session twice.
         session = session or self._revive(caller, handle)
         if session is not None and session.wanted:
@@ -199,7 +201,7 @@ class Registry:
             retired = self._choose(held, limits.max_sessions, "the server has")
         if retired is not None:
             log.info("stopping the longest idle session to make room", session=retired.id)
-            retired.retire()
+            retired.kill()
 
     def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
         if len(held) < limit:
@@ -228,56 +230,60 @@ class Registry:
         record = self.stored_record(caller, handle)
         return None if record is None else self._open(self._directory(caller, handle), record)
 
-    def _let_go(self) -> None:
+    def _unload_settled(self) -> None:
         """Forget the stopped sessions that nobody used for long, and the oldest when they are many."""
         settled = sorted((one for one in self._sessions.values() if one.is_settled), key=lambda one: one.last_used)
         oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
         for number, session in enumerate(settled):
             if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
                 del self._sessions[session.principal, session.id]
-                session.let_go()
+                session.unload()
 
     def _open(self, directory: Path, record: Record) -> Session:
-        self._let_go()
+        self._unload_settled()
         lock = lock_session(directory, record.session_id)
         try:
             # Once more: another server may have moved the files before it let go of the lock.
             record = read_record(directory) or record
-            binding = Binding(self._settings, self._home, self._pool, self._disk, self._tasks, directory, record)
-            session = Session(
-                self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
-            )
+            life = Life(record.session_id)
+            binding = Binding(self._settings, self._home, self._pool, self._disk, self._tasks, directory, record, life)
+            session = Session(self._settings, self._tasks, directory, lock, record, binding, life, self)
         except BaseException:
             lock.close()
             raise
-        session.on_submit = self._submitted
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
         self.on_change(session)
         return session
 
-    def _submitted(self, execution: Execution) -> None:
-        for tell in self.on_submit:
-            tell(execution)
+    # -- what a session reports (session.Listener) --------------------------------------------------------------
+
+    def session_changed(self, session: Session) -> None:
+        self.on_change(session)
+
+    def execution_submitted(self, execution: Execution) -> None:
+        for call in self.on_submit:
+            call(execution)
 
     async def destroy(self, session: Session) -> None:
         """Delete a session with everything it has; it goes on when the caller stops waiting. Raises `StorageFailed`."""
         if not session.destroyed:
-            session.destroyed = True
+            session.life.note(Event.DESTROY)
             background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
-        await session.gone.wait()
-        if session.remains is not None:
-            raise session.remains
+        if (failure := await asyncio.shield(session.deleted)) is not None:
+            raise failure
 
     async def _destroy(self, session: Session) -> None:
+        failure = None
         try:
             await session.destroy()
             self._disk.forget(self._directory(Caller(session.principal, None), session.id))
         except StorageFailed as exc:
-            session.remains = exc
+            failure = exc
         finally:
             del self._sessions[session.principal, session.id]
-            session.gone.set()
+            session.life.note(Event.DESTROYED)
+            session.deleted.set_result(failure)
             self.on_change(session)
 
     # -- background ---------------------------------------------------------------------------------------------
