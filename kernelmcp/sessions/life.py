@@ -100,8 +100,8 @@ class Life:
         self._session_id = session_id
 
     def note(self, event: Event) -> None:
-        """Go to the state that follows. When the table has none, raises `SessionNotFound` if somebody wants a kernel for
-        a session that is ending or gone, and `ImpossibleEvent` otherwise."""
+        """Go to the state that follows. Where the table has none, this raises `SessionNotFound` when a kernel is wanted
+        (the session is ending or gone), and `ImpossibleEvent` otherwise."""
         following = TABLE[self.state].get(event)
         if following is None:
             if event is Event.KERNEL_WANTED:

@@ -17,7 +17,7 @@ from kernelmcp.config.models import Settings
 from kernelmcp.errors import KernelDied, ServerError
 from kernelmcp.executions.execution import Execution, Interruption, changed_paths
 from kernelmcp.kernel.client import Kernel
-from kernelmcp.sessions.kernel_binding import Binding
+from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, State
 
 log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ class ExecutionQueue:
     def __init__(
         self,
         settings: Settings,
-        binding: Binding,
+        binding: KernelBinding,
         life: Life,
         session_id: str,
         *,
@@ -174,7 +174,7 @@ class ExecutionQueue:
             reply = await self._send(kernel, execution)
             limit.cancel()
             if paths := changed_paths(reply):
-                execution.files_changed = await self._binding.find_changed_files(paths)
+                execution.files_changed = await self._binding.files.find_changed(paths)
             execution.finish_with_reply(reply)
         except KernelDied as exc:
             if self._binding.holds(kernel):
@@ -215,7 +215,7 @@ class ExecutionQueue:
                 execution.outputs.feed(kind, content)
 
         # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
-        quota = await self._binding.quota()
+        quota = await self._binding.files.quota()
         limits = {
             "kernelmcp": {
                 "cpu_seconds": self._settings.policy.cpu_seconds,

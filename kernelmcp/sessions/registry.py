@@ -5,12 +5,8 @@ not know MCP.
 """
 
 import asyncio
-import hashlib
-import re
-import secrets
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -20,9 +16,7 @@ import structlog
 from kernelmcp.config.models import Flavor, Settings
 from kernelmcp.errors import (
     ExecutionNotFound,
-    InvalidArgument,
     ResourceLimitExceeded,
-    SessionDamaged,
     SessionNotFound,
     StorageFailed,
 )
@@ -30,15 +24,16 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
+from kernelmcp.sessions.caller import Caller, check_name, mint_handle
 from kernelmcp.sessions.disk_use import CHECK_SECONDS, DiskUse
-from kernelmcp.sessions.kernel_binding import Binding
+from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life
 from kernelmcp.sessions.old_sessions import OldSessions
 from kernelmcp.sessions.record import Record, now, read_record
 from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.session_files import SessionFiles
+from kernelmcp.sessions.stored import StoredSessions
 
-LOCAL = "local"
-"""The principal of stdio: whoever may start the process."""
 # How often idle sessions are looked for, as a share of the idle life.
 EXPIRY_CHECKS_PER_LIFE = 20
 MAX_EXPIRY_CHECK_SECONDS = 30.0
@@ -47,22 +42,9 @@ MAX_EXPIRY_CHECK_SECONDS = 30.0
 MAX_STOPPED = 64
 # The first kernels start meanwhile.
 FIRST_SWEEP_SECONDS = 3.0
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls, and which session is meant when the call names none."""
-
-    principal: str
-    default_handle: str | None
-
-
-def mint_handle() -> str:
-    """192 random bits, a valid name."""
-    return secrets.token_hex(24)
 
 
 def _ignore(session: Session) -> None:
@@ -78,6 +60,7 @@ class Registry:
         """Told of every new execution."""
         self.draining = False
         """The server is about to end: what is there can be read, nothing new begins."""
+        self.stored = StoredSessions(home)
         self._settings = settings
         self._home = home
         self._pool = pool
@@ -91,8 +74,8 @@ class Registry:
         """An existing session, running or stopped. Raises `SessionNotFound`."""
         handle = caller.default_handle if session_id is None else session_id
         if handle is not None:
-            self._check_name(handle)
-            session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
+            check_name(handle)
+            session = self._sessions.get((caller.principal, handle)) or self._reopen(caller, handle)
             if session is not None and not session.destroyed:
                 return session
         if handle is None:
@@ -114,12 +97,12 @@ class Registry:
         if self.draining:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
-        self._check_name(handle)
+        check_name(handle)
         await self._check_room(caller, handle)
         while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
             await asyncio.shield(session.deleted)
         # No await from here on: two calls must not make one session twice.
-        session = session or self._revive(caller, handle)
+        session = session or self._reopen(caller, handle)
         if session is not None and session.wanted:
             return session, False
         self._make_room(caller)
@@ -132,7 +115,7 @@ class Registry:
                 created_at=now(),
                 last_used_at=now(),
             )
-            session = self._open(self._directory(caller, handle), record)
+            session = self._open(self.stored.directory(caller.principal, handle), record)
         session.start()
         return session, created
 
@@ -144,32 +127,9 @@ class Registry:
         """Everybody's sessions that this server has opened: for who operates it, never for a caller."""
         return list(self._sessions.values())
 
-    def stored(self, caller: Caller) -> Iterator[Record]:
-        """The records of the caller's sessions on disk. Blocking, and safe in a thread."""
-        for directory in sorted(self._home.sessions.iterdir()):
-            try:
-                record = read_record(directory)
-            except SessionDamaged:
-                continue
-            if record is None or record.principal != caller.principal:
-                continue
-            yield record
-
     def find_open(self, principal: str, session_id: str) -> Session | None:
         """A session that this server has opened."""
         return self._sessions.get((principal, session_id))
-
-    def stored_record(self, caller: Caller, session_id: str) -> Record | None:
-        """The record of one of the caller's sessions on disk. Blocking, and safe in a thread. Raises `InvalidArgument`,
-        `SessionDamaged`."""
-        self._check_name(session_id)
-        record = read_record(self._directory(caller, session_id))
-        mine = record is not None and (record.principal, record.session_id) == (caller.principal, session_id)
-        return record if mine else None
-
-    def workspaces(self, record: Record) -> list[Path]:
-        """Where the files of a stored session lie."""
-        return [self._home.sandbox(name).workspace for name in record.sandboxes]
 
     def execution(self, caller: Caller, execution_id: str) -> Execution:
         for session in self.all(caller):
@@ -180,14 +140,6 @@ class Registry:
             "Ids come from execute_code. A session keeps its newest executions only, and none outlives its server.",
             execution_id=execution_id,
         )
-
-    def _check_name(self, handle: str) -> None:
-        if not _NAME.fullmatch(handle) or handle in (".", ".."):
-            raise InvalidArgument(
-                f"{handle!r} is not a session id",
-                "Use 1 to 64 of the characters A-Z a-z 0-9 . _ - or leave it out.",
-                argument="session_id",
-            )
 
     # -- make and end -------------------------------------------------------------------------------------------
 
@@ -217,18 +169,14 @@ class Registry:
 
     async def _check_room(self, caller: Caller, handle: str) -> None:
         """Raises `ResourceLimitExceeded` for a new session when the disk that its caller may fill is full."""
-        if (caller.principal, handle) not in self._sessions and read_record(self._directory(caller, handle)) is None:
+        is_open = (caller.principal, handle) in self._sessions
+        if not is_open and read_record(self.stored.directory(caller.principal, handle)) is None:
             await self._disk.check_room(caller.principal)
 
-    def _directory(self, caller: Caller, handle: str) -> Path:
-        # "~" is in no session name, so one principal's name can't be another's directory.
-        prefix = "" if caller.principal == LOCAL else f"{hashlib.sha256(caller.principal.encode()).hexdigest()[:16]}~"
-        return self._home.sessions / f"{prefix}{handle}"
-
-    def _revive(self, caller: Caller, handle: str) -> Session | None:
+    def _reopen(self, caller: Caller, handle: str) -> Session | None:
         """A session of an earlier server process: its files and transcript are there, its variables are not."""
-        record = self.stored_record(caller, handle)
-        return None if record is None else self._open(self._directory(caller, handle), record)
+        record = self.stored.record(caller, handle)
+        return None if record is None else self._open(self.stored.directory(caller.principal, handle), record)
 
     def _unload_settled(self) -> None:
         """Forget the stopped sessions that nobody used for long, and the oldest when they are many."""
@@ -246,7 +194,8 @@ class Registry:
             # Once more: another server may have moved the files before it let go of the lock.
             record = read_record(directory) or record
             life = Life(record.session_id)
-            binding = Binding(self._settings, self._home, self._pool, self._disk, self._tasks, directory, record, life)
+            files = SessionFiles(self._home, self._disk, self._tasks, directory, record)
+            binding = KernelBinding(self._settings, self._pool, self._tasks, record, life, files)
             session = Session(self._settings, self._tasks, directory, lock, record, binding, life, self)
         except BaseException:
             lock.close()
@@ -277,7 +226,7 @@ class Registry:
         failure = None
         try:
             await session.destroy()
-            self._disk.forget(self._directory(Caller(session.principal, None), session.id))
+            self._disk.forget(self.stored.directory(session.principal, session.id))
         except StorageFailed as exc:
             failure = exc
         finally:

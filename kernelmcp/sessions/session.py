@@ -1,18 +1,16 @@
-"""Sessions: one workspace plus one kernel each, found by `(principal, handle)`.
+"""A session: its record, transcript and files on disk and, while it is used, a kernel that runs its executions.
 
-A session is its directory (record, transcript), its files and, while it is used, a kernel. Must not know MCP.
+Must not know MCP.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
 import anyio.to_thread
-import structlog
 
 from kernelmcp.config.models import Flavor, Settings
 from kernelmcp.errors import ResourceLimitExceeded, StorageFailed
@@ -20,19 +18,13 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.history import History
 from kernelmcp.files.home import RECORD_FILES, Lock
 from kernelmcp.files.safe_open import delete_for_good
-from kernelmcp.files.workspace import Quota, Workspace
 from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
-from kernelmcp.sessions.kernel_binding import Binding
+from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, PublicState, State
 from kernelmcp.sessions.queue import ExecutionQueue
 from kernelmcp.sessions.record import Record, now
-
-Result = TypeVar("Result")
-# The transcript is written this long after the last cell: a burst of cells costs one write.
-TRANSCRIPT_DELAY_SECONDS = 0.5
-
-log = structlog.get_logger(__name__)
+from kernelmcp.sessions.saver import Saver
 
 
 class Listener(Protocol):
@@ -55,7 +47,7 @@ class Session:
         directory: Path,
         lock: Lock,
         record: Record,
-        binding: Binding,
+        binding: KernelBinding,
         life: Life,
         listener: "Listener",
     ) -> None:
@@ -63,6 +55,7 @@ class Session:
         self.life = life
         self.executions = History(settings, directory / "outputs")
         self.transcript = Transcript(directory / "notebook.ipynb")
+        self.files = binding.files
         self.last_used = time.monotonic()
         self.deleted: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
         """Done when it is destroyed and its name is free; the result says why not everything could be deleted."""
@@ -73,7 +66,7 @@ class Session:
         self._binding = binding
         self._listener = listener
         self._queue = ExecutionQueue(settings, binding, life, self.id, on_end=self._execution_ended)
-        self._save_timer: asyncio.TimerHandle | None = None
+        self._saver = Saver(tasks, directory, self.transcript, self.files)
 
     # -- what it is ---------------------------------------------------------------------------------------------
 
@@ -114,10 +107,6 @@ class Session:
     @property
     def current(self) -> Execution | None:
         return self._queue.first
-
-    @property
-    def workspace(self) -> Path | None:
-        return self._binding.sandbox.workspace if self._binding.sandbox else None
 
     @property
     def kernel_pid(self) -> int | None:
@@ -186,21 +175,8 @@ class Session:
         self.touch()
         self.transcript.append(execution)
         self.executions.trim()
-        self._save_soon()
+        self._saver.save_soon()
         self._listener.session_changed(self)
-
-    # -- its files ----------------------------------------------------------------------------------------------
-
-    async def quota(self) -> Quota:
-        """What its files may take from now on."""
-        return await self._binding.quota()
-
-    async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
-        """Run blocking work on the session's files, which a stopped session has, too. With `make`, there are some."""
-        if make:
-            await self._binding.make_files()
-            self._binding.note_changed_files()
-        return await self._binding.with_workspace(work)
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -210,7 +186,7 @@ class Session:
         if variables:
             await background.complete(self._tasks, lambda: self._replace_kernel(files=files))
         elif files:
-            await background.complete(self._tasks, self._binding.empty_files)
+            await background.complete(self._tasks, self.files.empty)
         self._listener.session_changed(self)
 
     async def _replace_kernel(self, *, files: bool) -> None:
@@ -224,7 +200,7 @@ class Session:
 
     async def _stop(self) -> bool:
         was_live = await self._end_kernel()
-        await self.save()
+        await self._saver.save()
         self._listener.session_changed(self)
         return was_live
 
@@ -239,7 +215,7 @@ class Session:
         """End the kernel of an idle session at once, without waiting for its end. Files and transcript stay."""
         self._binding.kill()
         self.executions.trim(stopped=True)
-        self._save_soon()
+        self._saver.save_soon()
         self._listener.session_changed(self)
 
     async def destroy(self) -> None:
@@ -248,8 +224,7 @@ class Session:
         await self._end_kernel(files_deleted=True)
         self._queue.close()
         await self._queue.wait_closed()
-        if self._save_timer is not None:
-            self._save_timer.cancel()
+        self._saver.cancel()
         self.executions.clear()
         try:
             await anyio.to_thread.run_sync(self._delete)
@@ -264,8 +239,8 @@ class Session:
 
     def _delete(self) -> None:
         """The record goes last: what could not be deleted still has its owner. Raises OSError. Blocking."""
-        if self._binding.sandbox is not None:
-            self._binding.sandbox.delete_for_good()
+        if self.files.sandbox is not None:
+            self.files.sandbox.delete_for_good()
         for entry in self._directory.iterdir():
             if entry.name not in RECORD_FILES:
                 delete_for_good(entry)
@@ -274,9 +249,8 @@ class Session:
     @property
     def is_settled(self) -> bool:
         """Stopped, with everything on disk and nobody at work on it."""
-        busy = not self.is_idle or self._queue.turn.locked() or self._binding.is_busy
-        saved = self._save_timer is None and not self.transcript.changed
-        return self.life.state is State.STOPPED and not busy and saved
+        busy = not self.is_idle or self._queue.turn.locked() or self.files.lock.locked()
+        return self.life.state is State.STOPPED and not busy and self._saver.is_done
 
     def unload(self) -> None:
         """Drop a settled session and its executions from memory. On disk it stays, and any server may open it again."""
@@ -289,28 +263,5 @@ class Session:
         """End the queue and write everything that is not on disk yet. Called when the server ends."""
         self._queue.close()
         await self._queue.wait_closed()
-        await self.save()
+        await self._saver.save()
         self.executions.clear()
-
-    # -- its transcript -----------------------------------------------------------------------------------------
-
-    def _save_soon(self) -> None:
-        if self._save_timer is None:
-            self._save_timer = asyncio.get_running_loop().call_later(
-                TRANSCRIPT_DELAY_SECONDS,
-                lambda: background.start(self._tasks, "saving a session", self.save),
-            )
-
-    async def save(self) -> None:
-        """Write the transcript, when it has changed, and the record."""
-        if self._save_timer is not None:
-            self._save_timer.cancel()
-            self._save_timer = None
-        if not self._directory.exists():
-            return  # destroyed meanwhile
-        if self.transcript.changed:
-            try:
-                await anyio.to_thread.run_sync(self.transcript.save, abandon_on_cancel=True)
-            except OSError as exc:
-                log.error("the transcript could not be written", session=self.id, error=str(exc))
-        self._binding.save_record()

@@ -161,7 +161,7 @@ def test_counting_many_files_ends(workspace: Workspace, sandbox: Path) -> None:
     found = workspace.listing(limit=10)
     assert [entry.path for entry in found.files] == [f"f{number:03}" for number in range(10)] or not found.complete
     assert len(found.files) == 10
-    assert found.count == 2 * QUOTA.max_files
+    assert found.entries == 2 * QUOTA.max_files
     with pytest.raises(ResourceLimitExceeded, match="files"):
         workspace.write("one-more", b"x")
 
