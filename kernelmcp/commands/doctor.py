@@ -23,7 +23,8 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.config.sources import find
 from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
 from kernelmcp.files.home import open_home
-from kernelmcp.kernel.client import find_kernelspec, make_context
+from kernelmcp.kernel.client import find_kernelspec
+from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.preflight import check_start
 

@@ -75,8 +75,8 @@ class Execution:
     """Variables of earlier executions are gone, and this one is to say so."""
     files_deleted: bool = False
     """It was ended by somebody who deletes the session's files with it."""
-    begun: bool = False
-    """The kernel has said that it runs the cell."""
+    interruptible: bool = False
+    """The kernel runs the cell, or prepares it: an interrupt that is sent now reaches it and nothing else."""
     grace_timer: asyncio.TimerHandle | None = None
     """Ends the kernel when an interrupt does not help."""
 

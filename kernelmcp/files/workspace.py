@@ -1,7 +1,7 @@
 """A session's files as the server reads and writes them. Blocking: called in worker threads.
 
 Whatever lies in a workspace is hostile: the guest makes any tree there, with any names, and changes it while we look.
-So nothing is opened by a path that could lead through a link (beneath.py), and what is opened must be a regular file.
+So nothing is opened by a path that could lead through a link (safe_open.py), and what is opened must be a regular file.
 Must not know sessions or MCP.
 """
 
@@ -9,25 +9,21 @@ import errno
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, SessionDamaged
+from kernelmcp.files.listing import MAX_LISTED, Entry, Listing, scan
 from kernelmcp.files.paths import FREE_SPACE, as_caller_error, components, no_regular_file
-from kernelmcp.files.safe_open import DIRECTORY, give_to_owner, open_beneath, open_made, reveal
+from kernelmcp.files.safe_open import DIRECTORY, give_to_owner, open_beneath, open_made
 
-# A listing is for a reader; counting goes further, so that a quota of many files can be kept.
-MAX_LISTED = 1_000
-LIST_SECONDS = 2.0
-# Of what one cell has written, so much is told.
+# How many of the files that one cell wrote its result lists.
 MAX_CHANGED = 100
 
 # A FIFO would make an open wait for its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -47,26 +43,6 @@ class Piece:
     size: int
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A regular file: its path in the workspace, size in bytes, time of its last change in ns since 1970."""
-
-    path: str
-    size: int
-    modified_ns: int
-
-
-@dataclass
-class Listing:
-    """The files found, and what all of them take; `count` has the directories, too. `complete` is false when the
-    search was cut."""
-
-    files: list[Entry] = field(default_factory=list[Entry])
-    total_bytes: int = 0
-    count: int = 0
-    complete: bool = True
-
-
 class Workspace:
     """The files of one sandbox directory. The directory itself lies where no guest can change it; what is in it may be
     anything."""
@@ -74,6 +50,8 @@ class Workspace:
     def __init__(self, sandbox: Path, quota: Quota) -> None:
         self._sandbox = sandbox
         self._quota = quota
+        # Further than the quota goes, so that a listing can show by how much it is exceeded.
+        self._max_scanned = 2 * quota.max_files
 
     # -- read ---------------------------------------------------------------------------------------------------
 
@@ -114,9 +92,9 @@ class Workspace:
                 "the session's files cannot be counted: they are too many, or nested deeper than a path can say",
                 *FREE_SPACE,
             )
-        if used.count + new_files > self._quota.max_files:
+        if used.entries + new_files > self._quota.max_files:
             raise ResourceLimitExceeded(
-                f"the session has {used.count:,} files, and {self._quota.max_files:,} are allowed",
+                f"the session has {used.entries:,} files, and {self._quota.max_files:,} are allowed",
                 *FREE_SPACE,
                 max_files=self._quota.max_files,
             )
@@ -130,7 +108,7 @@ class Workspace:
         """
         found = Listing()
         with self._root() as root:
-            self._scan(root, (), found)
+            scan(root, (), found, self._max_scanned)
         found.files.sort(key=lambda entry: entry.path)
         if len(found.files) > limit:
             del found.files[limit:]
@@ -141,9 +119,9 @@ class Workspace:
         """What counts against the quota: the listing, and what lies in /tmp."""
         found = Listing()
         with self._root() as root:
-            self._scan(root, (), found)
+            scan(root, (), found, self._max_scanned)
         with suppress(OSError), self._directory("tmp") as tmp:
-            self._scan(tmp, (), found)
+            scan(tmp, (), found, self._max_scanned)
         return found
 
     def look(self, paths: list[str]) -> list[Entry]:
@@ -158,36 +136,9 @@ class Workspace:
                     if stat.S_ISREG(status.st_mode):
                         found.files.append(Entry("/".join(components(path)), status.st_size, status.st_mtime_ns))
                     elif stat.S_ISDIR(status.st_mode):
-                        self._scan(root, tuple(components(path)), found)
+                        scan(root, tuple(components(path)), found, self._max_scanned)
         unique = {entry.path: entry for entry in found.files}
         return list(unique.values())[:MAX_CHANGED]
-
-    def _scan(self, root: int, start: tuple[str, ...], found: Listing) -> None:
-        """Add what lies below a directory. Bounded by the quota's number of files, by time, and by a path's length."""
-        deadline = time.monotonic() + LIST_SECONDS
-        pending = [start]
-        while pending:
-            parts = pending.pop()
-            try:
-                fd = _open_directory(root, parts)
-            except OSError as exc:
-                # What went away meanwhile is not missing.
-                found.complete = found.complete and exc.errno in _GONE
-                continue
-            try:
-                with os.scandir(fd) as entries:
-                    for entry in entries:
-                        if found.count >= 2 * self._quota.max_files or time.monotonic() > deadline:
-                            found.complete = False
-                            return
-                        found.count += 1
-                        with suppress(OSError):
-                            if entry.is_dir(follow_symlinks=False):
-                                pending.append((*parts, entry.name))
-                            else:
-                                _add(found, "/".join((*parts, entry.name)), entry.stat(follow_symlinks=False))
-            finally:
-                os.close(fd)
 
     @contextmanager
     def _root(self) -> Iterator[int]:
@@ -225,12 +176,6 @@ class _DirectoryMissing(OSError):
         self.reason = reason
 
 
-def _add(found: Listing, path: str, status: os.stat_result) -> None:
-    if stat.S_ISREG(status.st_mode):
-        found.total_bytes += status.st_size
-        found.files.append(Entry(path, status.st_size, status.st_mtime_ns))
-
-
 @contextmanager
 def _opened(root: int, parts: list[str]) -> Iterator[int]:
     fd = open_beneath(root, parts, _FILE)
@@ -238,18 +183,6 @@ def _opened(root: int, parts: list[str]) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _open_directory(root: int, parts: tuple[str, ...]) -> int:
-    try:
-        return open_beneath(root, parts, DIRECTORY)
-    except PermissionError:
-        above = open_beneath(root, parts[:-1], DIRECTORY)
-        try:
-            reveal(parts[-1], above)
-            return os.open(parts[-1], DIRECTORY, dir_fd=above)
-        finally:
-            os.close(above)
 
 
 @contextmanager

@@ -1,15 +1,13 @@
-"""One Jupyter kernel process and our connection to it: start, execute, interrupt, end.
+"""One Jupyter kernel: start its process, execute, interrupt, end.
 
-The only module that imports jupyter_client, and the only way from the server to a kernel. One task reads each socket
-and dispatches by the parent's message id; a request is done when its reply *and* its idle status have arrived. A
-kernel is never restarted: it dies, every pending request fails with `KernelDied` at once, and the owner takes a new
-one. Must not know sessions, MCP, or what a guest is.
+The only way from the server to a kernel. A kernel is never restarted: when it dies, every pending request fails with
+`KernelDied` at once, and the owner takes a new one. Must not know sessions, MCP, or what a guest is.
 """
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +16,14 @@ from typing import Any, cast
 import anyio
 import anyio.abc
 import structlog
-import zmq
 import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
-from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, clean, is_readable
+from kernelmcp.kernel.connection import Connection, OnOutput
+from kernelmcp.output.sanitize import clean
 
-# The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts shows.
-RECONNECT_INTERVAL_MS = 5
 # After the reply to kernel_info, until its idle must have come by iopub; if not, iopub was not subscribed yet.
 SUBSCRIBED_SECONDS = 0.03
 # What a dying kernel wrote is still on its way through ZMQ's thread when the kernel's exit is seen.
@@ -36,17 +32,9 @@ LAST_WORDS_SECONDS = 0.05
 EXIT_POLL_SECONDS = 0.1
 # A killed process that is not reaped by then is stuck in the operating system.
 REAP_SECONDS = 1.0
-# Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
-MESSAGES_PER_TURN = 100
 LOG_TAIL_BYTES = 2000
 MAX_LAST_WORDS_CHARS = 300
-# Which part of a message its content is.
-_CONTENT = 4
-
 log = structlog.get_logger(__name__)
-
-OnOutput = Callable[[str, dict[str, Any]], None]
-"""Called with message type and content for each iopub message of a request."""
 
 
 @dataclass(frozen=True)
@@ -61,37 +49,6 @@ class Launch:
     start_timeout_seconds: float
 
 
-@dataclass(slots=True)
-class _Request:
-    done: asyncio.Future[dict[str, Any]]
-    replied: asyncio.Future[None]
-    on_output: OnOutput | None
-    is_execution: bool
-    reply: dict[str, Any] | None = None
-    idle: bool = False
-
-    def settle(self) -> None:
-        if self.reply is not None and self.idle and not self.done.done():
-            self.done.set_result(self.reply)
-
-    def fail(self, error: Exception) -> None:
-        for future in (self.done, self.replied):
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # retrieved: whoever waits still gets it, and nobody waiting is no news
-
-
-def make_context() -> zmq.asyncio.Context:
-    """The ZMQ context that all kernels of a server share."""
-    context = zmq.asyncio.Context()
-    context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
-    # Unbounded: a high-water mark on iopub would silently drop outputs.
-    context.setsockopt(zmq.RCVHWM, 0)
-    context.setsockopt(zmq.SNDHWM, 0)
-    context.setsockopt(zmq.LINGER, 0)
-    return context
-
-
 async def run_kernel(
     context: zmq.asyncio.Context, launch: Launch, *, task_status: anyio.abc.TaskStatus["Kernel"]
 ) -> None:
@@ -104,8 +61,8 @@ async def run_kernel(
     try:
         await kernel.spawn()
         async with anyio.create_task_group() as tg:
-            for socket in (kernel.shell, kernel.control, kernel.iopub):
-                tg.start_soon(kernel.read, socket)
+            for socket in kernel.connection.sockets:
+                tg.start_soon(kernel.connection.read, socket)
             tg.start_soon(kernel.watch)
             await kernel.wait_until_ready()
             started = True
@@ -136,7 +93,7 @@ class Kernel:
         self.ended = asyncio.Event()
         self.pid = 0
         self._exited = asyncio.Event()
-        self._requests: dict[str, _Request] = {}
+        self._connection: Connection | None = None
         self._log_file = launch.runtime / f"{launch.name}.log"
         self._manager = AsyncKernelManager(
             kernel_name=launch.kernelspec,
@@ -148,9 +105,16 @@ class Kernel:
         )
         self._manager.session.digest_history_size = 4096  # replay protection; the default culls slowly in a flood
 
+    @property
+    def connection(self) -> Connection:
+        if self._connection is None:
+            raise KernelDied("the kernel process was not started")
+        return self._connection
+
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def spawn(self) -> None:
+        """Start the process and connect to it. Raises `KernelStartFailed`."""
         env = {name: value for name, value in os.environ.items() if not _is_setting(name)} | dict(self.launch.env)
         try:
             # It may lie where temporary files are cleaned up.
@@ -164,16 +128,14 @@ class Kernel:
                 *START_ADVICE,
             ) from exc
         self.pid = int(getattr(self._manager.provisioner, "pid", 0) or 0)
-        self.shell = cast("zmq.asyncio.Socket", self._manager.connect_shell())
-        self.control = cast("zmq.asyncio.Socket", self._manager.connect_control())
-        self.iopub = cast("zmq.asyncio.Socket", self._manager.connect_iopub())
+        self._connection = Connection(self._manager, self.launch.name)
 
     async def wait_until_ready(self) -> None:
         """Until a request's own reply and idle were seen: then shell answers and iopub is subscribed."""
         try:
             async with asyncio.timeout(self.launch.start_timeout_seconds):
                 while True:
-                    request = self._send(self.shell, "kernel_info_request", {}, None)
+                    request = self.connection.send(self.connection.shell, "kernel_info_request", {}, None)
                     await request.replied
                     with suppress(TimeoutError):
                         await asyncio.wait_for(request.done, SUBSCRIBED_SECONDS)
@@ -193,9 +155,9 @@ class Kernel:
         self.fail("the kernel process ended unexpectedly")
 
     def fail(self, reason: str) -> None:
-        for request in self._requests.values():
-            request.fail(KernelDied(reason))
-        self._requests.clear()
+        """Fail every pending request with `KernelDied`: the kernel is over."""
+        if self._connection is not None:
+            self._connection.fail(reason)
         self.ended.set()
 
     def kill(self) -> None:
@@ -217,9 +179,8 @@ class Kernel:
                 await self._wait_for_exit()
                 self._exited.set()
         self.fail("the kernel was stopped")
-        for name in ("shell", "control", "iopub"):
-            if (socket := getattr(self, name, None)) is not None:
-                socket.close(0)
+        if self._connection is not None:
+            self._connection.close()
         with suppress(Exception):
             await self._manager.cleanup_resources()  # the manager has a control socket of its own
         for file in self.launch.runtime.glob(f"{self.launch.name}[.-]*"):
@@ -260,80 +221,14 @@ class Kernel:
             # The queue is ours: an error of one caller must not abort another's execution.
             "stop_on_error": False,
         }
-        return self._send(self.shell, "execute_request", content, on_output, metadata).done
+        return self.connection.send(self.connection.shell, "execute_request", content, on_output, metadata).done
 
     def interrupt(self) -> None:
-        """Interrupt the execution under way. It is named, so that an interrupt that comes late hits no other; kernels
-        that are not ours ignore the name."""
-        # The newest: of one before it, the last message may not have been read yet.
-        for msg_id, request in reversed(self._requests.items()):
-            if request.is_execution:
-                metadata = {"kernelmcp": {"msg_id": msg_id}}
-                self._send(self.control, "interrupt_request", {}, None, metadata)
-                return
-
-    def _send(
-        self,
-        socket: zmq.asyncio.Socket,
-        kind: str,
-        content: dict[str, Any],
-        on_output: OnOutput | None,
-        metadata: dict[str, Any] | None = None,
-    ) -> _Request:
-        session = self._manager.session
-        message = session.msg(kind, content, metadata=metadata)
-        loop = asyncio.get_running_loop()
-        request = _Request(loop.create_future(), loop.create_future(), on_output, kind == "execute_request")
-        if self.ended.is_set():
-            request.fail(KernelDied("the kernel process has ended"))
-            return request
-        self._requests[message["header"]["msg_id"]] = request
-        # Not awaited: with no high-water mark a send never waits. Not session.send: it writes through a shadow of the
-        # socket, and that can swallow the edge that wakes the reader.
-        socket.send_multipart(session.serialize(message))
-        return request
-
-    async def read(self, socket: zmq.asyncio.Socket) -> None:
-        session = self._manager.session
-        is_iopub = socket is self.iopub
-        handled = 0
-        while True:
-            frames = await socket.recv_multipart()
-            try:
-                self._dispatch(self._unpack(session.feed_identities(frames)[1]), is_iopub)
-            except Exception:
-                # A message that is not signed, not JSON or not what the protocol says; or our bug in a handler.
-                log.exception("dropped a message from the kernel", kernel=self.launch.name)
-            handled += 1
-            if handled % MESSAGES_PER_TURN == 0 or sum(map(len, frames)) > SMALL_MESSAGE_BYTES:
-                await asyncio.sleep(0)
-
-    def _unpack(self, parts: list[bytes]) -> dict[str, Any]:
-        """The message; of one that would take too much memory only what it is. A stream's text is one string."""
-        session = self._manager.session
-        if is_readable(parts[_CONTENT]):
-            return session.deserialize(parts)
-        message = session.deserialize(parts, content=False)
-        is_stream = message["msg_type"] == "stream"
-        message["content"] = session.unpack(parts[_CONTENT]) if is_stream else dict(UNREAD)
-        return message
-
-    def _dispatch(self, message: dict[str, Any], is_iopub: bool) -> None:
-        msg_id = message["parent_header"].get("msg_id")
-        request = self._requests.get(msg_id)
-        if request is None:
-            return
-        if not is_iopub:
-            request.reply = message
-            if not request.replied.done():
-                request.replied.set_result(None)
-        elif message["msg_type"] == "status":
-            request.idle = request.idle or message["content"].get("execution_state") == "idle"
-        elif request.on_output is not None:
-            request.on_output(message["msg_type"], message["content"])
-        if request.reply is not None and request.idle:
-            del self._requests[msg_id]
-            request.settle()
+        """Interrupt the execution that runs. The message names it, so that an interrupt that comes late does not hit
+        the next one; kernels that are not ours ignore the name."""
+        if (msg_id := self.connection.execution_id) is not None:
+            metadata = {"kernelmcp": {"msg_id": msg_id}}
+            self.connection.send(self.connection.control, "interrupt_request", {}, None, metadata)
 
     def _last_words(self) -> str:
         lines = self._log_tail().strip().splitlines()

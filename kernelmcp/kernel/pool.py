@@ -22,7 +22,8 @@ from kernelmcp.config.models import OWN_KERNELSPEC, Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed, ServerError
 from kernelmcp.files.home import Home, SandboxDirectory
-from kernelmcp.kernel.client import Kernel, Launch, make_context, run_kernel
+from kernelmcp.kernel.client import Kernel, Launch, run_kernel
+from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.environment import kernel_environment
 
 # A kernel that cannot start will not start 20 times a second either.

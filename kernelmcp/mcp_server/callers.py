@@ -13,7 +13,7 @@ from typing import Any
 from mcp.server.mcpserver import Context
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from kernelmcp.sessions.registry import LOCAL, Caller, mint_handle
+from kernelmcp.sessions.caller import LOCAL, Caller, mint_handle
 
 Ctx = Context[Any, Any]
 Scope = MutableMapping[str, Any]

@@ -11,7 +11,8 @@ from mcp.server.mcpserver import Context
 from mcp_types import CompleteRequestParams, CompleteResult, Completion
 
 from kernelmcp.mcp_server.notifications import RequestContext
-from kernelmcp.sessions.registry import Caller, Registry
+from kernelmcp.sessions.caller import Caller
+from kernelmcp.sessions.registry import Registry
 
 Ctx = Context[Any, Any]
 # What the protocol allows in one answer.

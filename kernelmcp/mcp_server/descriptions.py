@@ -7,9 +7,11 @@ from pathlib import Path
 import anyio.to_thread
 
 from kernelmcp.mcp_server import schemas
+from kernelmcp.sessions.caller import Caller
+from kernelmcp.sessions.life import PublicState as State
 from kernelmcp.sessions.record import Record
-from kernelmcp.sessions.registry import Caller, Registry
-from kernelmcp.sessions.session import Session, State
+from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.usage import directory_bytes, tree_memory_mb
 
 DEFAULT_PAGE = 50
@@ -18,7 +20,7 @@ MAX_PAGE = 500
 
 async def describe(registry: Registry, caller: Caller, session_id: str) -> schemas.SessionInfo:
     """One session of the caller's, also of an earlier server. Raises `SessionNotFound`."""
-    stored = await anyio.to_thread.run_sync(registry.stored_record, caller, session_id)
+    stored = await anyio.to_thread.run_sync(registry.stored.record, caller, session_id)
     if stored is not None and registry.find_open(caller.principal, session_id) is None:
         return await anyio.to_thread.run_sync(_describe_stored, registry, stored)
     # When there is none, `get` says what is wrong with the name, or with the session.
@@ -44,7 +46,7 @@ class _Moment:
 
     @classmethod
     def of(cls, session: Session) -> "_Moment":
-        return cls(session.record.model_copy(), session.state, session.kernel_pid, session.workspace)
+        return cls(session.record.model_copy(), session.state, session.kernel_pid, session.files.workspace)
 
 
 def _describe(session: _Moment) -> schemas.SessionInfo:
@@ -60,7 +62,7 @@ def _describe_page(
     opened: list[_Moment], registry: Registry, caller: Caller, limit: int, cursor: str | None
 ) -> schemas.SessionList:
     known = {session.record.session_id: session for session in opened}
-    records = {record.session_id: record for record in registry.stored(caller)}
+    records = {record.session_id: record for record in registry.stored.records(caller)}
     records |= {name: session.record for name, session in known.items()}
     everything = sorted(records.values(), key=_place, reverse=True)
     rest = [record for record in everything if cursor is None or _place(record) < cursor]
@@ -82,7 +84,7 @@ def _place(record: Record) -> str:
 
 def _describe_stored(registry: Registry, record: Record) -> schemas.SessionInfo:
     info = _describe_record(record)
-    info["workspace_bytes"] = sum(map(directory_bytes, registry.workspaces(record)))
+    info["workspace_bytes"] = sum(map(directory_bytes, registry.stored.workspaces(record)))
     return info
 
 

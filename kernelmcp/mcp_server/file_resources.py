@@ -12,7 +12,8 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
 from kernelmcp.files.workspace import Piece, Workspace
-from kernelmcp.sessions.registry import Caller, Registry
+from kernelmcp.sessions.caller import Caller
+from kernelmcp.sessions.registry import Registry
 
 Ctx = Context[Any, Any]
 FILES = "kernelmcp://sessions/{session_id}/files/{path}"
@@ -62,7 +63,7 @@ class FileResources:
 
         try:
             session = self._registry.get(self._caller(ctx), file.session_id)
-            piece = await session.with_workspace(read)
+            piece = await session.files.with_workspace(read)
         except (SessionNotFound, InvalidArgument) as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc
         except ServerError as exc:

@@ -25,7 +25,8 @@ from kernelmcp.mcp_server.links import file_uri
 from kernelmcp.mcp_server.results import RESOURCE_LINKS_SINCE
 from kernelmcp.mcp_server.tool import ContractTool, contract_tool, structured_result
 from kernelmcp.output.outputs import clean
-from kernelmcp.sessions.registry import LOCAL, Caller, Registry
+from kernelmcp.sessions.caller import LOCAL, Caller
+from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
 Ctx = Context[Any, Any]
@@ -76,7 +77,7 @@ class FileTools:
         session = self._existing(self._caller(ctx), session_id)
         if session is None:
             raise no_files
-        piece = await session.with_workspace(read)
+        piece = await session.files.with_workspace(read)
         content, used, shown_as = _to_content(piece.data, encoding, path)
         end = offset + used
         truncated = end < piece.size
@@ -117,7 +118,7 @@ class FileTools:
             if workspace is not None:
                 workspace.write(path, data)
 
-        await session.with_workspace(write, make=True)
+        await session.files.with_workspace(write, make=True)
         session.touch()
         result: schemas.WriteResult = {
             "session_id": session.id,
@@ -155,15 +156,16 @@ class FileTools:
         policy = self._settings.policy
         quota, listing, used = Quota(policy.workspace_max_mb * 2**20, policy.max_files), Listing(), Listing()
         if session is not None:
-            quota = await session.quota()
-            listing, used = await session.with_workspace(
+            quota = await session.files.quota()
+            listing, used = await session.files.with_workspace(
                 lambda found: (found.listing(), found.usage()) if found else (Listing(), Listing())
             )
+        directory = session.files.workspace if session is not None else None
         files = _fitting(listing.files)
         result: schemas.WorkspaceInfo = {
             "session_id": session.id if session else str(caller.default_handle),
-            # Who comes over the network has no use for it, and no business to know it.
-            "path": str(session.workspace) if session and session.workspace and caller.principal == LOCAL else None,
+            # A client over the network has no use for the host's path, and need not know it.
+            "path": str(directory) if directory and caller.principal == LOCAL else None,
             "files": [
                 {
                     "path": clean(entry.path),
@@ -173,7 +175,7 @@ class FileTools:
                 for entry in files
             ],
             "complete": listing.complete and len(files) == len(listing.files),
-            "file_count": listing.count,
+            "file_count": listing.entries,
             "max_files": quota.max_files,
             "total_bytes": used.total_bytes,
             "quota_bytes": quota.max_bytes,

@@ -25,7 +25,8 @@ from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.pictures import headers
-from kernelmcp.sessions.registry import Caller, Registry
+from kernelmcp.sessions.caller import Caller
+from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
 Ctx = Context[Any, Any]

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from kernelmcp.config.models import Flavor
 from kernelmcp.executions.execution import Status
-from kernelmcp.sessions.session import State
+from kernelmcp.sessions.life import PublicState as State
 
 # Any JSON value, said in the way that schema checkers take for a statement.
 JSON_TYPES = ("object", "array", "string", "number", "boolean", "null")

@@ -1,68 +1,52 @@
-"""A session's files and, while it is used, its kernel: taking one from the pool, moving the files to it, letting it go.
+"""Binds a kernel to a session: takes one from the pool, gives it the session's files, replaces it and ends it.
 
 Must not know executions or MCP.
 """
 
-import asyncio
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import anyio
 import anyio.abc
-import anyio.to_thread
-import structlog
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import KernelStartFailed, SessionDamaged
-from kernelmcp.files.home import Home, SandboxDirectory
-from kernelmcp.files.workspace import Quota
+from kernelmcp.errors import KernelStartFailed
 from kernelmcp.kernel.client import Kernel
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.sessions import background
-from kernelmcp.sessions.disk_use import DiskUse
+from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.packages import restore, with_installed
 from kernelmcp.sessions.record import Record
+from kernelmcp.sessions.session_files import SessionFiles
 
-# Until a killed kernel's files may be removed; it is only tidiness.
-DISPOSE_SECONDS = 5.0
-
-Result = TypeVar("Result")
-
-log = structlog.get_logger(__name__)
+# How long a stop waits for the end of the killed kernel. Only tidiness: nothing depends on it.
+STOP_SECONDS = 5.0
 
 
-class Binding:
-    """Where a session lives. The lock is held by whatever moves, empties or reads the files; `discard` needs none."""
+class KernelBinding:
+    """The kernel of one session, while it has one. Everything but `kill` holds the lock of the session's files."""
 
     def __init__(
         self,
         settings: Settings,
-        home: Home,
         pool: Pool,
-        disk: DiskUse,
         tasks: anyio.abc.TaskGroup,
-        directory: Path,
         record: Record,
+        life: Life,
+        files: SessionFiles,
     ) -> None:
+        self.files = files
         self._settings = settings
-        self._home = home
         self._pool = pool
-        self._disk = disk
         self._tasks = tasks
-        self._directory = directory
         self._record = record
-        self._lock = asyncio.Lock()
+        self._life = life
         self._bound: PooledKernel | None = None
-        self.sandbox = find_sandbox(home, record.sandboxes)
-        # A session from before has files but no variables.
-        self.lost = record.has_run
-        """Variables are gone, and no execution has said so yet."""
-        self._used = False
-        """The kernel has run something."""
+        # A session of an earlier server has its files, and no longer its variables.
+        self._variables: Literal["none", "present", "lost"] = "lost" if record.has_run else "none"
+        """Present once the kernel has run something; lost until an execution has said so."""
         self._packages_missing = False
-        """The kernel is fresh: what the session had installed is not there yet."""
+        """The kernel is fresh: the packages that the session had installed are not there yet."""
 
     @property
     def kernel(self) -> Kernel | None:
@@ -71,189 +55,134 @@ class Binding:
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
 
     def holds(self, kernel: Kernel) -> bool:
-        """Nobody has let go of this kernel: if it has ended, then by itself."""
+        """This kernel is still the session's own: if it has ended, then by itself."""
         return self._bound is not None and self._bound.kernel is kernel
 
-    def begin(self) -> bool:
-        """An execution goes to the kernel. True: it is the one to say that earlier variables are lost.
-
-        The record says so first: a server that is killed from now on leaves a session whose variables are gone.
-        """
-        if not self._record.has_run:
-            self._record.has_run = True
-            self.save_record()
-        lost, self.lost, self._used = self.lost, False, True
-        return lost
+    # -- start --------------------------------------------------------------------------------------------------
 
     async def bind(self) -> Kernel:
-        """The kernel, with the session's files in its workspace; a fresh one when there is none any more."""
+        """The session's kernel, with its files in the workspace; a fresh kernel when there is none any more."""
         if (kernel := self.kernel) is not None:
             return kernel
-        async with self._lock:
+        async with self.files.lock:
             if (kernel := self.kernel) is not None:
                 return kernel
             if self._bound is not None:
-                # It died between two executions: one that dies within an execution is discarded there.
-                self.discard()
-            return await self._take()
+                # It died between two executions: one that dies within an execution is killed there.
+                self.kill()
+            return await self._start()
 
-    async def with_files(self, work: Callable[[SandboxDirectory | None], Result]) -> Result:
-        """Run blocking work on the session's files, wherever they lie; None when it has none yet. Starts no kernel,
-        and none takes the files elsewhere meanwhile."""
-        async with self._lock:
-            self._check_files()
-            return await anyio.to_thread.run_sync(work, self.sandbox)
+    async def _start(self) -> Kernel:
+        self._want_kernel()
+        try:
+            self.files.check()
+            return await self._enter(await self._pool.take(self._record.flavor))
+        finally:
+            self.give_up_start()
 
-    async def make_files(self) -> None:
-        """A workspace, when there is none."""
-        async with self._lock:
-            self._check_files()
-            if self.sandbox is None:
-                self.sandbox = self._home.new_sandbox()
-                self._write_record(self.sandbox)
+    def _want_kernel(self) -> None:
+        if self._life.state is State.STOPPED:
+            self._life.note(Event.KERNEL_WANTED)
 
-    async def quota(self) -> Quota:
-        """What the files may take from now on."""
-        return await self._disk.quota(self._directory, self._record.principal)
+    def give_up_start(self) -> None:
+        """Note that a kernel which was wanted did not come, or is not wanted any more."""
+        if self._life.state is State.STARTING:
+            self._life.note(Event.KERNEL_NOT_STARTED)
 
-    def note_changed_files(self) -> None:
-        """Something was written or deleted."""
-        self._disk.note_changed(self._directory, self._record.principal)
-
-    def _check_files(self) -> None:
-        if self.sandbox is None:
-            self.sandbox = find_sandbox(self._home, self._record.sandboxes)
-        if self._record.sandboxes and (self.sandbox is None or not self.sandbox.is_whole):
-            raise SessionDamaged(
-                f"the workspace of session {self._record.session_id!r} is gone from the disk, or is no directory",
-                "Bring it back, or start with an empty one: reset_workspace(scope='files').",
-                expected=[str(self._home.sandbox(name).workspace) for name in self._record.sandboxes],
-            )
-
-    async def _take(self) -> Kernel:
-        self._check_files()
-        return await self._enter(await self._pool.take(self._record.flavor))
+    async def replace(self, *, files: bool) -> None:
+        """Take a fresh kernel, and with `files` an empty workspace. If none can be had, nothing changes."""
+        async with self.files.lock:
+            if not files:
+                self.files.check()
+            fresh = await self._pool.take(self._record.flavor)
+            old = self.kernel
+            self.kill()
+            if old is not None:
+                old.fail("the workspace was reset")
+            if files:
+                self.files.abandon(old)
+            self._record.has_run = False
+            await self._enter(fresh)
+            self._variables = "none"
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
+        """Give a fresh kernel the session's files."""
         try:
-            await self._move_in(fresh)
+            await self._move_files(fresh)
         except OSError as exc:
             fresh.kernel.kill()
-            if self.sandbox is not fresh.sandbox:
-                self._delete(fresh.sandbox, fresh.kernel)
+            if self.files.sandbox is not fresh.sandbox:
+                self.files.delete_soon(fresh.sandbox, fresh.kernel)
             raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
+        self._bound = fresh
         self._packages_missing = True
+        self._want_kernel()
+        self._life.note(Event.KERNEL_READY)
+        self.files.note_live(live=True)
+        background.start(self._tasks, "watching a kernel", lambda: self._watch(fresh.kernel))
         return fresh.kernel
 
+    async def _move_files(self, fresh: PooledKernel) -> None:
+        has_files = self.files.sandbox is not None
+        self.files.move_to(fresh.sandbox)
+        own = self._settings.config.kernels.kernelspec == OWN_KERNELSPEC
+        if has_files and not own and self._record.language == "python":
+            # The working directory of any other kernel is the one that the rename just replaced.
+            await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True)
+        self.files.settle_in(fresh.sandbox)
+
+    async def _watch(self, kernel: Kernel) -> None:
+        """Notice when an idle kernel dies; an execution notices by itself that its kernel has died."""
+        await kernel.ended.wait()
+        if self.holds(kernel) and self._life.state is State.IDLE:
+            self.kill()
+
+    # -- run ----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Note that an execution is about to be sent. True when it must say that earlier variables are lost.
+
+        The record is written first: a server that is killed from now on leaves a session whose variables are gone.
+        """
+        if not self._record.has_run:
+            self._record.has_run = True
+            self.files.save_record()
+        before, self._variables = self._variables, "present"
+        return before == "lost"
+
     async def restore_packages(self, kernel: Kernel) -> str | None:
-        """Before the first cell of a fresh kernel: what the session had installed comes back. Returns what the cell has
-        to say besides when that failed."""
+        """Install the session's packages again, before the first cell of a fresh kernel. Returns a warning for the
+        cell's stderr when that failed."""
         missing, self._packages_missing = self._packages_missing, False
         return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 
     def note_packages(self, content: dict[str, Any]) -> None:
-        """Remember what an output of a cell says was installed."""
+        """Remember what was installed, if this output of a cell says so."""
         self._record.packages = with_installed(content, self._record.packages)
 
-    @property
-    def is_busy(self) -> bool:
-        """Somebody works on the files."""
-        return self._lock.locked()
+    # -- end ----------------------------------------------------------------------------------------------------
 
-    async def _move_in(self, fresh: PooledKernel) -> None:
-        old = self.sandbox
-        if old is not None:
-            # Both are named while the files move, so that a crash in between loses nothing.
-            self._write_record(old, fresh.sandbox)
-            fresh.sandbox.take_workspace_of(old)
-            if self._settings.config.kernels.kernelspec != OWN_KERNELSPEC and self._record.language == "python":
-                # Any other kernel sits in the directory that the rename just replaced.
-                await fresh.kernel.execute(
-                    f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True
-                )
-        self._bound, self.sandbox = fresh, fresh.sandbox
-        self._disk.note_live(self._directory, self._record.principal, live=True)
-        self.save_record()
-        if old is not None:
-            self._delete(old)
-
-    def _delete(self, sandbox: SandboxDirectory, kernel: Kernel | None = None) -> None:
-        """Soon, and once the kernel that may still write there has ended."""
-
-        async def delete() -> None:
-            if kernel is not None:
-                await kernel.ended.wait()
-            await anyio.to_thread.run_sync(sandbox.delete)
-
-        background.start(self._tasks, "deleting a sandbox directory", delete)
-
-    async def renew(self, *, files: bool) -> None:
-        """A fresh kernel; with `files`, an empty workspace too. Nothing is given up before there is one."""
-        async with self._lock:
-            if not files:
-                self._check_files()
-            fresh = await self._pool.take(self._record.flavor)
-            old = self.kernel
-            self.discard()
-            if old is not None:
-                old.fail("the workspace was reset")
-            if files:
-                self.note_changed_files()
-                abandoned, self.sandbox = self.sandbox, None
-                self._record.sandboxes, self._record.packages = [], []
-                if abandoned is not None:
-                    self._delete(abandoned, old)
-            self._record.has_run = False
-            await self._enter(fresh)
-            self.lost = False
-
-    async def empty_files(self) -> None:
-        """An empty workspace, and nothing else changed."""
-        async with self._lock:
-            self.note_changed_files()
-            if self.sandbox is None:
-                self._record.sandboxes = []  # what was there is gone, and that is what is wanted now
-            else:
-                await anyio.to_thread.run_sync(self.sandbox.empty_workspace)
-
-    async def release(self) -> bool:
+    async def stop(self) -> bool:
         """End the kernel and wait until it has ended; the files stay. False when there was none."""
-        async with self._lock:
+        async with self.files.lock:
             kernel = self.kernel
-            self.discard()
+            self.kill()
+            self.give_up_start()
             if kernel is not None:
-                with anyio.move_on_after(DISPOSE_SECONDS):
+                with anyio.move_on_after(STOP_SECONDS):
                     await kernel.ended.wait()
-            self.save_record()
+            self.files.save_record()
             return kernel is not None
 
-    def discard(self) -> None:
-        """End the kernel now. Variables are lost, if there were any."""
+    def kill(self, *, reported: bool = False) -> None:
+        """End the kernel now, without waiting for its end. The next execution says that variables are lost, if there
+        were any and no other execution has `reported` it."""
         bound, self._bound = self._bound, None
         if bound is not None:
-            self.lost, self._used = self.lost or self._used, False
-            self._disk.note_live(self._directory, self._record.principal, live=False)
+            if self._variables == "present":
+                self._variables = "lost"
+            if reported:
+                self._variables = "none"
+            self._life.note(Event.KERNEL_ENDED)
+            self.files.note_live(live=False)
             bound.kernel.kill()
-
-    def save_record(self) -> None:
-        """Write the record. A full disk costs the newest times and counts, not the session."""
-        try:
-            if self.sandbox is not None:
-                self._write_record(self.sandbox)
-            else:
-                self._record.write(self._directory)
-        except OSError as exc:
-            log.error("a session's record could not be written", session=self._record.session_id, error=str(exc))
-
-    def _write_record(self, *sandboxes: SandboxDirectory) -> None:
-        self._record.sandboxes = [sandbox.path.name for sandbox in sandboxes]
-        self._record.write(self._directory)
-
-
-def find_sandbox(home: Home, names: list[str]) -> SandboxDirectory | None:
-    """Where the files are: while they move, the old sandbox directory has a workspace until the rename is done."""
-    for name in names:
-        sandbox = home.sandbox(name)
-        if sandbox.is_whole:
-            return sandbox
-    return None

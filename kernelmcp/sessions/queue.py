@@ -6,7 +6,7 @@ Sessions do not wait for each other. Must not know MCP.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,9 +15,10 @@ import structlog
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
-from kernelmcp.executions.execution import Execution, Interruption
+from kernelmcp.executions.execution import Execution, Interruption, changed_paths
 from kernelmcp.kernel.client import Kernel
-from kernelmcp.sessions.kernel_binding import Binding
+from kernelmcp.sessions.kernel_binding import KernelBinding
+from kernelmcp.sessions.life import Event, Life, State
 
 log = structlog.get_logger(__name__)
 
@@ -25,33 +26,26 @@ log = structlog.get_logger(__name__)
 class ExecutionQueue:
     """All methods run in the event loop; `run` is one task for the session's life.
 
-    `on_end` is told of each execution that has reached a kernel, `after_end` when it ended well enough to go on (the
-    server does not end); `look` sees what a reply says of changed files.
+    `on_end` is called with each execution that has reached a kernel, once it has ended.
     """
 
     def __init__(
         self,
         settings: Settings,
-        binding: Binding,
+        binding: KernelBinding,
+        life: Life,
         session_id: str,
         *,
         on_end: Callable[[Execution], None],
-        after_end: Callable[[], None],
-        look: Callable[[Execution, dict[str, Any]], Awaitable[None]],
     ) -> None:
         self.current: Execution | None = None
-        self.starting = False
-        """A kernel was asked for."""
         self.turn = asyncio.Lock()
         """Held while a kernel is bound for an execution, and by whoever stops or resets the session."""
         self._settings = settings
         self._binding = binding
+        self._life = life
         self._session_id = session_id
         self._on_end = on_end
-        self._after_end = after_end
-        self._look = look
-        self._restoring = False
-        """What the session had installed is being installed again, on behalf of the current execution."""
         self._queue: deque[Execution] = deque()
         self._work = asyncio.Event()
         self._scope = anyio.CancelScope()
@@ -77,21 +71,21 @@ class ExecutionQueue:
         return self._queue[-1] if self._queue else self.current
 
     def start(self) -> None:
-        """Have a kernel, soon."""
-        self.starting = True
+        """Ask for a kernel. Raises `SessionNotFound` when the session is being destroyed."""
+        self._life.note(Event.KERNEL_WANTED)
         self._work.set()
 
     def add(self, execution: Execution) -> None:
-        self._queue.append(execution)
+        """Run this execution after all others. Raises `SessionNotFound` when the session is being destroyed."""
         self.start()
+        self._queue.append(execution)
 
-    def cancel(self) -> None:
-        """End the task, soon."""
+    def close(self) -> None:
+        """Ask the task to end. What runs is finished with the output it has so far."""
         self._scope.cancel()
 
-    async def close(self) -> None:
-        """End the task. What runs is ended as far as it is."""
-        self.cancel()
+    async def wait_closed(self) -> None:
+        """Wait until nothing runs any more."""
         if self.current is not None:
             await self._ended.wait()
 
@@ -107,7 +101,8 @@ class ExecutionQueue:
                             await self._warm_up()
                         await self._run_queue()
                     finally:
-                        self.starting = self._work.is_set()
+                        if not self._work.is_set():
+                            self._binding.give_up_start()
         finally:
             self._ended.set()
 
@@ -127,41 +122,63 @@ class ExecutionQueue:
     async def _warm_up(self) -> None:
         try:
             async with self.turn:
-                if self.starting:
+                if self._life.state is State.STARTING:
                     await self._binding.bind()
         except ServerError as exc:
             log.error("no kernel for a new session", session=self._session_id, error=exc.message, **exc.context)
 
     async def _run_one(self, execution: Execution) -> None:
+        """Run an execution to its end: of itself, of its kernel, or of the server."""
+        kernel = await self._bind(execution)
+        if kernel is None:
+            return
+        loop = asyncio.get_running_loop()
+        limit = loop.call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
+        try:
+            await self._run_with(kernel, execution, limit)
+        finally:
+            limit.cancel()
+            if execution.grace_timer is not None:
+                execution.grace_timer.cancel()
+            self._note_end(kernel)
+            if execution.done.is_set():
+                self._on_end(execution)
+
+    async def _bind(self, execution: Execution) -> Kernel | None:
+        """The kernel for this execution, which begins. None when it has ended instead, because it was cancelled or no
+        kernel could be started."""
         async with self.turn:
             if execution.interruption is not None:
                 execution.finish_unstarted()
-                return
+                return None
             try:
                 kernel = await self._binding.bind()
             except ServerError as exc:
                 execution.failed_to_start(exc)
-                return
+                return None
             if execution.interruption is not None:
                 execution.finish_unstarted()
-                return
+                return None
+            self._life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
             execution.lost_before = self._binding.begin()
-        timer = asyncio.get_running_loop().call_later(execution.timeout_seconds, self.interrupt, execution, "timeout")
+            return kernel
+
+    async def _run_with(self, kernel: Kernel, execution: Execution, limit: asyncio.TimerHandle) -> None:
         reply = None
         try:
             await self._restore_packages(kernel, execution)
             if execution.interruption is not None:
                 execution.finish_interrupted()
-            else:
-                reply = await self._send(kernel, execution)
-                timer.cancel()
-                await self._look(execution, reply)
-                execution.finish_with_reply(reply)
+                return
+            reply = await self._send(kernel, execution)
+            limit.cancel()
+            if paths := changed_paths(reply):
+                execution.files_changed = await self._binding.files.find_changed(paths)
+            execution.finish_with_reply(reply)
         except KernelDied as exc:
             if self._binding.holds(kernel):
-                self._binding.discard()
-                self._binding.lost = False  # this execution says it
+                self._binding.kill(reported=True)
             execution.finish_killed(exc.message)
         except asyncio.CancelledError:
             # The server ends, or the session: what the cell has put out so far is kept.
@@ -169,28 +186,27 @@ class ExecutionQueue:
                 execution.finish_with_reply(reply)
             else:
                 execution.finish_with_server()
-            self._on_end(execution)
             raise
-        finally:
-            timer.cancel()
-            if execution.grace_timer is not None:
-                execution.grace_timer.cancel()
-        self._on_end(execution)
-        self._after_end()
+
+    def _note_end(self, kernel: Kernel) -> None:
+        if self._binding.kernel is kernel:
+            self._life.note(Event.EXECUTION_ENDED)
+        elif self._binding.holds(kernel):
+            self._binding.kill()  # it died just after its reply
 
     async def _restore_packages(self, kernel: Kernel, execution: Execution) -> None:
-        self._restoring = True
+        execution.interruptible = True
         try:
             if note := await self._binding.restore_packages(kernel):
                 execution.outputs.feed("stream", {"name": "stderr", "text": note})
         finally:
-            self._restoring = False
+            execution.interruptible = False
 
     async def _send(self, kernel: Kernel, execution: Execution) -> dict[str, Any]:
         def on_output(kind: str, content: dict[str, Any]) -> None:
             if kind == "execute_input":
                 # An interrupt sent before the cell began may have hit nothing: it goes by another channel.
-                execution.begun = True
+                execution.interruptible = True
                 if execution.interruption is not None:
                     kernel.interrupt()
             else:
@@ -199,7 +215,7 @@ class ExecutionQueue:
                 execution.outputs.feed(kind, content)
 
         # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
-        quota = await self._binding.quota()
+        quota = await self._binding.files.quota()
         limits = {
             "kernelmcp": {
                 "cpu_seconds": self._settings.policy.cpu_seconds,
@@ -221,7 +237,7 @@ class ExecutionQueue:
                 self._queue.remove(execution)
             execution.finish_unstarted()
         elif execution.started is not None and (kernel := self._binding.kernel) is not None:
-            if execution.begun or self._restoring:
+            if execution.interruptible:
                 kernel.interrupt()
             execution.grace_timer = asyncio.get_running_loop().call_later(
                 self._settings.config.kernels.interrupt_grace_seconds, kernel.kill
@@ -233,8 +249,9 @@ class ExecutionQueue:
         for execution in [*self._queue, *([self.current] if self.current else [])]:
             self.interrupt(execution)
 
-    def abort(self, *, files_deleted: bool = False) -> None:
-        """End everything that runs or waits: its kernel is about to go, and perhaps the files with it."""
+    def cancel_all(self, *, files_deleted: bool = False) -> None:
+        """Cancel what waits, and mark what runs as interrupted: its kernel is about to be ended, and perhaps its files
+        are deleted too."""
         for execution in [*self._queue, *([self.current] if self.current else [])]:
             execution.files_deleted = files_deleted
             if execution is not self.current or execution.started is None:
@@ -242,4 +259,3 @@ class ExecutionQueue:
             elif execution.interruption is None:
                 execution.interruption = "interrupted"
         self._queue.clear()
-        self.starting = False

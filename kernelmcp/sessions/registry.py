@@ -4,12 +4,9 @@ Every lookup is by `(principal, handle)`, never by connection; another principal
 not know MCP.
 """
 
-import hashlib
-import re
-import secrets
+import asyncio
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -20,9 +17,7 @@ from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import (
     ExecutionNotFound,
-    InvalidArgument,
     ResourceLimitExceeded,
-    SessionDamaged,
     SessionNotFound,
     StorageFailed,
 )
@@ -30,14 +25,16 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
+from kernelmcp.sessions.caller import Caller, check_name, mint_handle
 from kernelmcp.sessions.disk_use import CHECK_SECONDS, DiskUse
-from kernelmcp.sessions.kernel_binding import Binding
+from kernelmcp.sessions.kernel_binding import KernelBinding
+from kernelmcp.sessions.life import Event, Life
 from kernelmcp.sessions.old_sessions import OldSessions
 from kernelmcp.sessions.record import Record, now, read_record
 from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.session_files import SessionFiles
+from kernelmcp.sessions.stored import StoredSessions
 
-LOCAL = "local"
-"""The principal of stdio: whoever may start the process."""
 # How often idle sessions are looked for, as a share of the idle life.
 EXPIRY_CHECKS_PER_LIFE = 20
 MAX_EXPIRY_CHECK_SECONDS = 30.0
@@ -46,37 +43,25 @@ MAX_EXPIRY_CHECK_SECONDS = 30.0
 MAX_STOPPED = 64
 # The first kernels start meanwhile.
 FIRST_SWEEP_SECONDS = 3.0
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls, and which session is meant when the call names none."""
-
-    principal: str
-    default_handle: str | None
-
-
-def mint_handle() -> str:
-    """192 random bits, a valid name."""
-    return secrets.token_hex(24)
-
-
-def _nobody(session: Session) -> None:
-    """Nobody wants to know."""
+def _ignore(session: Session) -> None:
+    """What a registry does with changes until `on_change` is set."""
 
 
 class Registry:
     """The sessions of one server process. `on_change` is told of every session that was made, used or ended."""
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
-        self.on_change: Callable[[Session], None] = _nobody
+        self.on_change: Callable[[Session], None] = _ignore
         self.on_submit: list[Callable[[Execution], None]] = []
         """Told of every new execution."""
         self.draining = False
         """The server is about to end: what is there can be read, nothing new begins."""
+        self.stored = StoredSessions(home)
         self._settings = settings
         self._home = home
         self._pool = pool
@@ -90,8 +75,8 @@ class Registry:
         """An existing session, running or stopped. Raises `SessionNotFound`."""
         handle = caller.default_handle if session_id is None else session_id
         if handle is not None:
-            self._check_name(handle)
-            session = self._sessions.get((caller.principal, handle)) or self._revive(caller, handle)
+            check_name(handle)
+            session = self._sessions.get((caller.principal, handle)) or self._reopen(caller, handle)
             if session is not None and not session.destroyed:
                 return session
         if handle is None:
@@ -113,12 +98,12 @@ class Registry:
         if self.draining:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
-        self._check_name(handle)
+        check_name(handle)
         await self._check_room(caller, handle)
         while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
-            await session.gone.wait()
+            await asyncio.shield(session.deleted)
         # No await from here on: two calls must not make one session twice.
-        session = session or self._revive(caller, handle)
+        session = session or self._reopen(caller, handle)
         if session is not None and session.wanted:
             return session, False
         self._make_room(caller)
@@ -131,7 +116,7 @@ class Registry:
                 created_at=now(),
                 last_used_at=now(),
             )
-            session = self._open(self._directory(caller, handle), record)
+            session = self._open(self.stored.directory(caller.principal, handle), record)
         session.start()
         return session, created
 
@@ -143,32 +128,9 @@ class Registry:
         """Everybody's sessions that this server has opened: for who operates it, never for a caller."""
         return list(self._sessions.values())
 
-    def stored(self, caller: Caller) -> Iterator[Record]:
-        """The records of the caller's sessions on disk. Blocking, and safe in a thread."""
-        for directory in sorted(self._home.sessions.iterdir()):
-            try:
-                record = read_record(directory)
-            except SessionDamaged:
-                continue
-            if record is None or record.principal != caller.principal:
-                continue
-            yield record
-
     def find_open(self, principal: str, session_id: str) -> Session | None:
         """A session that this server has opened."""
         return self._sessions.get((principal, session_id))
-
-    def stored_record(self, caller: Caller, session_id: str) -> Record | None:
-        """The record of one of the caller's sessions on disk. Blocking, and safe in a thread. Raises `InvalidArgument`,
-        `SessionDamaged`."""
-        self._check_name(session_id)
-        record = read_record(self._directory(caller, session_id))
-        mine = record is not None and (record.principal, record.session_id) == (caller.principal, session_id)
-        return record if mine else None
-
-    def workspaces(self, record: Record) -> list[Path]:
-        """Where the files of a stored session lie."""
-        return [self._home.sandbox(name).workspace for name in record.sandboxes]
 
     def execution(self, caller: Caller, execution_id: str) -> Execution:
         for session in self.all(caller):
@@ -179,14 +141,6 @@ class Registry:
             "Ids come from execute_code. A session keeps its newest executions only, and none outlives its server.",
             execution_id=execution_id,
         )
-
-    def _check_name(self, handle: str) -> None:
-        if not _NAME.fullmatch(handle) or handle in (".", ".."):
-            raise InvalidArgument(
-                f"{handle!r} is not a session id",
-                "Use 1 to 64 of the characters A-Z a-z 0-9 . _ - or leave it out.",
-                argument="session_id",
-            )
 
     # -- make and end -------------------------------------------------------------------------------------------
 
@@ -200,7 +154,7 @@ class Registry:
             retired = self._choose(held, limits.max_sessions, "the server has")
         if retired is not None:
             log.info("stopping the longest idle session to make room", session=retired.id)
-            retired.retire()
+            retired.kill()
 
     def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
         if len(held) < limit:
@@ -216,76 +170,77 @@ class Registry:
 
     async def _check_room(self, caller: Caller, handle: str) -> None:
         """Raises `ResourceLimitExceeded` for a new session when the disk that its caller may fill is full."""
-        if (caller.principal, handle) not in self._sessions and read_record(self._directory(caller, handle)) is None:
+        is_open = (caller.principal, handle) in self._sessions
+        if not is_open and read_record(self.stored.directory(caller.principal, handle)) is None:
             await self._disk.check_room(caller.principal)
 
-    def _directory(self, caller: Caller, handle: str) -> Path:
-        # "~" is in no session name, so one principal's name can't be another's directory.
-        prefix = "" if caller.principal == LOCAL else f"{hashlib.sha256(caller.principal.encode()).hexdigest()[:16]}~"
-        return self._home.sessions / f"{prefix}{handle}"
-
-    def _revive(self, caller: Caller, handle: str) -> Session | None:
+    def _reopen(self, caller: Caller, handle: str) -> Session | None:
         """A session of an earlier server process: its files and transcript are there, its variables are not."""
-        record = self.stored_record(caller, handle)
-        return None if record is None else self._open(self._directory(caller, handle), record)
+        record = self.stored.record(caller, handle)
+        return None if record is None else self._open(self.stored.directory(caller.principal, handle), record)
 
-    def _let_go(self) -> None:
+    def _unload_settled(self) -> None:
         """Forget the stopped sessions that nobody used for long, and the oldest when they are many."""
         settled = sorted((one for one in self._sessions.values() if one.is_settled), key=lambda one: one.last_used)
         oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
         for number, session in enumerate(settled):
             if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
                 del self._sessions[session.principal, session.id]
-                session.let_go()
+                session.unload()
 
     def _open(self, directory: Path, record: Record) -> Session:
-        self._let_go()
+        self._unload_settled()
         lock = lock_session(directory, record.session_id)
         try:
             # Once more: another server may have moved the files before it let go of the lock.
             record = read_record(directory) or record
-            binding = Binding(self._settings, self._home, self._pool, self._disk, self._tasks, directory, record)
-            session = Session(
-                self._settings, self._tasks, directory, lock, record, binding, lambda session: self.on_change(session)
-            )
+            life = Life(record.session_id)
+            files = SessionFiles(self._home, self._disk, self._tasks, directory, record)
+            binding = KernelBinding(self._settings, self._pool, self._tasks, record, life, files)
+            session = Session(self._settings, self._tasks, directory, lock, record, binding, life, self)
         except BaseException:
             lock.close()
             raise
-        session.on_submit = self._submitted
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
         self.on_change(session)
         return session
 
-    def _submitted(self, execution: Execution) -> None:
-        for tell in self.on_submit:
-            tell(execution)
+    # -- what a session reports (session.Listener) --------------------------------------------------------------
+
+    def session_changed(self, session: Session) -> None:
+        self.on_change(session)
+
+    def execution_submitted(self, execution: Execution) -> None:
+        for call in self.on_submit:
+            call(execution)
 
     async def destroy(self, session: Session) -> None:
         """Delete a session with everything it has; it goes on when the caller stops waiting. Raises `StorageFailed`."""
         if not session.destroyed:
-            session.destroyed = True
+            session.life.note(Event.DESTROY)
             background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
-        await session.gone.wait()
-        if session.remains is not None:
-            raise session.remains
+        if (failure := await asyncio.shield(session.deleted)) is not None:
+            raise failure
 
     async def _destroy(self, session: Session) -> None:
+        failure = None
         try:
             await session.destroy()
-            self._disk.forget(self._directory(Caller(session.principal, None), session.id))
+            self._disk.forget(self.stored.directory(session.principal, session.id))
         except StorageFailed as exc:
-            session.remains = exc
+            failure = exc
         except Exception:
             log.exception("a session could not be destroyed", session=session.id)
-            session.remains = StorageFailed(
+            failure = StorageFailed(
                 f"session {session.id!r} could not be deleted as a whole; the server's log says why",
                 "Destroy it once more, or ask whoever runs the server.",
                 session_id=session.id,
             )
         finally:
             self._sessions.pop((session.principal, session.id), None)
-            session.gone.set()
+            session.life.note(Event.DESTROYED)
+            session.deleted.set_result(failure)
             self.on_change(session)
 
     # -- background ---------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ def when_closed(wire_in: int, call: Callable[[], None]) -> None:
 def _wait_until_closed(wire_in: int, call: Callable[[], None]) -> None:
     poll = select.poll()
     # The end of the stream is reported whatever is asked for; data is not, because it is not asked for.
-    poll.register(wire_in, getattr(select, "POLLRDHUP", 0))
-    with suppress(OSError):
-        poll.poll()
-    call()
+    half_closed = getattr(select, "POLLRDHUP", 0)
+    poll.register(wire_in, half_closed)
+    with suppress(OSError):  # some systems cannot poll terminals: whoever reads notices the end there
+        if any(events & (select.POLLHUP | select.POLLERR | half_closed) for _, events in poll.poll()):
+            call()

@@ -14,9 +14,11 @@ from typing import get_args
 
 import pytest
 
-from kernelmcp.commands import doctor_layers
-from kernelmcp.config.models import Config, NetworkSection, PackagesSection, Settings, Values
+from kernelmcp.commands import doctor_process
+from kernelmcp.config.guests import NetworkSection, PackagesSection
+from kernelmcp.config.models import Config, Values
 from kernelmcp.config.policy import LayerName, Policy
+from kernelmcp.config.settings import Settings
 from kernelmcp.files import home, safe_open, workspace
 from kernelmcp.kernel.environment import kernel_environment
 from kernelmcp.pictures.decoder_process import confine as decoder
@@ -38,7 +40,7 @@ DELETE: dict[str, Callable[[Path], None]] = {
 
 
 def test_both_find_the_same_version_of_landlock() -> None:
-    assert doctor_layers.landlock_abi() == landlock.available()
+    assert doctor_process.landlock_abi() == landlock.available()
 
 
 def test_the_picture_decoder_numbers_system_calls_as_the_guests_filter_does() -> None:

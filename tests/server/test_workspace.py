@@ -190,7 +190,7 @@ def test_counting_many_files_ends(workspace: Workspace, sandbox: Path) -> None:
     # Counting ended before the last file, so the ten are the first of those that were met.
     paths = [entry.path for entry in found.files]
     assert (len(set(paths)), paths, found.complete) == (10, sorted(paths), False)
-    assert found.count == 2 * QUOTA.max_files
+    assert found.entries == 2 * QUOTA.max_files
     with pytest.raises(ResourceLimitExceeded, match="files"):
         workspace.write("one-more", b"x")
 

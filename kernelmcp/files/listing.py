@@ -1,0 +1,85 @@
+"""Lists the files below a directory that a hostile guest may change meanwhile. Blocking: called in worker threads.
+
+Bounded in number and time, and no link is followed. Must not know quotas or sessions.
+"""
+
+import errno
+import os
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from kernelmcp.files.safe_open import DIRECTORY, open_beneath, reveal
+
+# A listing is for a reader. Counting goes on beyond it, because a quota may allow more files.
+MAX_LISTED = 1_000
+LIST_SECONDS = 2.0
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A regular file: its path in the workspace, size in bytes, time of its last change in ns since 1970."""
+
+    path: str
+    size: int
+    modified_ns: int
+
+
+@dataclass
+class Listing:
+    """The files that were found, their size together, and how many `entries` there are: files and directories.
+    `complete` is false when the search stopped early."""
+
+    files: list[Entry] = field(default_factory=list[Entry])
+    total_bytes: int = 0
+    entries: int = 0
+    complete: bool = True
+
+
+def scan(root: int, start: tuple[str, ...], found: Listing, max_entries: int) -> None:
+    """Add the files below a directory to a listing. It is not complete when there are more than `max_entries` files and
+    directories, when the search takes too long, or when a path gets too long."""
+    deadline = time.monotonic() + LIST_SECONDS
+    pending = [start]
+    while pending:
+        parts = pending.pop()
+        try:
+            fd = _open_directory(root, parts)
+        except OSError as exc:
+            # What was deleted meanwhile does not belong in the listing.
+            found.complete = found.complete and exc.errno in _GONE
+            continue
+        try:
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    if found.entries >= max_entries or time.monotonic() > deadline:
+                        found.complete = False
+                        return
+                    found.entries += 1
+                    with suppress(OSError):
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append((*parts, entry.name))
+                        else:
+                            _add(found, "/".join((*parts, entry.name)), entry.stat(follow_symlinks=False))
+        finally:
+            os.close(fd)
+
+
+def _add(found: Listing, path: str, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
+        found.total_bytes += status.st_size
+        found.files.append(Entry(path, status.st_size, status.st_mtime_ns))
+
+
+def _open_directory(root: int, parts: tuple[str, ...]) -> int:
+    try:
+        return open_beneath(root, parts, DIRECTORY)
+    except PermissionError:
+        above = open_beneath(root, parts[:-1], DIRECTORY)
+        try:
+            reveal(parts[-1], above)
+            return os.open(parts[-1], DIRECTORY, dir_fd=above)
+        finally:
+            os.close(above)

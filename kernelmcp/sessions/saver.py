@@ -1,0 +1,63 @@
+"""Writes what a session keeps on disk, its transcript and its record: a moment after the last cell, or at once.
+
+Must not know kernels or MCP.
+"""
+
+import asyncio
+from pathlib import Path
+
+import anyio.abc
+import anyio.to_thread
+import structlog
+
+from kernelmcp.notebook.transcript import Transcript
+from kernelmcp.sessions import background
+from kernelmcp.sessions.session_files import SessionFiles
+
+# How long after the last cell: a burst of cells costs one write.
+DELAY_SECONDS = 0.5
+
+log = structlog.get_logger(__name__)
+
+
+class Saver:
+    """Saves one session."""
+
+    def __init__(
+        self, tasks: anyio.abc.TaskGroup, directory: Path, transcript: Transcript, files: SessionFiles
+    ) -> None:
+        self._tasks = tasks
+        self._directory = directory
+        self._transcript = transcript
+        self._files = files
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Everything is on disk."""
+        return self._timer is None and not self._transcript.changed
+
+    def save_soon(self) -> None:
+        """Save in a moment, together with what else happens until then."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(
+                DELAY_SECONDS, lambda: background.start(self._tasks, "saving a session", self.save)
+            )
+
+    def cancel(self) -> None:
+        """Do not save what was to be saved in a moment."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def save(self) -> None:
+        """Write the transcript, when it has changed, and the record."""
+        self.cancel()
+        if not self._directory.exists():
+            return  # the session was destroyed meanwhile
+        if self._transcript.changed:
+            try:
+                await anyio.to_thread.run_sync(self._transcript.save, abandon_on_cancel=True)
+            except OSError as exc:
+                log.error("the transcript could not be written", directory=self._directory.name, error=str(exc))
+        self._files.save_record()

@@ -1,0 +1,174 @@
+"""A session's files: where they lie, reading and writing them, moving them to another kernel, emptying them.
+
+They survive every kernel, and the record on disk says in which sandbox directory they are. Must not know executions
+or MCP.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import anyio.abc
+import anyio.to_thread
+import structlog
+
+from kernelmcp.errors import ServerError, SessionDamaged
+from kernelmcp.files.home import Home, SandboxDirectory
+from kernelmcp.files.listing import Entry
+from kernelmcp.files.workspace import Quota, Workspace
+from kernelmcp.kernel.client import Kernel
+from kernelmcp.sessions import background
+from kernelmcp.sessions.disk_use import DiskUse
+from kernelmcp.sessions.record import Record
+
+Result = TypeVar("Result")
+
+log = structlog.get_logger(__name__)
+
+
+class SessionFiles:
+    """The files of one session. `lock` is held by whatever moves, empties or reads them."""
+
+    def __init__(self, home: Home, disk: DiskUse, tasks: anyio.abc.TaskGroup, directory: Path, record: Record) -> None:
+        self.lock = asyncio.Lock()
+        self.sandbox = find_sandbox(home, record.sandboxes)
+        """None when the session has no files yet."""
+        self._home = home
+        self._disk = disk
+        self._tasks = tasks
+        self._directory = directory
+        self._record = record
+
+    @property
+    def workspace(self) -> Path | None:
+        """The directory that the guest sees as /workspace; None when the session has no files yet."""
+        return self.sandbox.workspace if self.sandbox else None
+
+    # -- read and write -----------------------------------------------------------------------------------------
+
+    async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
+        """Run blocking work on the files, of a stopped session too; the files do not move meanwhile.
+
+        `work` gets None when there are no files yet; with `make`, an empty workspace is made first. Raises
+        `SessionDamaged`, and what `work` raises.
+        """
+        if make:
+            await self._make()
+        quota = await self.quota()
+        async with self.lock:
+            self.check()
+            sandbox = self.sandbox
+            try:
+                return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
+            finally:
+                if make:
+                    self.note_changed()  # afterwards: somebody may measure in between
+
+    async def find_changed(self, paths: list[str]) -> list[Entry]:
+        """The regular files among the paths that a guest says it has written."""
+        self.note_changed()
+        try:
+            return await self.with_workspace(lambda files: files.look(paths) if files else [])
+        except ServerError as exc:
+            log.warning("changed files could not be looked at", session=self._record.session_id, error=exc.message)
+            return []
+
+    async def quota(self) -> Quota:
+        """How much space and how many files the session may use from now on."""
+        return await self._disk.quota(self._directory, self._record.principal)
+
+    def note_changed(self) -> None:
+        """Something was written or deleted, so the files must be measured again."""
+        self._disk.note_changed(self._directory, self._record.principal)
+
+    def note_live(self, *, live: bool) -> None:
+        """A kernel has begun to use the files, or has ended."""
+        self._disk.note_live(self._directory, self._record.principal, live=live)
+
+    def check(self) -> None:
+        """Raises `SessionDamaged` when the record names files that are not on the disk."""
+        if self.sandbox is None:
+            self.sandbox = find_sandbox(self._home, self._record.sandboxes)
+        if self._record.sandboxes and (self.sandbox is None or not self.sandbox.is_whole):
+            raise SessionDamaged(
+                f"the workspace of session {self._record.session_id!r} is gone from the disk, or is not a directory",
+                "Bring it back, or start with an empty one: reset_workspace(scope='files').",
+                expected=[str(self._home.sandbox(name).workspace) for name in self._record.sandboxes],
+            )
+
+    async def _make(self) -> None:
+        async with self.lock:
+            self.check()
+            if self.sandbox is None:
+                self.sandbox = self._home.new_sandbox()
+                self._write_record(self.sandbox)
+
+    # -- move and delete ----------------------------------------------------------------------------------------
+
+    async def empty(self) -> None:
+        """Delete everything in the workspace. A session whose files are gone from the disk has none from then on."""
+        async with self.lock:
+            self.note_changed()
+            if self.sandbox is None:
+                self._record.sandboxes = []
+            else:
+                await anyio.to_thread.run_sync(self.sandbox.empty_workspace)
+
+    def move_to(self, sandbox: SandboxDirectory) -> None:
+        """Move the workspace into a fresh kernel's sandbox directory. `settle_in` must follow. Raises OSError."""
+        if self.sandbox is not None:
+            # Both are named while the files move, so that a crash in between loses nothing.
+            self._write_record(self.sandbox, sandbox)
+            sandbox.take_workspace_of(self.sandbox)
+
+    def settle_in(self, sandbox: SandboxDirectory) -> None:
+        """The files are in this sandbox directory from now on; the one before is deleted."""
+        old, self.sandbox = self.sandbox, sandbox
+        self.save_record()
+        if old is not None:
+            self.delete_soon(old)
+
+    def abandon(self, kernel: Kernel | None) -> None:
+        """Delete all files and forget what was installed, once the kernel that still uses them has ended."""
+        self.note_changed()
+        abandoned, self.sandbox = self.sandbox, None
+        self._record.sandboxes, self._record.packages = [], []
+        if abandoned is not None:
+            self.delete_soon(abandoned, kernel)
+
+    def delete_soon(self, sandbox: SandboxDirectory, kernel: Kernel | None = None) -> None:
+        """Delete a sandbox directory in the background, once the kernel that may still write there has ended."""
+
+        async def delete() -> None:
+            if kernel is not None:
+                await kernel.ended.wait()
+            await anyio.to_thread.run_sync(sandbox.delete)
+
+        background.start(self._tasks, "deleting a sandbox directory", delete)
+
+    # -- the record ---------------------------------------------------------------------------------------------
+
+    def save_record(self) -> None:
+        """Write the session's record. When the disk is full, the newest times and counts are lost, not the session."""
+        try:
+            if self.sandbox is not None:
+                self._write_record(self.sandbox)
+            else:
+                self._record.write(self._directory)
+        except OSError as exc:
+            log.error("a session's record could not be written", session=self._record.session_id, error=str(exc))
+
+    def _write_record(self, *sandboxes: SandboxDirectory) -> None:
+        self._record.sandboxes = [sandbox.path.name for sandbox in sandboxes]
+        self._record.write(self._directory)
+
+
+def find_sandbox(home: Home, names: list[str]) -> SandboxDirectory | None:
+    """The sandbox directory that has the files. While they move there are two, and the old one has the workspace until
+    the rename is done."""
+    for name in names:
+        sandbox = home.sandbox(name)
+        if sandbox.is_whole:
+            return sandbox
+    return None

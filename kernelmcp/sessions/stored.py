@@ -1,0 +1,47 @@
+"""The sessions on disk, those that no server has open too: where each lies, and what its record says.
+
+Blocking, and safe in a thread. Must not know kernels or MCP.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelmcp.errors import SessionDamaged
+from kernelmcp.files.home import Home
+from kernelmcp.sessions.caller import LOCAL, Caller, check_name
+from kernelmcp.sessions.record import Record, read_record
+
+
+class StoredSessions:
+    """The sessions folder of a home."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def directory(self, principal: str, handle: str) -> Path:
+        """Where a principal's session of this name lies, or would lie."""
+        # No session name has a "~" in it, so one principal's name cannot be another's directory.
+        prefix = "" if principal == LOCAL else f"{hashlib.sha256(principal.encode()).hexdigest()[:16]}~"
+        return self._home.sessions / f"{prefix}{handle}"
+
+    def record(self, caller: Caller, handle: str) -> Record | None:
+        """The record of one of the caller's sessions. Raises `InvalidArgument` and `SessionDamaged`."""
+        check_name(handle)
+        record = read_record(self.directory(caller.principal, handle))
+        is_own = record is not None and (record.principal, record.session_id) == (caller.principal, handle)
+        return record if is_own else None
+
+    def records(self, caller: Caller) -> Iterator[Record]:
+        """The records of all of the caller's sessions; damaged ones are left out."""
+        for directory in sorted(self._home.sessions.iterdir()):
+            try:
+                record = read_record(directory)
+            except SessionDamaged:
+                continue
+            if record is not None and record.principal == caller.principal:
+                yield record
+
+    def workspaces(self, record: Record) -> list[Path]:
+        """The directories that may have the files of a session."""
+        return [self._home.sandbox(name).workspace for name in record.sandboxes]
