@@ -125,7 +125,7 @@ def test_both_count_a_sessions_files_alike(sandbox: Path) -> None:
     """The kernel process counts the two directories themselves, too, and the lengths of links: within its slack."""
     counted = count(sandbox, kernel_settings.Quota(1 << 30, 1000))
     usage = workspace.Workspace(sandbox, workspace.Quota(1 << 30, 1000)).usage()
-    assert counted.max_files == usage.count + 2
+    assert counted.max_files == usage.entries + 2
     link = len(str(sandbox / "workspace" / "a" / "b"))
     assert counted.max_bytes - usage.total_bytes in (0, link)
 
