@@ -43,8 +43,8 @@ class ClientLog:
             del self._levels[next(iter(self._levels))]
         return EmptyResult()
 
-    async def tell(self, execution: Execution, context: Ctx) -> None:
-        """Of an execution that has ended."""
+    async def report(self, execution: Execution, context: Ctx) -> None:
+        """Log an execution that has ended, if the client asked for messages of this level."""
         lost = execution.state_lost or execution.status in ("dead", "timeout")
         level: LoggingLevel = "warning" if lost else "info"
         if context.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
