@@ -2,7 +2,7 @@
 
     Exception
     +-- ServerError            base: has a code, a category, a severity and advice
-        +-- CallerError        the caller's arguments or its quota; the text says what would do
+        +-- CallerError        the caller's arguments or its quota; the text says what to do instead
         |   +-- InvalidArgument, SessionNotFound, ExecutionNotFound, ResourceLimitExceeded, RateLimited,
         |   +-- PermissionDenied
         +-- KernelError        a kernel could not do its work

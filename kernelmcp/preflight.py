@@ -1,7 +1,7 @@
 """What is checked before a server starts and before changed settings are taken over, beyond the settings' types.
 
 The layers that a policy requires are tried by the kernel's own probe, in a process of its own: it takes each on, and
-must be refused what it could do before.
+must then be refused what it could do before.
 """
 
 import subprocess
@@ -60,10 +60,11 @@ def _check_layers(settings: Settings) -> None:
 
 
 def _check_kernelspec(settings: Settings) -> None:
-    """Nobody can say what another kernel than our own has. Raises `LayersMissing`."""
+    """Which layers a kernel other than our own has, is not known. Raises `LayersMissing` when some are required."""
     required, spec = settings.policy.required_layers, settings.config.kernels.kernelspec
     if required and spec != OWN_KERNELSPEC:
         raise LayersMissing(
-            f"required_layers: {spec!r} is not kernelmcp's own kernelspec, so none of {', '.join(required)} is sure",
+            f"required_layers: {spec!r} is not kernelmcp's own kernelspec, "
+            f"so nobody knows whether it has {', '.join(required)}",
             f"Set kernels.kernelspec to {OWN_KERNELSPEC!r}, or required_layers to [].",
         )

@@ -69,7 +69,7 @@ class Server:
     # -- ways to run --------------------------------------------------------------------------------------------
 
     def http_app(self) -> "Starlette":
-        """The ASGI application. Mounted in another one, its `lifespan` must be entered by that one's."""
+        """The ASGI application. Where it is mounted in another one, that one's lifespan must enter `lifespan`."""
         return self._the_web().asgi
 
     @asynccontextmanager
@@ -130,7 +130,7 @@ class Server:
         if not section.enabled:
             raise ConfigurationError("transport_http.enabled is false", "Set it to true to serve over HTTP.")
         async with AsyncExitStack() as stack:
-            # What is wrong with the settings is said before anything starts.
+            # Mistakes in the settings are reported before anything starts.
             protected = Authenticator(self.settings).required
             sockets = stack.enter_context(listener.bound(section, protected=protected))
             running = await stack.enter_async_context(self._open())

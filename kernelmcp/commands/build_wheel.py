@@ -15,7 +15,7 @@ _EXTRA = "pip install '.[wheel-build]'"
 
 
 def main(source: Path, home: Path) -> int:
-    """Returns the exit code: 0 when a wheel was made; 1 when something is missing, which is said."""
+    """Returns the exit code: 0 when a wheel was made; 1 when something is missing, and then it has printed what."""
     missing = _missing(source)
     if missing is not None:
         sys.stderr.write(f"kernelmcp: {missing}\n")
@@ -35,7 +35,7 @@ def main(source: Path, home: Path) -> int:
 def _missing(source: Path) -> str | None:
     """What stands in the way, and what to do about it."""
     if not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
-        return f"{source} is no source package: it has neither pyproject.toml nor setup.py"
+        return f"{source} is not a source package: it has neither pyproject.toml nor setup.py"
     if sys.version_info < MIN_PYTHON:
         running = ".".join(map(str, sys.version_info[:2]))
         return f"building wheels needs Python 3.12 or newer, and this is {running}; install kernelmcp there: {_EXTRA}"

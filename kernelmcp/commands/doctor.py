@@ -96,7 +96,7 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
     report = Report()
     missing = wrong if isinstance(wrong, LayersMissing) else None
     if wrong is not None and missing is None:
-        report.fail(f"the settings are wrong: {wrong.message}", "Correct them; what else is missing is said after that")
+        report.fail(f"the settings are wrong: {wrong.message}", "Correct them, then run doctor again")
     _look_at_versions(report)
     _look_at_kernelspec(report, settings)
     report.boot_image = {"state": "unknown: no kernel was started"}
@@ -164,7 +164,7 @@ def _settings_in_use() -> list[str]:
 
 
 def _demanding_nothing(settings: Settings) -> Settings:
-    """A kernel that lacks a required layer starts no guest, and then nobody could say which layers hold."""
+    """Without required layers: a kernel that lacks one starts no guest, and the attempts need a guest."""
     policy = settings.policy.model_copy(update={"required_layers": []})
     return Settings(Values(config=settings.config, policy=policy))
 

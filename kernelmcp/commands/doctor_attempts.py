@@ -115,7 +115,7 @@ async def examine(found: PooledKernel, outside: Path, token: str) -> Findings:
     if findings.failure is None:
         findings.layers = judge(findings.facts, control, findings.attempts, guest_pid(found.kernel.pid))
     else:
-        # What the operating system says of a process that runs nothing is no verdict either.
+        # The operating system's word about a process that runs nothing proves nothing either.
         findings.layers = [Layer(name, False, False, "could not be tried") for name in get_args(LayerName)]
     return findings
 

@@ -118,7 +118,10 @@ def _seccomp(status: dict[str, str], outcome: dict[str, bool | None]) -> Layer:
     if active:
         refused = _held(outcome, "javascript_socket", "signal")
         return Layer(
-            "seccomp", True, refused, "no sockets, no signals" if refused else "a filter that lets much through"
+            "seccomp",
+            True,
+            refused,
+            "no sockets, no signals" if refused else "a filter that lets the attempts through",
         )
     found = (
         f"the kernel's record of the process: Seccomp {status.get('Seccomp', '?')}" if status else "not on this system"

@@ -12,9 +12,10 @@ from kernelmcp.config.section import Section
 
 class Volume(Section):
     path: Path
-    """The directory on the host. Absolute; not inside of the server's own directories, nor around them."""
+    """The directory on the host: absolute, and neither inside the server's own directories nor around them."""
     mode: Literal["ro", "rw"] = "ro"
-    """Whether guests may only read it, or write too. Read-only unless it is said: a guest's code is anybody's."""
+    """`ro`: guests may only read it; `rw`: they may write too. Read-only is the default because anybody may have
+    written a guest's code."""
 
 
 class VolumesSection(Section):
@@ -37,11 +38,11 @@ class KernelsSection(Section):
     kernelspec: str = OWN_KERNELSPEC
     """Name of the Jupyter kernelspec that sessions run."""
     start_timeout_seconds: float = Field(default=60, gt=0)
-    """Until a started kernel must have answered, seconds. A cold start takes about one on an idle machine; the rest is
-    for a loaded one and for a first start that builds the boot image."""
+    """Time that a new kernel has to answer, seconds. A cold start takes about one second on an idle machine; the rest
+    is for a busy machine and for the first start, which builds the boot image."""
     interrupt_grace_seconds: float = Field(default=6, gt=0)
-    """After an interrupt, until the kernel is killed, seconds. The kernel kills a guest that ignores interrupts after
-    3 s by itself and answers; the server must wait longer than that."""
+    """Time after an interrupt until the server kills a kernel that has not answered, seconds. The kernel itself ends a
+    guest that ignores interrupts after 3 s and answers, so the server must wait longer than that."""
     refill_delay_seconds: float = Field(default=0.3, ge=0)
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
 
@@ -49,16 +50,17 @@ class KernelsSection(Section):
 class NetworkSection(Section):
     allow_hosts: list[str] = []
     """What the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with `:port`
-    or for ports 80 and 443. Addresses that are not of the public internet only when they stand here. Default: none."""
+    or for ports 80 and 443. Addresses outside the public internet are reached only when they are listed here. Default:
+    none."""
     headers: dict[str, dict[str, SecretStr]] = {}
     """Per host (or `host:port`), headers that its requests get. The guest never sees them. Without a port: over https
     only. `${NAME}` in a value is an environment variable of the server."""
     timeout_seconds: float = Field(default=30, gt=0, le=300)
-    """Of one request with its redirects, seconds."""
+    """Longest time of one request with its redirects, seconds."""
     max_request_mb: int = Field(default=16, ge=1, le=20)
-    """Of one request's body, MiB. A body travels in one message to the kernel process, which takes 64 MB."""
+    """Largest body of one request, MiB. A body travels in one message to the kernel process, which takes 64 MB."""
     max_response_mb: int = Field(default=16, ge=1, le=20)
-    """Of one answer's body, unpacked, MiB."""
+    """Largest body of one answer after unpacking, MiB."""
 
     @field_validator("allow_hosts")
     @classmethod
@@ -70,7 +72,7 @@ class NetworkSection(Section):
     def _check_headers(cls, hosts: dict[str, dict[str, SecretStr]]) -> dict[str, dict[str, SecretStr]]:
         for host, headers in hosts.items():
             if check_host(host).startswith("*"):
-                raise ValueError(f"{host!r} is no single host: a secret goes to a host that is named")
+                raise ValueError(f"{host!r} is not a single host: a secret must go to one that is named in full")
             check_headers(host, {name: value.get_secret_value() for name, value in headers.items()}, os.environ)
         return hosts
 
@@ -83,26 +85,26 @@ class PackagesSection(Section):
     index_url: str | None = None
     """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
     pyodide_url: str | None = None
-    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) lie: the address of a mirror, or a
+    """Where the files of Pyodide's own distribution (numpy, pandas and 350 more) are: the address of a mirror, or a
     local folder. Each file is checked against the sha256 in the runtime's lock file. Default: the project's CDN."""
     wheel_folders: list[str] = []
     """Local folders with wheels that may be installed too; `kernelmcp build-wheel` fills one under `server.home` that
     always counts."""
     preinstalled: list[str] = []
-    """Requirements that every session has from the start, imported in a boot image of their own so that `import`
+    """Requirements that every session has from the start, imported in a boot image of their own so that importing them
     takes no time."""
     allowed: list[str] | None = None
-    """Names that may be asked for (what they need comes with them). Default: any. An allow-list keeps out packages
-    whose names are one letter off."""
+    """Names of packages that may be asked for; what they depend on may come with them. Default: any. An allow-list
+    keeps out packages whose names are one letter off."""
     denied: list[str] = []
-    """Names that are refused, also as a dependency."""
+    """Names of packages that are refused, as a dependency too."""
     resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
-    """How long the answer to "which versions?" is taken from the cache, seconds. What names exact versions does not
-    age."""
+    """How long it is remembered which versions a requirement resolved to, seconds. A requirement with an exact version
+    is remembered for ever."""
     install_timeout_seconds: float = Field(default=300, gt=0)
-    """Until one installation must be done, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
+    """Longest time of one installation, seconds. The largest wheels are 30 MB; the rest is for slow networks."""
     max_package_mb: int = Field(default=512, ge=1)
-    """Most bytes of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
+    """Largest size of one package when unpacked, MiB: a wheel of a megabyte can unpack to a terabyte."""
     max_cache_mb: int = Field(default=4096, ge=1)
-    """Most bytes of the package cache, MiB. What no session uses goes first, the longest unused; when all is in use,
-    nothing new is installed. One session may use half of it."""
+    """Largest size of the package cache, MiB. Packages that no session uses are removed first, the longest unused of
+    them before the others; when all are in use, nothing new is installed. One session may use half of it."""

@@ -20,7 +20,7 @@ _FRAMING = frozenset({"connection", "content-length", "host", "transfer-encoding
 
 
 def check_host(text: str) -> str:
-    """The host as it was. Raises ValueError with what would do."""
+    """The host, unchanged. Raises ValueError with examples of valid ones."""
     found = _HOST.fullmatch(text)
     examples = "such as example.org, *.example.org, 10.0.0.5:8080 or [fd00::5]:8080"
     if found is None or (found[3] and not 0 < int(found[3]) < 65536):
@@ -37,7 +37,7 @@ def check_host(text: str) -> str:
 
 
 def _is_address(host: str) -> bool:
-    """Whether it is an address and not a name. Raises ValueError for what looks like one and is none."""
+    """Whether it is an address and not a name. Raises ValueError for what only looks like an address."""
     if host.startswith("["):
         IPv6Address(host[1:-1])
         return True

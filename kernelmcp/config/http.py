@@ -48,24 +48,26 @@ class HttpSection(Section):
     max_streams: int = Field(default=1024, ge=1)
     """Open streams of events: GET, SSE and `subscriptions/listen`. Each costs a connection and about 50 kB."""
     request_timeout_seconds: float = Field(default=120, gt=0)
-    """Until a request must have been answered, its body included, seconds; at least `inline_wait_seconds` + 15. Calls
-    answer `running` before that, so only a client that sends slowly, or a fault, meets it."""
+    """Time for one request, from its head to the end of the answer, seconds; at least `inline_wait_seconds` + 15. A
+    call answers `running` before that, so only a client that sends slowly, or a fault, runs into it."""
     head_timeout_seconds: float = Field(default=20, gt=0)
-    """Until the head of a request must be there, from its first byte or the connection's start, seconds."""
+    """Time that a client has to send the head of a request, from its first byte or the start of the connection,
+    seconds."""
     max_request_size_mb: float = Field(default=16, gt=0)
-    """Largest body of a request, MiB; larger ones get 413. A notebook's worth of code is far below."""
+    """Largest body of a request, MiB; larger ones get 413. The code of a whole notebook is far smaller."""
     drain_seconds: float = Field(default=10, ge=0)
-    """After SIGTERM, until running cells are interrupted, seconds. Kubernetes kills after 30 s."""
+    """Time that running cells get to finish after SIGTERM before they are interrupted, seconds. Kubernetes kills after
+    30 s."""
 
     _token = field_validator("auth_token", mode="before")(_as_text)
 
 
 class AuthSection(Section):
     tokens: dict[str, SecretStr] = {}
-    """Bearer tokens by the name of their holder, who is a principal of that name."""
+    """Bearer tokens, each under the name of its holder, who is a principal of that name."""
     tokens_file: Path | None = None
-    """A TOML file of `name = "token"` lines. Read again when it changes: a new line is valid at once, a deleted one no
-    longer."""
+    """A TOML file of `name = "token"` lines. It is read again when it changes: a new token works at once, a deleted one
+    stops working."""
     issuer: str | None = None
     """The OAuth 2.1 authorization server, exactly as in the `iss` of its tokens. With it, its JWTs are accepted."""
     audience: str | None = None
@@ -78,7 +80,8 @@ class AuthSection(Section):
     required_scopes: list[str] = []
     """Scopes that every JWT must have."""
     algorithms: list[str] = ["RS256", "PS256", "ES256", "ES384", "EdDSA"]
-    """Signatures that are accepted. Those with a shared secret (HS256) are always refused."""
+    """Signature algorithms that are accepted. Those with a shared secret (HS256) are refused even when they are
+    listed."""
 
     @field_validator("tokens", mode="before")
     @classmethod

@@ -27,8 +27,8 @@ class ServerSection(Section):
     home: Path | None = None
     """Where sessions, workspaces and images are kept. Default: KERNELMCP_HOME, else the platform's user data folder."""
     runtime: Path | None = None
-    """Where the sockets lie. Must be short: a Unix socket's path has at most 108 bytes. Default: XDG_RUNTIME_DIR or
-    the temporary folder."""
+    """Where the sockets are made. The path must be short: a Unix socket's has at most 108 bytes. Default:
+    XDG_RUNTIME_DIR or the temporary folder."""
 
 
 class StdioSection(Section):
@@ -38,19 +38,19 @@ class StdioSection(Section):
 
 class SessionsSection(Section):
     default_timeout_seconds: float = Field(default=3600, gt=0)
-    """Idle life of a session's processes, seconds. Files and transcript stay. One hour: a person's coffee break must
-    not cost the variables, a forgotten session must not cost 150 MB for a day."""
+    """How long an idle session keeps its processes, seconds; its files and transcript stay. One hour: a coffee break
+    must not cost the variables, nor a forgotten session 150 MB for a day."""
     max_sessions_per_client: int = Field(default=8, ge=1)
     """Sessions with live processes per principal; one more stops the longest idle one. 8 x 150 MB is about what a
     laptop spares."""
     max_sessions: int = Field(default=32, ge=1)
     """Sessions with live processes on the whole server."""
     warm_pool_size: int = Field(default=1, ge=0)
-    """Kernels started in advance. One hides the start for one person; each costs about 150 MB."""
+    """Kernels that are started in advance. One is enough to spare one person the wait; each costs about 150 MB."""
     inline_wait_seconds: float = Field(default=45, ge=0)
     """How long a call waits for its cell before it answers `running`, seconds. Claude Desktop cuts a call at 60 s."""
     keep_days: float = Field(default=30, ge=0, le=36500)
-    """A session that nobody used for so many days is deleted with its files. 0: never."""
+    """Days after which a session that nobody used is deleted with its files. 0: never."""
     max_stored: int = Field(default=500, ge=1)
     """Sessions per principal that are kept on disk, stopped ones too; the ones that were used longest ago are deleted
     with their files. Every older client over HTTP leaves one behind."""
@@ -73,13 +73,15 @@ class ToolsSection(Section):
 
 class LoggingSection(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least that is written. At `info`: one line per execution. Code and its output are written at no level."""
+    """Messages below this level are left out. `info` writes one line per execution; no level writes code or its
+    output."""
     format: Literal["console", "json"] = "console"
-    """For a person, or one JSON object per line."""
+    """`console` is for people, `json` writes one JSON object per line."""
     file: Path | None = None
-    """Where to. Default: stderr. The file may be renamed at any time (logrotate): the next line makes a new one."""
+    """The file to write to. Default: stderr. It may be renamed at any time (logrotate): the next line creates a new
+    one."""
     file_max_mb: int = Field(default=64, ge=1)
-    """When the file is larger, MiB, it becomes FILE.1, over the one before, and a new one is begun."""
+    """Size at which the file is renamed to FILE.1 (replacing an older one) and a new file is begun, MiB."""
 
 
 class Config(Section):

@@ -1,4 +1,4 @@
-"""One layer of settings over the other, by pydantic-settings. A module of its own because importing that takes 60 ms,
+"""Merges layers of settings, by pydantic-settings. A module of its own because importing that takes 60 ms,
 which a server whose settings are all defaults need not spend before its first kernel starts.
 """
 
@@ -16,7 +16,7 @@ Layer = Mapping[Key, Any]
 
 
 def overlay(*layers: Layer) -> Values:
-    """The first layer goes over the second, and so on. Raises pydantic's `ValidationError`."""
+    """The first layer overrides the second, and so on. Raises pydantic's `ValidationError`."""
 
     class Layers(BaseSettings):
         config: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class _LayerSource(PydanticBaseSettingsSource):
             for part in key[:-1]:
                 branch = cast("dict[str, Any]", branch).setdefault(part, {})
                 if not isinstance(branch, dict):
-                    break  # a plain value stands where a table should: the check of the whole says so
+                    break  # a plain value where a table belongs: validation reports it
             else:
                 cast("dict[str, Any]", branch)[key[-1]] = value
         return tree

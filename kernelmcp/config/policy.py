@@ -47,12 +47,14 @@ class Policy(Section):
     cpu_seconds: float | None = Field(default=None, gt=0)
     """CPU time of one execution, seconds, after which it is interrupted. Default: no limit besides wall time."""
     background_cpu_seconds: float = Field(default=60, gt=0)
-    """CPU time that tasks which cells left behind may use between two cells, seconds. Then they are cancelled, and the
-    next result says so; a guest whose tasks go on is ended. A minute is much for a task that waits for something."""
+    """CPU time that tasks left behind by cells may use between two cells, seconds. Beyond it they are cancelled, and
+    the next result says so; a guest whose tasks run on all the same is ended. A minute is a lot for a task that mostly
+    waits."""
     memory_mb: int | None = Field(default=None, ge=64, le=4096)
     """Memory of the flavors that `flavors` does not set, MiB. Default: each flavor's own."""
     stdout_max_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
-    """Kept of one execution's stdout, bytes; the rest is counted and dropped. It lies on disk beyond 1 MiB."""
+    """How much of one execution's stdout is kept, bytes; the rest is counted and dropped. Beyond 1 MiB it is kept on
+    disk."""
     stderr_max_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
     """The same for stderr."""
     output_budget_chars: int = Field(default=20_000, ge=200)
@@ -60,18 +62,19 @@ class Policy(Section):
     max_outputs: int = Field(default=1000, ge=1)
     """Displayed objects kept per execution; the rest is counted and dropped."""
     outputs_max_bytes: int = Field(default=24 * 1024 * 1024, ge=1024)
-    """Memory of the displayed objects kept of one execution, and of all a session's finished ones together, bytes. The
-    newest finished one is always kept; a session without a kernel keeps 4 MiB."""
+    """Memory for the displayed objects of one execution, and for those of all finished executions of a session
+    together, bytes. Those of the newest finished execution are always kept; a session without a kernel keeps 4 MiB."""
     workspace_max_mb: int = Field(default=1024, ge=1)
-    """What a session's files may take, its /tmp included, MiB; so one file, too, at most. One GiB holds the data of
-    most tasks, and 32 sessions of it fit on a laptop's disk. A guest that is over it gets ENOSPC."""
+    """Disk space for a session's files, its /tmp included, MiB; no single file can be larger either. One GiB holds the
+    data of most tasks, and 32 such sessions fit on a laptop's disk. Beyond it, writing fails with ENOSPC."""
     max_files: int = Field(default=10_000, ge=10)
-    """Files and directories of a session, its /tmp included. So many are listed in a tenth of a second."""
+    """Most files and directories of a session, its /tmp included. Listing that many takes a tenth of a second."""
     storage_max_mb: int = Field(default=16 * 1024, ge=1)
-    """What all sessions of one principal may take on disk together, stopped ones too, MiB: their files, transcripts and
-    outputs, in blocks of 4 KiB. What is left is shared by the sessions that run. A new session beyond it is refused."""
+    """Disk space for all sessions of one principal together, stopped ones too, MiB: their files, transcripts and
+    outputs, in blocks of 4 KiB. The sessions that run share what is left of it; once it is used up, a new session is
+    refused."""
     flavors: dict[Flavor, FlavorLimits] = Field(default={}, validate_default=True)
-    """What the flavors allow. One that is not set: `memory_mb`, else 512, 1024 and 4096 MiB."""
+    """What each flavor allows. A flavor that is not set has `memory_mb`, or else 512, 1024 or 4096 MiB."""
     default_flavor: Flavor = "medium"
     """The flavor of a session that names none, and the only one that is kept warm."""
     env: dict[str, str] = {}
@@ -81,7 +84,7 @@ class Policy(Section):
     home and the installation. Default: none; guests stay root, without root's capabilities."""
     required_layers: list[LayerName] = []
     """Isolation layers without which neither server nor kernel starts; `kernelmcp doctor` shows which hold. Each is
-    taken on and tried by a process of its own: a tenth of a second of every start. Default: none."""
+    tried in a process of its own, which takes a tenth of a second at every start. Default: none."""
 
     @field_validator("flavors")
     @classmethod
@@ -96,7 +99,7 @@ class Policy(Section):
     def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
             if not _VARIABLE.fullmatch(name):
-                raise ValueError(f"{name!r} is no name of an environment variable: use letters, digits and _")
+                raise ValueError(f"{name!r} is not a name for an environment variable: use letters, digits and _")
             if "\0" in value:
                 raise ValueError(f"{name} has a NUL character in its value")
         if sum(len(name.encode()) + len(value.encode()) for name, value in env.items()) > MAX_ENV_BYTES:

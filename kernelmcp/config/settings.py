@@ -120,7 +120,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
     """Names of settings, `section.key`. Never values: one may be a secret."""
     found: list[str] = []
     for key in dict.fromkeys([*old, *new]):
-        # What is missing is like nothing else: the tables of volumes come and go.
+        # A missing key differs from every value: the tables of volumes come and go.
         before, after = old.get(key, _MISSING), new.get(key, _MISSING)
         if before == after:
             continue

@@ -1,7 +1,7 @@
 """Where settings come from, and the only module that reads files and the environment for them.
 
 Order: command line, environment (`KERNELMCP_<SECTION>__<KEY>`), file (`mcp.toml`, `policy.toml`), default. An unknown
-key or a bad value is a `ConfigurationError` that names the file or the variable, the key and what would do.
+key or a bad value is a `ConfigurationError` that names the file or the variable, the key and what would be accepted.
 """
 
 import difflib
@@ -22,11 +22,11 @@ from kernelmcp.errors import ConfigurationError
 
 ENV_PREFIX = "KERNELMCP_"
 _EXAMPLE = "KERNELMCP_SESSIONS__MAX_SESSIONS"
-# Variables of ours that are no settings of a section.
 # What Kubernetes and Docker put into containers when a service is called kernelmcp.
 _SERVICE = re.compile(r"KERNELMCP_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+# Our variables that do not belong to a section.
 OTHER_VARIABLES = frozenset({"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE"})
-# Reading one takes 0.2 s then, and while the server runs everybody waits for it.
+# Reading a file of this size takes 0.2 s, for which every client of a running server waits.
 MAX_FILE_BYTES = 256 * 1024
 CONFIG_NAME, POLICY_NAME = "mcp.toml", "policy.toml"
 Key = tuple[str, ...]
@@ -109,7 +109,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
-    """Settings from everywhere. Raises `ConfigurationError` for what is not understood."""
+    """Settings from all sources together. Raises `ConfigurationError` for what is not understood."""
     sources = find(config_file, policy_file, environ, overrides)
     return Settings(sources.read(), sources)
 
@@ -135,7 +135,7 @@ def _read(place: Place) -> dict[str, Any]:
 
 
 def _target(name: str) -> Key | None:
-    """Where the value of an environment variable goes; None for one that is no setting."""
+    """Where the value of an environment variable goes; None when it is not a setting."""
     if not name.startswith(ENV_PREFIX) or "__" not in name:
         return None
     section, *rest = name.removeprefix(ENV_PREFIX).split("__")
@@ -148,7 +148,7 @@ def _target(name: str) -> Key | None:
 
 
 def check_names(environ: Mapping[str, str]) -> None:
-    """Refuse variables that look like settings and are none: one may be a limit that somebody relies on.
+    """Refuse variables that look like settings and are not: one may be a misspelt limit that somebody relies on.
 
     Raises `ConfigurationError`. Names with a section that does not exist are found with the values, later.
     """
@@ -164,7 +164,7 @@ def _is_service(name: str, value: str) -> bool:
 
 
 def _meant(name: str) -> str:
-    """What would do instead of a variable that is not known."""
+    """A hint at the variable that was probably meant."""
     known = [*_variables(), *sorted(OTHER_VARIABLES)]
     # The key alone, else the nearest name; compared without underscores, of which one is easily missing.
     meant = [variable for variable in known if variable.endswith("__" + name.removeprefix(ENV_PREFIX))]
@@ -187,7 +187,7 @@ def _lower(parts: list[str]) -> tuple[str, ...]:
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[tuple[Key, Any]]:
-    """Shorter names first, so that FLAVORS__SMALL__MEMORY_MB goes over FLAVORS."""
+    """Shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS."""
     for name in sorted(environ, key=lambda name: (name.count("__"), name)):
         if (target := _target(name)) is not None:
             is_text = target[:2] == ("policy", "env") and len(target) > 2

@@ -45,8 +45,8 @@ class _Connection:
 
 
 class Connections:
-    """An ASGI app around mcp's. `interrupt` and `stop` are told of a connection that is being deleted: before its calls
-    are answered, and after. `max_bytes`: of a request's body."""
+    """An ASGI app around mcp's. `interrupt` and `stop` are called for a connection that is being deleted: before its
+    calls are answered, and after. `max_bytes`: of a request's body."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, interrupt: OnDelete, stop: OnDelete) -> None:
         self._app = app

@@ -24,9 +24,9 @@ from kernelmcp.http.rate_limits import ServerBusy, Throttle
 from kernelmcp.http.tokens import Authenticator, Identity, Rejected
 from kernelmcp.mcp_server.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
 
-# A client that takes nothing for so long is not reading any more, seconds.
+# A client that accepts no data for this long has stopped reading, seconds.
 SEND_SECONDS = 30.0
-# The least that a request gets beyond `inline_wait_seconds`.
+# A request gets at least this much more time than `inline_wait_seconds`, seconds.
 ANSWER_MARGIN_SECONDS = 15.0
 # A cancellation is short, and comes at once.
 MAX_CANCELLATION_BYTES = 4096
@@ -45,7 +45,7 @@ class Gate:
         self.authenticator = authenticator
         self.throttle = throttle
         self.on_denied: Callable[[str], None] = lambda reason: None
-        """Told why a request was refused: for the metrics."""
+        """Called with the reason of each refusal; the metrics count them."""
 
     @property
     def deadline_seconds(self) -> float:

@@ -49,7 +49,7 @@ class HostMiddleware:
 
 
 def host_allowed(host: str, section: HttpSection, arrived_at: tuple[str, int | None] | None = None) -> bool:
-    """`arrived_at` is the address that the connection came in on, which cannot be anybody's name for us."""
+    """`arrived_at`: the address that the connection came in on. It has only digits, so no page can be rebound to it."""
     name = hostname(host)
     if name is None:
         return False
@@ -80,7 +80,7 @@ def origin_allowed(origin: str, host: str, section: HttpSection) -> bool:
 
 
 def hostname(host: str) -> str | None:
-    """The name in a Host header, lower case, without port and brackets. None when it is no such header."""
+    """The name in a Host header, lower case, without port and brackets. None when it is malformed."""
     if not host or any(character in host for character in "/?#@\\ ,"):
         return None
     try:

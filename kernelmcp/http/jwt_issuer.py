@@ -14,9 +14,9 @@ import structlog
 
 from kernelmcp.http.tokens import Rejected
 
-# A key that is not known makes us ask the issuer again, but not oftener: anybody can make up a key's id.
+# An unknown key's id makes us ask the issuer again, but at most this often: anybody can make up an id.
 REFETCH_SECONDS = 30.0
-# Keys are taken as valid so long without asking; a withdrawn key works so long at most.
+# How long keys are trusted without asking again: a withdrawn key keeps working for at most this long.
 KEYS_LIFE_SECONDS = 3600.0
 FETCH_TIMEOUT_SECONDS = 10.0
 MAX_DOCUMENT_BYTES = 256 * 1024
@@ -71,7 +71,7 @@ class Issuer:
         return Claims(self.issuer, _subject(claims), _scopes(claims))
 
     def _algorithms_for(self, key: jwt.PyJWK) -> list[str]:
-        """What the key is for, when its issuer says so; the token's own word does not count."""
+        """The algorithm that the issuer publishes with the key, if it does: the token's own claim does not count."""
         named = key.algorithm_name
         return [name for name in self._algorithms if not named or name == named]
 
@@ -139,10 +139,10 @@ def _with_path(issuer: str, well_known: str) -> str:
 
 
 def _subject(claims: dict[str, Any]) -> str:
-    """Whom the token is about. Raises `Rejected` for nobody: all such tokens would share one principal's sessions."""
+    """Whom the token is about. Raises `Rejected` when it names nobody: such tokens would all share one principal."""
     subject = claims["sub"]
     if not isinstance(subject, str) or not subject.strip() or len(subject) > MAX_SUBJECT_CHARS:
-        raise Rejected("the JWT's sub names nobody")
+        raise Rejected("the JWT has no usable sub")
     return subject
 
 

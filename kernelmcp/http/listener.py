@@ -20,10 +20,10 @@ from kernelmcp.config.models import HttpSection
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.http.host_check import is_loopback
 
-# Until what a refused request still sends must be over, seconds: it is read and thrown away so that its client gets to
-# see the answer.
+# How long the rest of a refused request is read and thrown away, seconds: its client sees the answer only after it has
+# sent everything.
 LINGER_SECONDS = 20.0
-# An idle connection is kept so long, seconds: longer than reverse proxies keep theirs.
+# How long an idle connection is kept, seconds: longer than reverse proxies keep theirs.
 KEEP_ALIVE_SECONDS = 75
 # All headers together, bytes.
 MAX_HEAD_BYTES = 64 * 1024
@@ -64,7 +64,7 @@ class PatientProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn would let a request that runs already answer after this."""
-        log.warning("refused what is no HTTP", client=self.client[0] if self.client else None)
+        log.warning("refused a request that is not valid HTTP", client=self.client[0] if self.client else None)
         cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn's None until the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True

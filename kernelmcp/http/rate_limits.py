@@ -14,7 +14,7 @@ import anyio
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
 
-# Keys that are remembered; beyond that the oldest are forgotten. Without authentication, anybody's address is one.
+# How many keys are remembered; beyond that the oldest are forgotten. Without authentication each address is a key.
 MAX_KEYS = 10_000
 # Wrong tokens per address and window. More are answered 429: guessing gets slow, and a right token is never refused.
 MAX_FAILURES = 30
@@ -23,7 +23,7 @@ BUSY_RETRY_SECONDS = 1
 
 
 class ServerBusy(RateLimited):
-    """Not this principal's doing: there is no room."""
+    """The server is full; this principal alone may have sent little."""
 
 
 class Windows:

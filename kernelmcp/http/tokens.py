@@ -20,7 +20,7 @@ from kernelmcp.config.models import AuthSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 
-# How often the tokens' file is looked at: a revoked token works so long at most.
+# How often the tokens' file is checked for changes: a revoked token keeps working for at most this long.
 FILE_CHECK_SECONDS = 1.0
 MAX_TOKEN_CHARS = 16 * 1024
 # Of the holder of `transport_http.auth_token`.

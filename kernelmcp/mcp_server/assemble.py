@@ -52,7 +52,7 @@ class App:
 
 @asynccontextmanager
 async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[App]:
-    """A server and its sessions. Leaving it writes what is not written yet."""
+    """A server and its sessions. Leaving it writes the transcripts that are not written yet."""
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)

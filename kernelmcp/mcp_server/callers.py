@@ -66,13 +66,13 @@ def minted_note(caller: Caller, asked: str | None, session_id: str, *, created: 
 
 
 def gave_up(context: Ctx) -> bool:
-    """Of a call that is being cancelled: whether its client wants that, or only its connection was lost.
+    """Whether the client of a call that is being cancelled wants that, or has only lost its connection.
 
-    Until 2025-11-25 a client that wants it says so; a lost connection is none of its doing, and the work goes on. In
+    Until 2025-11-25 a client that wants it sends a message; when only the connection was lost, the work goes on. In
     2026-07-28 closing the response is how a client over HTTP cancels, and the server must take it for that.
     """
     if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS or context.request_context.request is None:
         return True
-    # mcp shows handlers no more than the cancellation; what it knows of it stands here.
+    # mcp shows handlers only that they are cancelled; whether the client asked for it is known here.
     dispatch: Any = context.request_context.session._request_outbound  # pyright: ignore[reportPrivateUsage]
     return bool(dispatch.cancel_requested.is_set())

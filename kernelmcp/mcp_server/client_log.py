@@ -43,8 +43,8 @@ class ClientLog:
             del self._levels[next(iter(self._levels))]
         return EmptyResult()
 
-    async def tell(self, execution: Execution, context: Ctx) -> None:
-        """Of an execution that has ended; once."""
+    async def report(self, execution: Execution, context: Ctx) -> None:
+        """Log an execution that has ended, once, if the client asked for messages of this level."""
         if execution.logged_to_client:
             return
         execution.logged_to_client = True

@@ -120,7 +120,7 @@ class Tools:
         if execution.failure is not None:
             raise execution.failure
         if execution.done.is_set():
-            await self._log.tell(execution, ctx)
+            await self._log.report(execution, ctx)
         return await to_result(execution, self._settings.policy.output_budget_chars, ctx.protocol_version)
 
     async def cancel_execution(
@@ -230,7 +230,7 @@ class Tools:
             session = self._registry.get(caller, session_id)
         except SessionNotFound:
             if session_id is None and caller.default_handle is None:
-                raise  # a session that is made to be cleared would be of no use to anybody
+                raise  # nobody could reach a session that was made only to be cleared
             session, _ = await self._registry.find_or_create(caller, session_id)
         await session.reset(variables=variables, files=files)
         result: schemas.ResetResult = {

@@ -50,7 +50,7 @@ class FileResources:
         session_id, separator, path = uri.removeprefix(_SCHEME).partition("/files/")
         if not uri.startswith(_SCHEME) or not separator or "/" in session_id:
             return None
-        # A name that is no UTF-8 comes byte for byte, and goes to the file system so.
+        # A name that is not UTF-8 arrives as bytes, and goes to the file system as they are.
         return FileName(unquote(session_id), unquote(path, errors="surrogateescape"))
 
     async def read(self, file: FileName, ctx: Ctx) -> ReadResourceContents:
@@ -58,7 +58,7 @@ class FileResources:
 
         def read(workspace: Workspace | None) -> Piece:
             if workspace is None:
-                raise InvalidArgument(f"there is no file {file.path!r}: the session has none")
+                raise InvalidArgument(f"there is no file {file.path!r}: the session has no files")
             return workspace.read(file.path, 0, MAX_FILE_BYTES)
 
         try:

@@ -149,7 +149,7 @@ class FileTools:
     async def get_workspace_info(
         self, ctx: Ctx, session_id: SessionId = None
     ) -> Annotated[CallToolResult, schemas.WorkspaceInfo]:
-        """List the files of the session's workspace, and what they take of what they may. Code sees the workspace as
+        """List the files of the session's workspace, and how much of its quota they use. Code sees the workspace as
         /workspace, its working directory."""
         caller = self._caller(ctx)
         session = self._existing(caller, session_id)
@@ -164,7 +164,7 @@ class FileTools:
         files = _fitting(listing.files)
         result: schemas.WorkspaceInfo = {
             "session_id": session.id if session else str(caller.default_handle),
-            # A client over the network has no use for the host's path, and need not know it.
+            # A client on another machine cannot use a path of this one, and should not learn it.
             "path": str(directory) if directory and caller.principal == LOCAL else None,
             "files": [
                 {
@@ -186,13 +186,13 @@ class FileTools:
         return structured_result(result, _listing_text(result))
 
     async def get_volume_path(self, ctx: Ctx) -> Annotated[CallToolResult, schemas.VolumeList]:
-        """Say where code finds its files: the workspace, and the host's directories that are mounted as volumes."""
+        """Show where code finds its files: the workspace, and the host's directories that are mounted as volumes."""
         found: list[schemas.VolumeInfo] = [
             {
                 "name": volume["name"],
                 "path": f"{volumes.INSIDE}/{volume['name']}",
                 "mode": volume["mode"],
-                # As with get_workspace_info: not for who comes over the network.
+                # As in get_workspace_info: not for clients on other machines.
                 "host_path": volume["path"] if self._caller(ctx).principal == LOCAL else None,
             }
             for volume in volumes.kernel_volumes(self._settings)

@@ -66,7 +66,7 @@ def changed_files(execution: Execution) -> list[ChangedFile]:
 
 
 def file_uri(session_id: str, path: str) -> str:
-    """The resource of a file; a name in it that is no UTF-8 is told byte for byte, as a URI can."""
+    """The URI of a file's resource; a name that is not UTF-8 is percent-encoded byte by byte."""
     return f"kernelmcp://sessions/{session_id}/files/{quote(os.fsencode(path), safe='/')}"
 
 
@@ -83,5 +83,5 @@ def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:
 
 
 def best_type(mime_types: list[str]) -> str:
-    """The one that says most of a displayed object."""
+    """The type that shows most of a displayed object."""
     return next((kind for kind in (*IMAGE_TYPES, "text/html", *mime_types) if kind in mime_types), "text/plain")

@@ -1,4 +1,4 @@
-"""What clients are told without asking: the list of resources has changed, a resource has.
+"""Notifications to clients: the list of resources has changed, or a resource has.
 
 Clients of 2026-07-28 open a `subscriptions/listen` stream; older ones get `list_changed` on their connection and may
 subscribe to single resources. Either way events stay with their principal: each has a bus of its own. Must not know
@@ -41,7 +41,7 @@ RequestContext = ServerRequestContext[Any, Any]
 
 
 class _Outlet:
-    """What one receiver has not been told yet. One task tells it, and ends; news of what waits already cost nothing."""
+    """The notifications that wait for one receiver. One task sends them, and ends; each URI waits only once."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, tell: Callable[[str], Awaitable[None]]) -> None:
         self._tasks = tasks

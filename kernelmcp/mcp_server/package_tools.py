@@ -146,7 +146,7 @@ def _listed(packages: list[Package]) -> str:
 
 def _error(execution: Execution) -> ServerError:
     error = execution.error
-    name, text = (error.name, error.value) if error else ("", "the installation did not end well")
+    name, text = (error.name, error.value) if error else ("", "the installation failed")
     context = {"session_id": execution.session_id, "execution_id": execution.id, "reason": name}
-    kind, suggestion = _ERRORS.get(name, (PackageFailed, "Try again; if it stays so, ask whoever runs the server."))
+    kind, suggestion = _ERRORS.get(name, (PackageFailed, "Try again; if it fails again, ask whoever runs the server."))
     return kind(text, suggestion, **context)

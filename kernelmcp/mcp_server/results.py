@@ -24,12 +24,12 @@ from kernelmcp.pictures.for_results import Pictures, pictures_of
 MAX_RESULT_BYTES = 900_000
 # Of that, everything but pictures. With a smaller text budget each result fits: what else is in it has caps of its own.
 MAX_TEXT_BYTES = 700_000
-# For what is said of pictures, and what goes around all this.
+# For notes about pictures, and for the JSON around everything.
 RESERVE_BYTES = 10_000
 MIN_BUDGET_CHARS = 200
 # Pictures of which a result says what became of them.
 MAX_NAMED_PICTURES = 20
-# The least that a stream gets of the budget, characters: its first and last lines.
+# Each stream's smallest share of the budget, characters: its first and last lines.
 MIN_SHARE_CHARS = 100
 RESOURCE_LINKS_SINCE = "2025-06-18"
 
@@ -119,7 +119,7 @@ def _draft(execution: Execution, budget_chars: int) -> _Draft:
 
 
 def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures) -> str:
-    """The text, and what is not in the result of what was displayed, and where it is."""
+    """The text, with notes on displayed objects that are not in the result, and where they can be read."""
     notes: list[str] = []
     for number, (width, height) in pictures.scaled.items():
         where = uri(execution, f"outputs/{number}")
@@ -199,7 +199,7 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
         parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
     if execution.outputs.dropped_types:
         parts.append(
-            f"[{execution.outputs.dropped_types:,} forms of displayed objects were not kept: their names are no mime "
+            f"[{execution.outputs.dropped_types:,} forms of displayed objects were not kept: their names are not MIME "
             "types, or there were too many]"
         )
     if error := structured["error"]:
@@ -219,7 +219,7 @@ def _cut_value(value: Any, budget: int) -> str:
 
 
 def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:
-    """The text form of what was displayed and is no picture, such as tables."""
+    """The text form of displayed objects that are not pictures, such as tables."""
     parts: list[str] = []
     for number, display in rich:
         text: Any = display.data.get("text/markdown") or display.data.get("text/plain")
@@ -261,7 +261,7 @@ def _notes(execution: Execution) -> list[str]:
         notes.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
     if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
         notes.append(
-            "[The session's memory did not suffice. All variables are kept: delete large ones, or make a session of a "
+            "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
             "larger flavor with create_session.]"
         )
     if execution.state_lost and execution.status in ("ok", "error"):

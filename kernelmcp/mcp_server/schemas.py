@@ -169,7 +169,7 @@ class PackageInfo(TypedDict):
 
 
 class WorkspaceInfo(TypedDict):
-    """A session's files, and what they may take."""
+    """A session's files, and its quota."""
 
     session_id: str
     path: str | None

@@ -64,7 +64,7 @@ class ContractTool(Tool):
 
 
 def check_not_refused(context: Context[Any, Any]) -> None:
-    """Raise what `guard` has against the request, when only the tool call can tell the client."""
+    """Raise the error for which `guard` refused the request, where only a tool's answer reaches the client."""
     request = context.request_context.request
     if request is not None and (error := request.scope.get(REFUSED_KEY)) is not None:
         raise error

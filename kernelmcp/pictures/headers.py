@@ -14,7 +14,7 @@ MAX_SIDE_PIXELS = 4096
 # Of the file. What is larger is not looked at: its base64 text and its bytes would be in memory side by side.
 MAX_FILE_BYTES = 8 * 1024 * 1024
 _PNG = b"\x89PNG\r\n\x1a\n"
-# JPEG markers: those of a frame's header tell the size; these have no length after them.
+# JPEG markers: those of a frame's header hold the size; these have no length after them.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE = frozenset([0x01, *range(0xD0, 0xD9)])
 
@@ -33,7 +33,7 @@ class Picture(NamedTuple):
 
 
 def decode(encoded: Any) -> bytes | None:
-    """The bytes of a mime bundle's base64 text; None when it is none or is too long."""
+    """The bytes of a mime bundle's base64 text; None when it is not base64 or is too long."""
     if not isinstance(encoded, str) or len(encoded) > MAX_FILE_BYTES * 3 // 2:
         return None
     try:

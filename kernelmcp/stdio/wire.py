@@ -34,7 +34,7 @@ from mcp_types import (
 
 # A 5 MB cell must pass, with room; beyond this the line is thrown away and answered with an error.
 MAX_LINE_BYTES = 64 * 1024 * 1024
-# While so much waits for a client that does not read, its next message is not read either.
+# While this much waits for a client that does not read, its next message is not read either.
 MAX_PENDING_BYTES = 1024 * 1024
 MAX_PENDING_MESSAGES = 16
 # Answers without a size limit are made a few at a time. They never wait for another message of the client.

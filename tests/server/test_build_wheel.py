@@ -31,7 +31,7 @@ def run(source: Path, home: Path, **environment: str) -> subprocess.CompletedPro
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     done = run(tmp_path, tmp_path / "home")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "no source package" in done.stderr
+    assert "is not a source package" in done.stderr
     (tmp_path / "pyproject.toml").write_text("")
     done = run(tmp_path, tmp_path / "home", PATH="/nowhere")
     assert done.returncode == 1

@@ -59,7 +59,7 @@ def test_the_server_does_not_start_with_wrong_settings(tmp_path: Path) -> None:
         ("[flavors.smal]\nmemory_mb = 64", "flavors.smal"),
         ("[flavors.small]\nmemory_m = 64", "flavors.small.memory_m: there is no such setting (did you mean memory_mb"),
         ("[flavors.small]\nmemory_mb = 5000", "flavors.small.memory_mb: Input should be less than or equal to 4096"),
-        ("[env]\n'A=B' = '1'", "'A=B' is no name of an environment variable"),
+        ("[env]\n'A=B' = '1'", "'A=B' is not a name for an environment variable"),
         ("[env]\nA = \"1\\u0000\"", "A has a NUL character in its value"),
         (f"[env]\nA = '{'x' * 40_000}'", "the variables are longer than 32768 bytes together"),
     ],

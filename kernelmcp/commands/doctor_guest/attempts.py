@@ -61,7 +61,7 @@ def facts(targets: Targets) -> Answer:
 
 
 def guest_settings(arguments: list[str]) -> Answer | None:
-    """What the kernel process told its guest: the boot image among it."""
+    """What the kernel process gave its guest as settings, such as the path of the boot image."""
     try:
         settings = json.loads(arguments[-1])
     except (IndexError, ValueError):

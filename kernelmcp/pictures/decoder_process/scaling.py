@@ -16,7 +16,7 @@ FIRST_SIDE_PIXELS = 2048
 MAX_PIXELS = 64_000_000
 SCALE_ATTEMPTS = 6
 JPEG_QUALITY = 80
-# What is so much too large as PNG is a photograph, or noise.
+# A picture that is this much too large as PNG is a photograph, or noise.
 PHOTOGRAPH_RATIO = 1.5
 MIN_SIDE_PIXELS = 16
 # A larger picture is first reduced by a whole factor, strip by strip: to scale it at once takes a copy or two of it.
