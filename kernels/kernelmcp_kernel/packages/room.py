@@ -118,7 +118,7 @@ class Room:
         return kept
 
     def _delete(self, sha256: str) -> None:
-        """At once for whoever looks, by a rename."""
+        """Delete a package in one step for other processes: it is renamed away first."""
         with tempfile.TemporaryDirectory(dir=self._root / "tmp", ignore_cleanup_errors=True) as grave:
             for part in ("unpacked", "wheels"):
                 with contextlib.suppress(FileNotFoundError):
@@ -157,7 +157,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def delete_abandoned(folder: Path) -> None:
-    """Delete a staging folder whose process is gone: nobody holds its lock."""
+    """Delete a staging folder whose process has ended, which shows in its lock: it is free."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

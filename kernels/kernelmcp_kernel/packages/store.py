@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 20
 _MAX_METADATA_BYTES = 4 << 20
 # Between making a staging folder and locking it no process takes that long.
 _UNLOCKED_SECONDS = 60.0
-# What packages.max_cache_mb is when nobody says.
+# packages.max_cache_mb where it is not set.
 _MAX_BYTES = 4096 << 20
 
 

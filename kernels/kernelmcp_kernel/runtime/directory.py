@@ -1,6 +1,6 @@
 """The two directories that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
 
-The folder above them is nobody's business but ours: while a guest may live it is sealed (docs/design.md, Files 9).
+The folder above them is for this process alone: while a guest may live it is sealed (docs/design.md, Files 9).
 A server names the directory in KERNELMCP_SANDBOX_DIRECTORY and owns it. Without that the kernel makes a private one,
 deletes it at its end, and sweeps those of kernels that were killed: each private directory is locked for as long as its
 kernel lives.
@@ -52,7 +52,7 @@ class SandboxDirectory:
 
 
 class PrivateDirectory(SandboxDirectory):
-    """A sandbox directory nobody else knows of, gone when its kernel is."""
+    """A sandbox directory of the kernel's own, deleted when the kernel ends."""
 
     def __init__(self) -> None:
         home = _private_home()
@@ -105,7 +105,7 @@ def _delete(sandbox: Path) -> None:
         folders = [folder for folder in sandbox.iterdir() if folder.is_dir() and not folder.is_symlink()]
         while folders:
             folder = folders.pop()
-            folder.chmod(0o700)  # a guest can make directories that nobody may read
+            folder.chmod(0o700)  # a guest can make directories without the right to read them
             for entry in list(os.scandir(folder)):
                 if entry.is_dir(follow_symlinks=False):
                     os.chmod(entry.path, 0o700)

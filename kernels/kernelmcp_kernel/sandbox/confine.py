@@ -34,7 +34,7 @@ _MIB = 1024 * 1024
 # A thread's stack, and the first one's: Node's own default, which code would otherwise inherit from whoever started us.
 _STACK_MB = 8
 
-# How a fresh interpreter is told its policy.
+# The variable in which a fresh interpreter finds its policy.
 _POLICY_VARIABLE = "KERNELMCP_POLICY"
 
 # What may be left out of a Policy, by name: for the attack suite, which proves each layer by its absence.

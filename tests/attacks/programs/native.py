@@ -541,5 +541,5 @@ if __name__ == "__main__":
     while chunk := os.read(3, 4096):
         *lines, waiting = (waiting + chunk).split(b"\n")
         for line in lines:
-            told = list(titles) if line == b"list" else attempt(titles.get(line.decode(), "control"), known)
-            os.write(4, json.dumps(told).encode() + b"\n")
+            answer = list(titles) if line == b"list" else attempt(titles.get(line.decode(), "control"), known)
+            os.write(4, json.dumps(answer).encode() + b"\n")
