@@ -35,7 +35,7 @@ _EXIT_CHECK_SECONDS = 0.002
 
 
 def new_request_id() -> str:
-    """Unguessable, so that a frame which the guest wrote ahead of time belongs to no request."""
+    """An id that cannot be guessed, so that a frame which the guest wrote ahead of time belongs to no request."""
     return secrets.token_hex(8)
 
 
@@ -165,7 +165,7 @@ class Guest:
             self._kill_timer = None
 
     def kill(self, reason: str) -> None:
-        """End the guest at once; whoever waits for it gets GuestDied."""
+        """End the guest at once; a request under way fails with GuestDied."""
         if self.death is not None:
             return
         self.death = reason

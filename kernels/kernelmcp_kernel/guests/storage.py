@@ -31,7 +31,7 @@ _SHARE = 20
 
 
 class Excess(Exception):
-    """There is more than the quota and its slack. The text says of what."""
+    """A guest has stored more than its quota and the slack. The text says what."""
 
 
 def count(folder: Path, quota: Quota) -> Quota:

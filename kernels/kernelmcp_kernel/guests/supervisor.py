@@ -83,7 +83,7 @@ class GuestSupervisor:
             self.guest.set_quota(quota)
 
     def take_loss(self) -> Loss | None:
-        """How an earlier guest was lost, once: the next call returns None until another is lost."""
+        """The loss of an earlier guest, if it was not taken yet."""
         loss, self._loss = self._loss, None
         return loss
 

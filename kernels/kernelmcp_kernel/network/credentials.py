@@ -52,7 +52,7 @@ class Credentials:
         return self._pattern.sub(REDACTED, data) if self._pattern else data
 
     def redact_text(self, text: str) -> str:
-        """The same for text."""
+        """Replace every secret in a text."""
         return self.redact(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 

@@ -51,7 +51,7 @@ class Url:
 
     @property
     def host_text(self) -> str:
-        """As it stands in a URL."""
+        """A host as it is written in a URL."""
         text = str(self.host)
         return f"[{text}]" if ":" in text else text
 
@@ -81,7 +81,7 @@ class Request:
 
 
 def parse_url(text: object) -> Url:
-    """Raises HostCallError."""
+    """Take a URL of the guest apart. Raises HostCallError."""
     if not isinstance(text, str) or len(text) > _MAX_URL_CHARS:
         raise HostCallError("the URL must be text, and no longer than a URL may be")
     found = _URL.fullmatch(text.partition("#")[0])

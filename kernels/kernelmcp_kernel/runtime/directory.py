@@ -46,7 +46,7 @@ class SandboxDirectory:
         self.path.chmod(0o511 if passable else 0o500)
 
     def close(self) -> None:
-        """Give the sandbox directory up. The files in a sandbox directory that a server named stay."""
+        """Unseal the directory. Its files stay: they belong to the server that named it."""
         with contextlib.suppress(OSError):
             self.path.chmod(0o700)
 
@@ -68,7 +68,7 @@ class PrivateDirectory(SandboxDirectory):
 
     @property
     def writable(self) -> list[Path]:
-        """No server moves anything in here: exactly the two."""
+        """Exactly the two: no server moves anything in here."""
         return [self.workspace, self.tmp]
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ def _is_named(fd: int, path: Path) -> bool:
 
 
 def _sweep(home: Path) -> None:
-    """Delete what killed kernels left. A sandbox directory whose lock can be had has no kernel any more."""
+    """Delete what killed kernels left: sandbox directories whose lock is free."""
     for lock_file in home.glob("sandbox-*.lock"):
         try:
             fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)

@@ -222,7 +222,7 @@ def _drop_privileges(uid: int | None) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """After the last change of user, which makes the system forget it."""
+    """Have the system kill this process when its parent ends. Call it last: a change of user undoes it."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the system knew of our wish; who has us now may be any reaper
         os._exit(125)
