@@ -1,4 +1,4 @@
-"""What a kernel process is told at its start: environment variables, the only ones that it reads (docs/design.md 3).
+"""The settings of a kernel process: the environment variables that its server starts it with (docs/design.md 3).
 
 Imports little: it is read before a guest is spawned.
 """
@@ -46,7 +46,7 @@ class Volume:
 class PackageSettings:
     """KERNELMCP_PACKAGES, a JSON object: which packages may be installed and where they come from.
 
-    What each means, with its unit, says the server's configuration ([packages] of docs/configuration.md).
+    Each is explained, with its unit, in the server's configuration ([packages] of docs/configuration.md).
     """
 
     enabled: bool = True
@@ -66,7 +66,7 @@ class PackageSettings:
 class NetworkSettings:
     """KERNELMCP_NETWORK, a JSON object: which hosts the guest's requests may reach, and under which limits.
 
-    What each means, with its unit, says the server's configuration ([network] of docs/configuration.md).
+    Each is explained, with its unit, in the server's configuration ([network] of docs/configuration.md).
     """
 
     allow_hosts: list[str] = field(default_factory=list[str])
@@ -120,7 +120,7 @@ class KernelSettings:
 
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
-    """Raises ValueError for a value that is none."""
+    """The settings in these environment variables. Raises ValueError for a value that cannot be read."""
     sandbox = environ.get("KERNELMCP_SANDBOX_DIRECTORY")
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
@@ -146,7 +146,7 @@ def _volume(name: str, path: str, mode: str) -> Volume:
 
 @cache
 def settings() -> KernelSettings:
-    """This process's."""
+    """The settings of this process, read once."""
     return read_settings(os.environ)
 
 

@@ -67,7 +67,7 @@ class GuestAttacker:
 
     def __init__(self, world: World, image: BootImage, off: frozenset[str]) -> None:
         self._world, self._image, self._off = world, image, off
-        self._told: list[str] = []
+        self._said: list[str] = []
         self._calls = HostCalls({"fetch": Network(NetworkSettings()).fetch})
         self.pid = 0
         self._guest: Guest | None = None
@@ -96,7 +96,7 @@ class GuestAttacker:
         return self._guest
 
     def _on_frame(self, frame: Frame) -> None:
-        self._told.append(json.dumps(frame.content))
+        self._said.append(json.dumps(frame.content))
         if frame.type == "call" and self._guest is not None:
             self._calls.start(self._guest, frame.content, Cell(parent={}))
 
@@ -108,7 +108,7 @@ class GuestAttacker:
         return json.dumps(reply)
 
     async def attempt(self, title: str) -> str:
-        self._told.clear()
+        self._said.clear()
         targets = json.dumps(self._world.targets())
         name = self._names.get(title, "control")
         guest = await self._ready()
@@ -120,7 +120,7 @@ class GuestAttacker:
         except TimeoutError:
             guest.kill("no answer")
             reply = "it did not answer"
-        return "".join([*self._told, reply])
+        return "".join([*self._said, reply])
 
     async def close(self) -> None:
         if self._guest is not None:

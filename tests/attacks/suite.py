@@ -28,7 +28,7 @@ class Outcome:
 
     title: str
     evidence: tuple[str, ...]
-    told: str
+    answer: str
     seconds: float
 
 
@@ -49,11 +49,11 @@ async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome
                     if only is not None and title != only:
                         continue
                     start = time.monotonic()
-                    told = await attacker.attempt(title)
-                    evidence = await world.evidence(told, attacker.pid)
-                    if "BREACH" in told:
+                    answer = await attacker.attempt(title)
+                    evidence = await world.evidence(answer, attacker.pid)
+                    if "BREACH" in answer:
                         evidence.append("it says so")
-                    outcomes.append(Outcome(title, tuple(evidence), told, time.monotonic() - start))
+                    outcomes.append(Outcome(title, tuple(evidence), answer, time.monotonic() - start))
                     if evidence and kind != "guest":  # what it left behind in its process must not count for the next
                         await attacker.close()
                     world.reset()
@@ -63,11 +63,11 @@ async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome
 
 
 async def _control(world: World, attacker: Attacker) -> None:
-    """What is allowed works, in the way in which the rest is tried: a attacker that is dead looks like a safe one."""
-    told = await attacker.attempt("control")
+    """What is allowed works, tried as the rest is: an attacker that is dead would look like one that is stopped."""
+    answer = await attacker.attempt("control")
     file = world.sandbox.workspace / "control"
     if not file.exists() or file.read_text() != "works":
-        raise RuntimeError(f"the control did not work: {told}")
+        raise RuntimeError(f"the control did not work: {answer}")
 
 
 def table(columns: dict[str, dict[str, list[Outcome]]]) -> str:

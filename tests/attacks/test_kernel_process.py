@@ -57,8 +57,10 @@ class Attacker:
 
     async def attempt(self, name: str) -> list[str]:
         """What the attack has done to the outside."""
-        told = await self.run(f"import json; print(await attempt({name!r}, json.loads({json.dumps(self.targets)!r})))")
-        found = await self.world.evidence(told, self.guest)
+        answer = await self.run(
+            f"import json; print(await attempt({name!r}, json.loads({json.dumps(self.targets)!r})))"
+        )
+        found = await self.world.evidence(answer, self.guest)
         self.world.reset()
         return found
 

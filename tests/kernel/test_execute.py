@@ -234,7 +234,7 @@ ABSENT = {
     "import socket; socket.socket()": "OSError: the sandbox has no sockets: for HTTP use",
     "import socket; socket.create_connection(('localhost', 80))": "OSError: the sandbox has no sockets: for HTTP use",
     "import os; os.kill(os.getpid(), 15)": "PermissionError: signal 15 would end the sandbox",
-    "import os; os.kill(1, 9)": "ProcessLookupError: 1 is no process of the sandbox",
+    "import os; os.kill(1, 9)": "ProcessLookupError: 1 is not a process of the sandbox",
     "import os; os.kill(os.getpid(), 2)": "KeyboardInterrupt: ",
     "import dbm": "ModuleNotFoundError: No module named 'dbm': Python for WebAssembly is built without it: keep data",
     "import shelve; shelve.open('x')": "ModuleNotFoundError: No module named 'dbm': Python for WebAssembly",

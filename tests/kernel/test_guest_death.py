@@ -51,7 +51,7 @@ def test_a_guest_killed_in_the_middle_of_a_cell_is_answered_at_once(own_kernel: 
     assert ran.state_lost
 
 
-def test_a_guest_killed_while_idle_is_told_to_the_next_cell_in_words(own_kernel: Kernel) -> None:
+def test_the_next_cell_says_that_an_idle_guest_was_killed(own_kernel: Kernel) -> None:
     own_kernel.run("kept = 1")
     first = own_kernel.guests()[0]
     first.kill()
@@ -100,7 +100,7 @@ def test_a_restart_gives_a_fresh_namespace() -> None:
         assert kernel.run("'kept' in globals()").result == "False"
 
 
-def test_a_death_that_was_told_is_not_told_again(own_kernel: Kernel) -> None:
+def test_a_death_that_a_cell_has_reported_is_not_reported_again(own_kernel: Kernel) -> None:
     own_kernel.run("import os; os._exit(3)")
     assert own_kernel.run("1").text("stderr") == ""
 

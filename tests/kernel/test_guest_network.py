@@ -127,4 +127,4 @@ def test_a_request_ends_with_its_cell(kernel: Kernel, site: Site) -> None:
     )
     assert site.ended.wait(DEADLINE), "the connection is still there"
     failed = kernel.run("try: await task\nexcept Exception as error: print(error)")
-    assert "the cell that asks has ended" in failed.text()
+    assert "the cell that made this call has ended" in failed.text()

@@ -115,7 +115,7 @@ def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any], m
         ("lies_about_length", "a frame of"),
         ("sends_no_json", "not JSON"),
         ("sends_half_a_frame", "exited with status"),
-        ("closes_its_pipe", "closed its pipe"),
+        ("closes_its_pipe", "closed its output pipe"),
     ],
 )
 def test_a_guest_that_breaks_the_protocol_is_ended_and_the_request_is_answered(program: str, reason: str) -> None:

@@ -89,14 +89,14 @@ def test_a_guest_over_its_quota_gets_enospc_and_goes_on(stored: Stored, code: st
 
 
 def test_the_reply_names_the_files_that_a_cell_wrote(stored: Stored) -> None:
-    def told(code: str) -> list[str] | None:
+    def changed(code: str) -> list[str] | None:
         return (stored.kernel.run(code).reply["metadata"].get("kernelmcp") or {}).get("files")
 
-    assert told("open('a', 'w').write('1'); open('/tmp/b', 'w').write('1')") == ["a"]
-    assert told("open('a').read(); x = 1") is None
-    assert told("import os; os.replace('a', 'c'); os.truncate('c', 0)") == ["c"]
-    assert told("open('/volumes/out/own', 'w').write('1')") is None
-    assert len(told("for i in range(40): open(f'n{i}', 'w').close()\n1 / 0") or []) == 40
+    assert changed("open('a', 'w').write('1'); open('/tmp/b', 'w').write('1')") == ["a"]
+    assert changed("open('a').read(); x = 1") is None
+    assert changed("import os; os.replace('a', 'c'); os.truncate('c', 0)") == ["c"]
+    assert changed("open('/volumes/out/own', 'w').write('1')") is None
+    assert len(changed("for i in range(40): open(f'n{i}', 'w').close()\n1 / 0") or []) == 40
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -
         if (sandbox / "workspace" / "tree").exists():
             os.rename(sandbox / "workspace" / "tree", chain / "/".join(["n" * 200] * 12) / "tree")
         os.rename(chain, sandbox / "workspace" / "tree")
-    with pytest.raises(Excess, match="deeper than a path"):
+    with pytest.raises(Excess, match="nested too deeply"):
         count(sandbox, quota)
     _delete(sandbox)
     assert not sandbox.exists()

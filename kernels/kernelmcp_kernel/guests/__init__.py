@@ -1,1 +1,1 @@
-"""The guest as the kernel process sees it: started, asked, interrupted, limited, replaced."""
+"""The guest process, as the kernel process handles it: start, requests, interrupts, limits, replacement."""

@@ -1,4 +1,4 @@
-"""One execution as the kernel process knows it. Host calls and output both belong to one."""
+"""One execution as the kernel process sees it. Host calls and output both belong to an execution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(eq=False)
 class Cell:
-    """What is known of one execution: whom its output answers, and how much it has sent."""
+    """One execution: the message that its output answers, and how much it has sent."""
 
     parent: dict[str, Any]
     ident: Any = None  # the client's ZMQ routing id, for input requests
@@ -19,4 +19,4 @@ class Cell:
     messages: int = 0
     dropped: int = 0
     files: dict[str, None] = field(default_factory=dict[str, None])
-    """Paths in the workspace that the guest says it has written. Nobody has looked whether it has."""
+    """Paths in the workspace that the guest says it has written. It may be lying: nothing has checked it."""

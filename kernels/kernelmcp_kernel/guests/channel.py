@@ -89,7 +89,7 @@ class Channel:
         """Queue bytes for the requests pipe. Refuses a guest that lets too many wait."""
         self._outbox += data
         if len(self._outbox) > _MAX_UNREAD_BYTES:
-            self._refuse("it asks and does not read the answers")
+            self._refuse("it sends requests and never reads the answers")
             return
         self._flush_outbox()
 
@@ -146,7 +146,7 @@ class Channel:
             self._refuse(f"it broke the protocol: {error}")
         except Exception:  # noqa: BLE001  # frames behind this one must not be left lying
             _log.exception("a frame could not be handled")
-            self._refuse("it sent what cannot be relayed")
+            self._refuse("it sent a message that could not be passed on")
         return count
 
     def _read_on(self) -> None:

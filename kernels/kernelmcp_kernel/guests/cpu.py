@@ -1,4 +1,4 @@
-"""Limits the CPU time of a guest, in an execution and between two: it is interrupted, and killed when it goes on.
+"""Limits the CPU time of a guest, during an execution and between two: it is interrupted, then killed if it goes on.
 
 RLIMIT_CPU can't do it: it counts from the process's start, and booting alone takes seconds.
 """
@@ -81,7 +81,7 @@ class BackgroundLimit:
 
     def __init__(self, seconds: float | None) -> None:
         self.exceeded = False
-        """Tasks were cancelled, and nobody has been told. Whoever tells sets it back."""
+        """Tasks were cancelled, and no cell has reported it yet. The one that does sets it back to False."""
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
@@ -90,7 +90,7 @@ class BackgroundLimit:
         return f"used more than {self._seconds:g} s of CPU time between two cells"
 
     def start(self, guest: Watched) -> None:
-        """A request has ended."""
+        """Begin to measure: a request has ended."""
         self.stop()
         if self._seconds is not None:
             self._again(_IDLE_CHECK_SECONDS, self._check, guest, cpu_seconds(guest.pid) + self._seconds)
@@ -115,7 +115,7 @@ class BackgroundLimit:
         self._timer = asyncio.get_running_loop().call_later(seconds, check, guest, end)
 
     def stop(self) -> None:
-        """A request begins, or the guest has ended."""
+        """Stop measuring: a request begins, or the guest has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -7,7 +7,7 @@ import signal
 
 from kernelmcp_kernel.sandbox.cgroup import Group
 
-# The guest's exit status when no memory is left for another cell (inside/kernelmcp_guest/operations.py).
+# The guest's exit status when no memory is left for another cell (EXIT_OUT_OF_MEMORY in the guest's operations.py).
 _EXIT_OUT_OF_MEMORY = 71
 
 _LAST_LINE_CHARS = 300
@@ -20,7 +20,7 @@ class GuestDied(Exception):
 def explain(status: os.waitid_result | None, last_words: str, group: Group | None) -> str:
     """The reason, to follow "The sandbox process ended: ". `status` is None when it still runs without its pipes."""
     if status is None:
-        return "it closed its pipe"
+        return "it closed its output pipe while it was still running"
     how = _how(status, last_words, group)
     last = last_words.splitlines()[-1][:_LAST_LINE_CHARS] if last_words and status.si_status else ""
     return f"{how}: {last}" if last else how
@@ -32,9 +32,9 @@ def _how(status: os.waitid_result, last_words: str, group: Group | None) -> str:
     if status.si_code == os.CLD_EXITED:
         return f"it exited with status {status.si_status}"
     if group is not None and group.ran_out_of_memory():
-        return "it was killed for memory: its control group had no more"
+        return "it was killed for memory: its control group was full"
     if status.si_status == signal.SIGABRT and "memory" in last_words.lower():
-        return "it was killed for memory: it ran out of it"
+        return "it was killed for memory: it had used all it may have"
     return f"it was killed by {_signal_name(status.si_status)}"
 
 

@@ -23,7 +23,7 @@ from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.runtime.spawn import Spawned
 from kernelmcp_kernel.settings import Quota
 
-# A guest that has not noticed an interrupt after this time is in code that never will (a long C loop, JavaScript).
+# A guest that has not noticed an interrupt after this time is in code that never does (a long C loop, JavaScript).
 INTERRUPT_GRACE_SECONDS = 3.0
 
 # Written to the interrupt pipe in place of a request's number: interrupt what runs between requests.
@@ -35,7 +35,7 @@ _EXIT_CHECK_SECONDS = 0.002
 
 
 def new_request_id() -> str:
-    """Unguessable, so that a frame which the guest wrote ahead of time belongs to no request."""
+    """An id that cannot be guessed, so that a frame which the guest wrote ahead of time belongs to no request."""
     return secrets.token_hex(8)
 
 
@@ -70,11 +70,13 @@ class Guest:
         await asyncio.shield(self._ready)
 
     def set_environment(self, variables: dict[str, str]) -> None:
-        """Before the first request. By the pipe, because a command line can be read by everybody on the machine."""
+        """Set the guest's environment variables, before the first request.
+
+        Through the pipe, because everybody on the machine can read a command line."""
         self._channel.send(encode_frame({"op": "set_environment", "content": variables}))
 
     def set_quota(self, quota: Quota) -> None:
-        """What its own count allows, from the next request on."""
+        """Give the guest a quota for its own count, from the next request on."""
         if self.death is None:
             self._channel.send(encode_frame({"op": "set_quota", "content": asdict(quota)}))
 
@@ -135,7 +137,7 @@ class Guest:
 
     @property
     def used(self) -> bool:
-        """Was it ever asked for something?"""
+        """Has any request been made yet?"""
         return self._number > 0
 
     # -- interrupt and end
@@ -151,7 +153,7 @@ class Guest:
             self._kill_timer = self._loop.call_later(INTERRUPT_GRACE_SECONDS, self.kill, reason)
 
     def end_background(self) -> None:
-        """Have what runs between requests end: tasks that cells left behind."""
+        """Cancel the tasks that cells left behind, while no request runs."""
         if self.busy or self.death is not None:
             return
         self._channel.signal(_BACKGROUND)
@@ -163,7 +165,7 @@ class Guest:
             self._kill_timer = None
 
     def kill(self, reason: str) -> None:
-        """End the guest at once; whoever waits for it gets GuestDied."""
+        """End the guest at once; a request under way fails with GuestDied."""
         if self.death is not None:
             return
         self.death = reason

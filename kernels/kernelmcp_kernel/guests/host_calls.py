@@ -21,13 +21,13 @@ Handler = Callable[[Arguments, Cell], Awaitable[Any]]
 MAX_CALLS = 32
 
 INTERRUPTED = "interrupted"
-CELL_ENDED = "the cell that asks has ended: the host answers only while it runs"
+CELL_ENDED = "the cell that made this call has ended: the host answers only while a cell runs"
 
 _log = logging.getLogger(__name__)
 
 
 class HostCallError(Exception):
-    """The answer is no; the text says why, to the guest."""
+    """A host call is refused; the text says why, and goes to the guest."""
 
 
 class HostCalls:
@@ -38,7 +38,7 @@ class HostCalls:
         self._running: dict[asyncio.Task[None], str] = {}
 
     def start(self, guest: Guest, content: dict[str, Any], cell: Cell | None) -> None:
-        """Answer a `call` frame of the guest, always: whoever waits for an answer in there would wait for ever.
+        """Answer a `call` frame of the guest, in every case: code in the guest waits for the answer.
 
         `cell` is None when the cell that asks has ended, which only tasks that it left behind can do.
         """
@@ -53,14 +53,14 @@ class HostCalls:
             guest.answer(number, error=CELL_ENDED)
             return
         if handler is None or taken or len(self._running) >= MAX_CALLS:
-            guest.answer(number, error="the host does not offer this now")
+            guest.answer(number, error="the host does not offer this call, or has too many of them under way")
             return
         task = asyncio.ensure_future(self._answer(guest, number, handler(cast("Arguments", arguments), cell)))
         self._running[task] = kind
         task.add_done_callback(self._running.pop)
 
     def cancel(self, reason: str) -> None:
-        """The cell was interrupted or has ended: its calls are answered with the reason."""
+        """End all calls, with this reason as their error: the cell was interrupted or has ended."""
         for task in list(self._running):
             task.cancel(reason)
 

@@ -1,4 +1,4 @@
-"""Looks at a guest's resident memory, for what no other cap counts (shared mappings, caches of files).
+"""Watches a guest's resident memory, which includes what no other cap counts (shared mappings, caches of files).
 
 A cap on private memory (RLIMIT_DATA) and one on the wasm memory act before; this is the backstop that sees
 everything, a fraction of a second later.
@@ -29,7 +29,7 @@ class MemoryWatchdog:
         self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._look)
 
     def stop(self) -> None:
-        """Stop looking: the process has ended, and its number may become another's."""
+        """Stop: the process has ended, and its number may be given to another."""
         self._timer.cancel()
 
     def _look(self) -> None:

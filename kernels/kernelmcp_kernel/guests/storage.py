@@ -31,11 +31,11 @@ _SHARE = 20
 
 
 class Excess(Exception):
-    """There is more than the quota and its slack. The text says of what."""
+    """A guest has stored more than its quota and the slack. The text says what."""
 
 
 def count(folder: Path, quota: Quota) -> Quota:
-    """What is stored. Blocking. Raises Excess, and then counts no further."""
+    """Count bytes and files. Blocking. Raises Excess as soon as there are too many."""
     max_bytes = int(quota.max_bytes * _SLACK) + _SLACK_BYTES
     max_files = int(quota.max_files * _SLACK) + _SLACK_FILES
     size = files = 0
@@ -56,14 +56,14 @@ def count(folder: Path, quota: Quota) -> Quota:
                     if files > max_files:
                         raise Excess(f"it has more than the {quota.max_files:,} files that are allowed")
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # only renaming makes such a tree, and nobody can count it
-                raise Excess("its directories are nested deeper than a path can say") from None
+            if error.errno == errno.ENAMETOOLONG:  # only renaming makes such a tree, and it cannot be counted
+                raise Excess("its directories are nested too deeply for any path to name them") from None
     return Quota(size, files)
 
 
 @contextlib.contextmanager
 def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """What is in a directory. One that a guest made so that nobody may read it is made readable."""
+    """What is in a directory. A guest can make one without the right to read it: that is made readable first."""
     try:
         found = os.scandir(folder)
     except PermissionError:
@@ -85,7 +85,7 @@ def _reveal(folder: str) -> None:
 
 
 class StorageWatch:
-    """Counts now and then, from the first cell on, and tells when there is too much."""
+    """Counts a guest's files now and then, from the first cell on, and calls `on_excess` when there are too many."""
 
     def __init__(self, folder: Path, quota: Quota, busy: Callable[[], bool], on_excess: Callable[[str], None]):
         self._folder = folder
@@ -100,11 +100,11 @@ class StorageWatch:
         self._reason: str | None = None
 
     def allow(self, quota: Quota) -> None:
-        """What may be stored from now on. A smaller quota than before ends nobody for what is stored already."""
+        """Set the quota. A smaller one than before does not end a guest for files that it has already."""
         self._quota = Quota(max(quota.max_bytes, self._stored.max_bytes), max(quota.max_files, self._stored.max_files))
 
     def poke(self) -> None:
-        """A cell begins."""
+        """Count soon: a cell begins, and may write files."""
         if self._task is None:
             self._schedule(_BUSY_SECONDS)
 

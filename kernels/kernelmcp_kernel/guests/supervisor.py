@@ -1,4 +1,4 @@
-"""Keeps one live guest for a kernel: starts it, replaces it when it has ended, and remembers that state was lost."""
+"""Keeps one live guest for a kernel: starts it, replaces it when it has ended, and reports that variables were lost."""
 
 from __future__ import annotations
 
@@ -77,21 +77,21 @@ class GuestSupervisor:
         self.guest.mount(packages)
 
     def set_quota(self, quota: Quota) -> None:
-        """For this guest, and every later one."""
+        """Apply a quota to this guest and every later one."""
         if quota != self._quota:
             self._quota = quota
             self.guest.set_quota(quota)
 
     def take_loss(self) -> Loss | None:
-        """How an earlier guest was lost, once: the next call returns None until another is lost."""
+        """The loss of an earlier guest, if it was not taken yet."""
         loss, self._loss = self._loss, None
         return loss
 
     async def _watch(self, guest: Guest) -> None:
-        """When the guest ends: note the loss, and have the next one ready before it is asked for."""
+        """When the guest ends: note the loss, and start the next one before it is needed."""
         await guest.ended.wait()
         if self._closed or not guest.used:
-            return  # nothing is lost, and starting another before it is asked for might go on for ever
+            return  # nothing is lost, and a guest that ends at once would be started again and again
         self._log.warning("the guest process has ended: %s", guest.death)
         self._loss = Loss(str(guest.death), self._reported)
         self._reported = False
@@ -122,11 +122,11 @@ class GuestSupervisor:
             try:
                 return await guest.request(op, content, request_id, limit)
             except GuestDied:
-                self._reported = op == "execute"  # what other requests fail with, nobody reads
+                self._reported = op == "execute"  # only a cell shows its error to a person
                 raise
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
-        """Tell the guest while it is busy with a request; False when it is not, so that a request would do."""
+        """Send an operation without a reply to a busy guest; False when it is idle, and `request` should be used."""
         if not self.guest.busy:
             return False
         self.guest.notify(op, content, request_id)
@@ -165,7 +165,7 @@ class GuestSupervisor:
         guest = self.guest
         if guest.death is not None:
             return  # it has been waited for: its number may be another's by now
-        # WNOWAIT: whoever has the guest waits for it, if it still runs.
+        # WNOWAIT: the guest's own object waits for it, if it still runs.
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(guest.pid, signal.SIGKILL)
             os.waitid(os.P_PID, guest.pid, os.WEXITED | os.WNOWAIT)

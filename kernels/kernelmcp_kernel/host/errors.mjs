@@ -10,7 +10,7 @@ const ERRNO = {
   ERR_ACCESS_DENIED: EACCES,
 };
 
-/** The errno of an error that Node has thrown; undefined when it is none of Node's. @param {any} error
+/** The errno of an error that Node has thrown; undefined for other errors. @param {any} error
  * @returns {number | undefined} */
 export function errnoOf(error) {
   const code = error instanceof Error ? /** @type {any} */ (error).code : undefined;

@@ -1,5 +1,5 @@
 // `fetch` of the guest: a host call to the kernel process, which decides. Node's own classes make requests and responses.
-// Convenience, never a boundary: whoever goes around it finds that this process has no sockets.
+// Convenience, never a boundary: code that goes around it finds that this process has no sockets.
 
 // Calls of one guest that may be under way; the kernel process refuses more than some dozens, so the rest wait here.
 const MAX_AT_ONCE = 4;

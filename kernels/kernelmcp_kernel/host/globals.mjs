@@ -1,5 +1,5 @@
 // Takes from the guest's JavaScript what its Python has no use for: the ways to Node's modules, and the network. Depth, not
-// boundary: whoever owns the engine finds others, and meets the permission model and the operating system there.
+// boundary: code that owns the engine finds others, and meets the permission model and the operating system there.
 
 const REMOVED = [
   "BroadcastChannel",

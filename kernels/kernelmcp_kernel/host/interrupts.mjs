@@ -1,7 +1,7 @@
 // The interrupt pipe: 4 bytes (little endian), the number of the request that is to be interrupted.
 //
 // Two readers share it. While WebAssembly runs, CPython's signal check polls through the interrupt buffer; while the guest
-// waits, the event loop is told by an `interrupt` frame to look. Whoever reads the number first consumes it, once.
+// waits, an `interrupt` frame makes the event loop look. The first of the two to read the number consumes it.
 import fs from "node:fs";
 
 const POLL_MS = 10;

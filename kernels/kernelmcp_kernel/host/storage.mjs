@@ -11,7 +11,7 @@ const BLOCK = 4096; // bytes, as statvfs counts
 const RECOUNT_MS = 1000; // the server writes files, too
 const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
 const RECHECK_MS = 1000;
-const MAX_CHANGED = 1000; // paths told for one cell
+const MAX_CHANGED = 1000; // paths reported for one cell
 
 /** @typedef {{root: string, counted?: boolean, readOnly?: boolean, noted?: boolean}} Options how a directory is mounted:
  * `counted` against the quota, `noted` when a file in it changes */
@@ -24,7 +24,7 @@ export class Storage {
     this.quota = quota;
     /** @type {string[]} */
     this.counted = [];
-    /** @type {Set<any>} nodes: what they are called is asked when it is told */
+    /** @type {Set<any>} nodes, because a file may be renamed before its path is reported */
     this.changed = new Set();
     this.requests = 0;
     this.mayRecount = true;

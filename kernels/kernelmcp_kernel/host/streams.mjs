@@ -1,5 +1,5 @@
 // Sends what the guest prints: each line at once, as long as they are few, so that none is lost when the guest is killed in
-// code that gives nobody a turn. A flood is collected, because a frame for each line would cost more than the print.
+// code that never lets the event loop run. A flood is collected, because a frame for each line would cost more than the print.
 
 const MAX_CHARS = 64 * 1024;
 const DELAY_MS = 40;

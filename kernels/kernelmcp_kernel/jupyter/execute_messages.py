@@ -1,4 +1,4 @@
-"""What an execute_request and its reply may hold: the one is a client's, the other the guest's, and hostile."""
+"""Checks an execute_request, which a client sends, and its reply, which a hostile guest may have made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def header_of(message: Content) -> Content:
 
 
 def check_request(request: Content) -> None:
-    """Raises ValueError for what no client of the protocol sends."""
+    """Check an execute_request. Raises ValueError for one that breaks the protocol."""
     if not isinstance(request["code"], str):
         raise ValueError("the code of an execute_request must be text")
     if not isinstance(request["user_expressions"], dict):
@@ -38,7 +38,7 @@ def cpu_seconds(metadata: Content | None) -> float | None:
 
 def quota(metadata: Content | None) -> Quota:
     """What the guest may store from now on: as `{"kernelmcp": {"workspace_bytes": 10000000, "max_files": 100}}` in the
-    request's metadata says, else as this kernel was told."""
+    request's metadata says, else this kernel's own setting."""
     ours: Any = (metadata or {}).get("kernelmcp")
     wanted: Content = cast("Content", ours) if isinstance(ours, dict) else {}
     size, files = wanted.get("workspace_bytes"), wanted.get("max_files")

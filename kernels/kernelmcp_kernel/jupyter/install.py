@@ -23,7 +23,7 @@ class Installs:
         self._installer: Installer | None = None
 
     async def answer(self, call: dict[str, Any], cell: Cell) -> dict[str, Any]:
-        """A handler of hostcalls. What was refused is an answer too: {error: {name, text}}."""
+        """Install what a host call asks for. A refusal is an answer, too: {error: {name, text}}."""
         from kernelmcp_kernel.packages.errors import PackageError
         from kernelmcp_kernel.packages.installer import Installer
 

@@ -1,4 +1,4 @@
-"""Relays what a cell outputs from the guest's frames to iopub, under caps.
+"""Forwards a cell's output from the guest's frames to iopub, under caps.
 
 The caps bound what a flooding guest can queue in this process when a client is slow to read; what is dropped is
 counted and said.
@@ -32,7 +32,7 @@ _COLLECT_CHARS = 64 * 1024
 # Of one message. A guest may send all its text in one frame, and a client is to read it in pieces.
 _MESSAGE_CHARS = 1024 * 1024
 
-# Files that one cell is told to have changed, and the longest path (the host's PATH_MAX).
+# The most files that one cell reports as changed, and the longest path (the host's PATH_MAX).
 MAX_FILES = 1000
 MAX_PATH_CHARS = 4096
 
@@ -63,7 +63,7 @@ class OutputForwarder:
         self._timer: asyncio.TimerHandle | None = None
 
     def open(self, request_id: str, cell: Cell) -> None:
-        """Start relaying for a request."""
+        """Start forwarding the output of a request."""
         _keep(self._cells, request_id, cell)
 
     def open_comm(self, request_id: str, cell: Cell) -> None:
@@ -81,11 +81,11 @@ class OutputForwarder:
             cell.dropped = 0
 
     def say(self, cell: Cell, text: str) -> None:
-        """Text of the kernel process itself, under the same caps as the guest's."""
+        """Send text of the kernel process itself, under the same caps as the guest's."""
         self._stream(cell, {"name": "stdout", "text": text})
 
     def show(self, cell: Cell, data: dict[str, Any]) -> None:
-        """A mime bundle of the kernel process itself."""
+        """Send a mime bundle of the kernel process itself."""
         self._flush()
         self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
 

@@ -45,7 +45,7 @@ Content = dict[str, Any]
 
 
 class StorageFull(ValueError):
-    """A guest has stored more than it may, in a way that only a hostile one finds."""
+    """A guest has stored more than its quota allows, past its own check, as only a hostile one does."""
 
 
 class SandboxKernel(AnsweringKernel):
@@ -62,7 +62,7 @@ class SandboxKernel(AnsweringKernel):
         "pygments_lexer": "ipython3",
         "nbconvert_exporter": "python",
     }
-    _execute_sleep = 0.0  # ipykernel sleeps here so that output is flushed; ours is queued before the reply
+    _execute_sleep = 0.0  # ipykernel sleeps so long for output to be flushed; our output is queued before the reply
 
     # What the launcher started before the imports; under IPKernelApp there is none.
     early_directory: ClassVar[SandboxDirectory | None] = None
@@ -120,7 +120,7 @@ class SandboxKernel(AnsweringKernel):
         """ipykernel looks for children through psutil (30 ms); ours is the guest, which do_shutdown has ended."""
 
     def close(self) -> None:
-        """End the guest and give up the sandbox directory. A second call does nothing."""
+        """End the guest and release the sandbox directory. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -136,7 +136,7 @@ class SandboxKernel(AnsweringKernel):
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
     def _interrupt(self, named: str | None) -> None:
-        """Interrupt what runs; when the request names an execution, that one and no later one."""
+        """Interrupt the running cell; if the request names an execution, only that one."""
         if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
             return
         self._supervisor.interrupt()

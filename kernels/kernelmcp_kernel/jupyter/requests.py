@@ -1,4 +1,4 @@
-"""Requests that are no cells: completion, inspection, history, comms. A guest that fails makes an empty answer."""
+"""Requests other than cells: completion, inspection, history, comms. When the guest fails, the answer is empty."""
 
 # ipykernel declares its traits (session, streams) without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
@@ -26,7 +26,7 @@ _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 
 
 class AnsweringKernel(Kernel):
-    """Answers what a frontend asks beside running cells."""
+    """Answers a frontend's requests other than running cells."""
 
     _supervisor: GuestSupervisor
     _forwarder: OutputForwarder
@@ -114,7 +114,7 @@ class AnsweringKernel(Kernel):
         self.session.send(stream, reply, content, parent, ident=ident)
 
     async def _ask(self, op: str, content: Content, otherwise: Content, request_id: str = "") -> Content:
-        """A request that is not a cell: a guest that fails makes an empty answer."""
+        """Make a request other than a cell; the answer is `otherwise` when the guest fails."""
         try:
             reply = await self._on_loop(self._supervisor.request(op, content, request_id or new_request_id()))
         except (GuestDied, ValueError) as error:

@@ -19,7 +19,7 @@ async def read_line(
     parent: dict[str, Any],
     ident: Any,
 ) -> str:
-    """Ask the frontend for a line, however long it takes: it is cancelled when nobody wants it any more."""
+    """Ask the frontend for a line, however long it takes; the task is cancelled when the cell ends."""
     while socket.poll(0):  # answers to questions that are no longer asked
         socket.recv_multipart()
     session.send(socket, "input_request", request, parent, ident=ident)

@@ -91,7 +91,7 @@ def _parse_entry(text: str) -> _Entry:
 
 
 class AllowList:
-    """[network] allow_hosts. Raises ValueError for an entry that is none."""
+    """The hosts of [network] allow_hosts. Raises ValueError for an entry that is not a host."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._entries = [_parse_entry(entry) for entry in entries]

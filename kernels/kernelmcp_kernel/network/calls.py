@@ -21,7 +21,7 @@ _MAX_REDIRECTS = 10
 
 
 class Calls:
-    """The requests of one kernel. Raises ValueError for settings that cannot be."""
+    """The requests of one kernel. Raises ValueError for settings that are not valid."""
 
     def __init__(self, settings: NetworkSettings) -> None:
         self._settings = settings

@@ -48,11 +48,11 @@ class Credentials:
         return headers
 
     def redact(self, data: bytes) -> bytes:
-        """Blot out every secret that a server sent back, as it is or in a usual encoding."""
+        """Replace every secret that a server sent back, plain or in a usual encoding."""
         return self._pattern.sub(REDACTED, data) if self._pattern else data
 
     def redact_text(self, text: str) -> str:
-        """The same for text."""
+        """Replace every secret in a text."""
         return self.redact(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 

@@ -51,7 +51,7 @@ class Url:
 
     @property
     def host_text(self) -> str:
-        """As it stands in a URL."""
+        """A host as it is written in a URL."""
         text = str(self.host)
         return f"[{text}]" if ":" in text else text
 
@@ -81,9 +81,9 @@ class Request:
 
 
 def parse_url(text: object) -> Url:
-    """Raises HostCallError."""
+    """Take a URL of the guest apart. Raises HostCallError."""
     if not isinstance(text, str) or len(text) > _MAX_URL_CHARS:
-        raise HostCallError("the URL is no text, or too long")
+        raise HostCallError("the URL must be text, and no longer than a URL may be")
     found = _URL.fullmatch(text.partition("#")[0])
     if found is None:
         raise HostCallError(
@@ -108,7 +108,7 @@ def parse_request(arguments: dict[str, Any], max_body_bytes: int) -> Request:
     """Check what the guest sent. Raises HostCallError."""
     method = str(arguments.get("method", "GET"))
     if not _TOKEN.fullmatch(method) or len(method) > 32 or method.upper() in _METHODS_REFUSED:
-        raise HostCallError("this method cannot be requested")
+        raise HostCallError("this HTTP method is not allowed here")
     url = parse_url(arguments.get("url"))
     timeout = arguments.get("timeout")
     return Request(
@@ -141,7 +141,7 @@ def _parse_headers(sent: object) -> Headers:
     headers: Headers = []
     for pair in cast("list[Any]", sent):
         if not isinstance(pair, list) or [type(part) for part in cast("list[Any]", pair)] != [str, str]:
-            raise HostCallError("a header is a pair of texts")
+            raise HostCallError("each header must be a pair of two texts, name and value")
         name, value = cast("list[str]", pair)
         if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
             raise HostCallError("a header with characters that no header may have, such as a line break")
@@ -157,7 +157,7 @@ def redirected(request: Request, status: int, location: str) -> Request:
     try:
         text = urljoin(str(request.url), location)
     except ValueError:
-        raise HostCallError("the server redirects to what is no URL") from None
+        raise HostCallError("the server redirects to something that is not a URL") from None
     url = parse_url(quote(text, safe="%/:=&?~#+!$,;'@()*[]"))
     dropped: set[str] = set()
     method, body = request.method, request.body

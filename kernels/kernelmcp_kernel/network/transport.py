@@ -135,7 +135,7 @@ class Transport:
 
     async def _read(self, method: str, response: httpcore2.Response) -> Response:
         if not 200 <= response.status <= 599:
-            raise HostCallError(f"the server answered with status {response.status}, which is none")
+            raise HostCallError(f"the server answered with {response.status}, which is not an HTTP status")
         headers = [(name.lower(), value) for name, value in response.headers if name.lower() not in _HOP_HEADERS]
         encodings = b",".join(value for name, value in headers if name == b"content-encoding").strip().lower()
         body = _Body(self._max_bytes, encodings in (b"gzip", b"x-gzip"))
@@ -170,7 +170,7 @@ class _Body:
             try:
                 self.data += self._unpacker.decompress(chunk, self._max_bytes + 1 - len(self.data))
             except zlib.error:
-                raise HostCallError("the server sent a body that is not the gzip it says") from None
+                raise HostCallError("the server says that its answer is gzip, and it is not") from None
             self._check()
             chunk = self._unpacker.unconsumed_tail
             self._inside = not self._unpacker.eof

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 
 class PackageError(Exception):
-    """Base of the above; itself it is raised for what pip said and we do not know."""
+    """Base of the others. Raised itself when pip fails with a message that we do not know."""
 
 
 class InvalidRequirement(PackageError): ...
@@ -61,7 +61,7 @@ class PackageCacheError(PackageError): ...
 
 
 def unwritable(what: str) -> PackageCacheError:
-    """The cache `what`: is full, or cannot be written."""
+    """The error for a package cache that `what`: "is full", or "cannot be written"."""
     return PackageCacheError(
         f"the package cache {what}, so nothing new can be installed; what is in it still can. Whoever runs the server "
         "must free space or make KERNELMCP_HOME/packages writable"

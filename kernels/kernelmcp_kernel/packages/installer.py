@@ -88,15 +88,15 @@ class Installer:
 
     @property
     def packages(self) -> list[Package]:
-        """What was installed so far."""
+        """The packages that were installed so far."""
         return list(self._packages.values())
 
     def take_as_present(self, packages: Iterable[Preinstalled]) -> None:
-        """Packages that the guest has from its start."""
+        """Note packages that the guest has from its start, so that they are not installed again."""
         self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
 
     async def install(self, asked: Any, say: Say) -> Outcome:
-        """Have these requirements (a list of text, hostile) and what they need. Raises PackageError."""
+        """Install these requirements (a list of text, hostile) and what they need. Raises PackageError."""
         requirements = parse_all(asked)
         check_allowed(self._settings, requirements)
         async with self._one_at_a_time:
@@ -225,7 +225,7 @@ def _is_exact(requirement: Requirement) -> bool:
 
 
 def _guests_own() -> dict[str, Present]:
-    """What the guest brings: IPython and what it needs."""
+    """The packages that every guest has: IPython and what it needs."""
     found = [_present(each) for each in distributions(path=[str(RUNTIME / "site")])]
     return {canonicalize_name(package.name): package for package in found}
 

@@ -1,4 +1,4 @@
-"""Who uses what of the package cache, so that room is made only from what nobody uses.
+"""Which packages of the cache are in use by which process, so that only unused ones are deleted.
 
     KERNELMCP_HOME/packages/leases/<random>    the sha256 of each package that one kernel process has, one a line
     KERNELMCP_HOME/packages/lock               held while somebody takes a lease, or deletes what has none
@@ -29,7 +29,7 @@ class Leases:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else takes a lease or deletes meanwhile. Raises OSError."""
+        """While this is held, no other process takes a lease or deletes a package. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -39,7 +39,7 @@ class Leases:
             os.close(fd)
 
     def keep(self, packages: Iterable[str]) -> None:
-        """From now on this process uses these packages, and no others. Raises OSError."""
+        """Note that this process uses these packages from now on, and no others. Raises OSError."""
         wanted = frozenset(packages)
         if wanted == self.own:
             return
@@ -58,7 +58,9 @@ class Leases:
         self.own = wanted
 
     def held(self) -> set[str]:
-        """What live processes use, this one too. Call it `alone`. A lease that nobody holds any more is deleted."""
+        """The packages that live processes use, this one too. Only for use inside `alone`.
+
+        Deletes leases whose process has ended."""
         found = set(self.own)
         for file in self._folder.iterdir():
             if file != self._file:

@@ -13,7 +13,7 @@ import threading
 
 
 def _end_with_parent() -> None:
-    """Standard input is a pipe that the kernel process holds open: when that is killed, nobody wants the wheels."""
+    """End when the kernel process does, which holds the other end of standard input open."""
     os.read(0, 1)
     os._exit(1)
 

@@ -41,7 +41,7 @@ _MAX_VERSIONS = 12
 
 
 def progress(line: str) -> str | None:
-    """What a person wants to see of a line, without paths of this machine; None: nothing."""
+    """The part of a line that a person wants to see, without paths of this machine; None for the rest."""
     line = line.strip()
     if match := re.match(r"(Collecting .+?)(?: \(from .*)?$", line):
         return match[1]

@@ -1,6 +1,6 @@
 """`python -m kernelmcp_kernel.packages.preinstalled`: the packages that every session has, and a boot image with them.
 
-Run by a kernel process that finds no image for its settings, and by nobody else at the same time (a file lock).
+Run by a kernel process that finds no image for its settings. A file lock keeps others from doing the same meanwhile.
 Importing a package runs its code, so the image is made by a process that is confined as a guest is. What goes wrong is
 said on stderr; kernels then start without the packages, and try again after a pause.
 """
@@ -98,7 +98,7 @@ def _build(mounts: list[dict[str, str]], sandbox: PrivateDirectory, file: Path, 
 
 
 def _read_image(file: Path) -> bytes:
-    """The file that a hostile process made: a regular one, of a size that can be."""
+    """Read the image that a hostile process made, without following links. Raises BuildError when it is too large."""
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as stream:
         data = stream.read(MAX_IMAGE_BYTES + 1)
@@ -112,7 +112,7 @@ def _say(line: str) -> None:
 
 
 def _end_with_server() -> None:
-    """The kernel process waits here and cannot notice that its server is gone."""
+    """End when the server does: the kernel process waits for this program and cannot notice it."""
     server = int(os.environ.get("JPY_PARENT_PID") or 0)
     if server:
         threading.Thread(target=_watch, args=(server,), daemon=True).start()

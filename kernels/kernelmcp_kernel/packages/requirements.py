@@ -35,7 +35,9 @@ _ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".tbz", ".txz
 
 
 def parse_all(asked: Any) -> list[Requirement]:
-    """Those that are for the guest. Raises InvalidRequirement for anything but a list of requirements by name."""
+    """The requirements that apply to the guest.
+
+    Raises InvalidRequirement for anything but a list of requirements by name."""
     if not isinstance(asked, list) or not asked:
         raise InvalidRequirement("no package was named; give a name, such as: six, or: pydantic>=2")
     texts = cast("list[Any]", asked)
@@ -96,7 +98,7 @@ def _plain_specifier(part: Specifier) -> str:
 def checked(text: str) -> str:
     """The last look at a line before pip reads it. Raises ValueError when it is more than a name with versions."""
     if not _LINE.fullmatch(text):
-        raise ValueError("it is no plain name with versions")
+        raise ValueError("it is not a plain name with versions")
     return text
 
 

@@ -59,12 +59,12 @@ class Room:
                     os.utime(self._root / part / sha256)
 
     def use_only(self, packages: Iterable[str]) -> None:
-        """An installation is over: this process has these packages."""
+        """Keep leases on exactly these packages: an installation is over."""
         with contextlib.suppress(OSError):
             self._leases.keep(packages)
 
     def make(self, needed: int) -> None:
-        """See to it that so many bytes fit. Raises PackageCacheError, OSError."""
+        """Delete unused packages until so many bytes fit. Raises PackageCacheError, OSError."""
         with self._leases.alone():
             entries = self._entries()
             self._check_share(entries, needed)
@@ -104,7 +104,7 @@ class Room:
         return found
 
     def _unused(self, entries: dict[str, _Entry]) -> list[str]:
-        """What may go, the longest unused first."""
+        """The packages that may be deleted, the longest unused first."""
         kept = self._leases.held() | self._of_images()
         return sorted((sha256 for sha256 in entries if sha256 not in kept), key=lambda name: entries[name].used_at)
 
@@ -118,14 +118,14 @@ class Room:
         return kept
 
     def _delete(self, sha256: str) -> None:
-        """At once for whoever looks, by a rename."""
+        """Delete a package in one step for other processes: it is renamed away first."""
         with tempfile.TemporaryDirectory(dir=self._root / "tmp", ignore_cleanup_errors=True) as grave:
             for part in ("unpacked", "wheels"):
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(self._root / part / sha256, Path(grave) / part)
 
     def trim_resolutions(self) -> None:
-        """Forget the older half of what was resolved when it is too much."""
+        """Delete the older half of the remembered resolutions when there are too many."""
         found = [entry for entry in os.scandir(self._root / "resolutions") if entry.is_file(follow_symlinks=False)]
         if len(found) > MAX_RESOLUTIONS:
             for entry in sorted(found, key=lambda entry: entry.stat().st_mtime)[: len(found) // 2]:
@@ -134,7 +134,7 @@ class Room:
 
 
 def size_of_files(folder: Path) -> int:
-    """What the files beneath a folder take of the disk, in bytes. What vanishes meanwhile counts nothing."""
+    """What the files of a folder take on disk, in bytes. A file that vanishes meanwhile counts as nothing."""
     total = 0
     for parent, _, files in os.walk(folder):
         for name in files:
@@ -157,7 +157,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def delete_abandoned(folder: Path) -> None:
-    """Delete a staging folder whose process is gone: nobody holds its lock."""
+    """Delete a staging folder whose process has ended, which shows in its lock: it is free."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 20
 _MAX_METADATA_BYTES = 4 << 20
 # Between making a staging folder and locking it no process takes that long.
 _UNLOCKED_SECONDS = 60.0
-# What packages.max_cache_mb is when nobody says.
+# packages.max_cache_mb where it is not set.
 _MAX_BYTES = 4096 << 20
 
 
@@ -85,7 +85,7 @@ class Store:
             os.close(fd)
 
     def staged_bytes(self) -> int:
-        """What all kernels are making at the moment."""
+        """The bytes of all packages that any kernel is unpacking at the moment."""
         return size_of_files(self._tmp)
 
     def _unwritable(self, error: OSError) -> PackageCacheError:
@@ -101,7 +101,7 @@ class Store:
     # -- wheels
 
     def add_wheel(self, file: Path, source: str) -> Wheel:
-        """Take a wheel file over (it is moved). Raises PackageInvalid, PackageCacheError."""
+        """Move a wheel file into the cache. Raises PackageInvalid, PackageCacheError."""
         name, version = wheel_identity(file.name)
         wheel = Wheel(name, version, sha256_of(file), file.name, source)
         place = self._wheel_file(wheel)
@@ -161,7 +161,7 @@ class Store:
         return self.find(wheel)
 
     def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
-        """Rename into place. What is there already stays if it is good: another kernel was quicker."""
+        """Rename a folder into place. One that is there already stays if it is good: another kernel was quicker."""
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             os.rename(made, place)
@@ -175,7 +175,7 @@ class Store:
     # -- resolutions
 
     def resolution(self, key: str, ttl_seconds: float | None) -> list[Wheel] | None:
-        """What was resolved for this request at most so long ago; None: nothing, or it cannot be read."""
+        """The resolution of this request, if it is not older than this; None when there is none that can be read."""
         try:
             found = json.loads((self._resolutions / f"{key}.json").read_text("utf-8"))
             if ttl_seconds is not None and not 0 <= time.time() - found["time"] < ttl_seconds:
@@ -185,7 +185,7 @@ class Store:
             return None
 
     def remember(self, key: str, wheels: list[Wheel]) -> None:
-        """Keep what was resolved. A cache that cannot be written forgets it."""
+        """Remember a resolution. A cache that cannot be written ignores this."""
         text = json.dumps({"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
         with contextlib.suppress(OSError):
             self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -197,7 +197,7 @@ class Store:
 
 
 def wheel_identity(file: str) -> tuple[str, str]:
-    """Name and version that a wheel's file name tells. Raises PackageInvalid."""
+    """The name and version in a wheel's file name. Raises PackageInvalid."""
     try:
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename as error:
@@ -218,7 +218,7 @@ def metadata_file(folder: Path) -> Path | None:
 
 
 def _check_identity(folder: Path, wheel: Wheel) -> None:
-    """What is in a wheel must be what its file name says: names are what is allowed, denied and remembered."""
+    """Check that a wheel holds what its file name says: packages are allowed, denied and remembered by name."""
     file = metadata_file(folder)
     name = file.parent.name.removesuffix(".dist-info").rpartition("-")[0] if file else ""
     if file is None or canonicalize_name(name) != canonicalize_name(wheel.name):

@@ -1,6 +1,6 @@
 """The two directories that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
 
-The folder above them is nobody's business but ours: while a guest may live it is sealed (docs/design.md 48).
+The folder above them is for this process alone: while a guest may live it is sealed (docs/design.md 48).
 A server names the directory in KERNELMCP_SANDBOX_DIRECTORY and owns it. Without that the kernel makes a private one,
 deletes it at its end, and sweeps those of kernels that were killed: each private directory is locked for as long as its
 kernel lives.
@@ -46,13 +46,13 @@ class SandboxDirectory:
         self.path.chmod(0o511 if passable else 0o500)
 
     def close(self) -> None:
-        """Give the sandbox directory up. The files in a sandbox directory that a server named stay."""
+        """Unseal the directory. Its files stay: they belong to the server that named it."""
         with contextlib.suppress(OSError):
             self.path.chmod(0o700)
 
 
 class PrivateDirectory(SandboxDirectory):
-    """A sandbox directory nobody else knows of, gone when its kernel is."""
+    """A sandbox directory of the kernel's own, deleted when the kernel ends."""
 
     def __init__(self) -> None:
         home = _private_home()
@@ -68,7 +68,7 @@ class PrivateDirectory(SandboxDirectory):
 
     @property
     def writable(self) -> list[Path]:
-        """No server moves anything in here: exactly the two."""
+        """Exactly the two: no server moves anything in here."""
         return [self.workspace, self.tmp]
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ def _delete(sandbox: Path) -> None:
         folders = [folder for folder in sandbox.iterdir() if folder.is_dir() and not folder.is_symlink()]
         while folders:
             folder = folders.pop()
-            folder.chmod(0o700)  # a guest can make directories that nobody may read
+            folder.chmod(0o700)  # a guest can make directories without the right to read them
             for entry in list(os.scandir(folder)):
                 if entry.is_dir(follow_symlinks=False):
                     os.chmod(entry.path, 0o700)
@@ -131,7 +131,7 @@ def _is_named(fd: int, path: Path) -> bool:
 
 
 def _sweep(home: Path) -> None:
-    """Delete what killed kernels left. A sandbox directory whose lock can be had has no kernel any more."""
+    """Delete what killed kernels left: sandbox directories whose lock is free."""
     for lock_file in home.glob("sandbox-*.lock"):
         try:
             fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What a guest is made of: Node, the runtime folder, the boot image, and the command line that joins them.
+"""Starts a guest: the command line and the policy that join Node, the runtime folder and the boot image.
 
 Imports little: a guest is spawned before the heavy imports of the kernel process, so that the two start side by side.
 """
@@ -158,7 +158,7 @@ def grants(paths: Iterable[Path]) -> list[str]:
 
 
 def guest_policy(sandbox: SandboxDirectory, image: Path, build_id: str, descriptors: list[int]) -> Policy:
-    """What a guest may do."""
+    """The policy that confines a guest."""
     volumes = settings().volumes
     readable, writable = (image, *_paths(volumes, "ro")), (*sandbox.writable, *_paths(volumes, "rw"))
     program = guest_program(sandbox, image, build_id)

@@ -30,7 +30,7 @@ class Group:
     path: Path
 
     def ran_out_of_memory(self) -> bool:
-        """Whether the system has killed in it for want of memory."""
+        """Has the system killed a process in it for want of memory?"""
         try:
             events = (self.path / "memory.events").read_text("ascii").split()
         except OSError:
@@ -38,7 +38,7 @@ class Group:
         return dict(zip(events[::2], events[1::2], strict=False)).get("oom_kill", "0") != "0"
 
     def remove(self) -> None:
-        """Once its process has ended."""
+        """Delete the group, once its process has ended."""
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
@@ -63,14 +63,14 @@ def delegated(mount: Path = _MOUNT, membership: Path = Path("/proc/self/cgroup")
 
 
 def _enable(above: Path) -> None:
-    """Have groups in it limit memory and tasks. Raises OSError when processes are in it, too."""
+    """Let groups in it limit memory and tasks. Raises OSError when it holds processes, too."""
     control = above / "cgroup.subtree_control"
     if not set(control.read_text("ascii").split()) >= _CONTROLLERS:
         control.write_text(" ".join(f"+{name}" for name in sorted(_CONTROLLERS)))
 
 
 def confine(above: Path, pid: int, memory_mb: int) -> Group | None:
-    """Move a process that has just started into a group with limits; None when the system says no."""
+    """Move a process that has just started into a group with limits; None when the system refuses."""
     for old in above.glob("kernelmcp-guest-*"):
         with contextlib.suppress(OSError):
             old.rmdir()  # of a kernel that was killed; one with a process in it stays

@@ -34,7 +34,7 @@ _MIB = 1024 * 1024
 # A thread's stack, and the first one's: Node's own default, which code would otherwise inherit from whoever started us.
 _STACK_MB = 8
 
-# How a fresh interpreter is told its policy.
+# The variable in which a fresh interpreter finds its policy.
 _POLICY_VARIABLE = "KERNELMCP_POLICY"
 
 # What may be left out of a Policy, by name: for the attack suite, which proves each layer by its absence.
@@ -222,7 +222,7 @@ def _drop_privileges(uid: int | None) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """After the last change of user, which makes the system forget it."""
+    """Have the system kill this process when its parent ends. Call it last: a change of user undoes it."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the system knew of our wish; who has us now may be any reaper
         os._exit(125)

@@ -21,12 +21,12 @@ _TARGET = os.devnull  # anybody may read it, so that a refusal is the layer's
 
 
 def missing(required: Iterable[str]) -> list[str]:
-    """Those of the layers that do not hold here, in their order."""
+    """The layers of this list that do not work on this machine, in the same order."""
     return [name for name in required if name not in ALWAYS and not holds(name)]
 
 
 def holds(layer: str) -> bool:
-    """Whether a child under this layer alone is refused what it may do without. False for a name that is none."""
+    """Whether this layer alone stops a child from doing what it can do otherwise. False for an unknown name."""
     tried = _TRIALS.get(layer)
     if tried is None:
         return False

@@ -1,7 +1,8 @@
 """Attacks by Python in the guest: through Python itself, ctypes, WebAssembly, and the JavaScript that Pyodide hands out.
 
 Each function is one attempt; its docstring is its title; what it returns is what it got hold of. It may raise. Runs in
-Pyodide, as cells of a session do. `t` is what the attacker knows (world.py).
+Pyodide, as cells of a session do. `t` is what the attacker knows (world.py). It is long because it is one program: a
+guest gets it as one cell.
 """
 
 # ruff: noqa: PERF401, E501, SIM115, RET503

@@ -175,8 +175,8 @@ new net.Socket({ fd: 3, readable: true, writable: false }).on("data", async (chu
   const lines = waiting.split("\n");
   waiting = lines.pop() ?? "";
   for (const line of lines) {
-    const told = line === "list" ? Object.keys(attacks).slice(1) : await attempt(line);
-    fs.writeSync(4, `${JSON.stringify(told)}\n`);
+    const answer = line === "list" ? Object.keys(attacks).slice(1) : await attempt(line);
+    fs.writeSync(4, `${JSON.stringify(answer)}\n`);
   }
 }).on("end", () => process.exit(0));
 process.on("uncaughtException", () => {});

@@ -1,7 +1,8 @@
 """Attacks by native code that owns its process: whatever system call it likes, as after a break-out from V8 as well.
 
 A plain Python in the guest's place (it is what can make any system call without a compiler). Each function is one attempt;
-its docstring is its title; what it returns is what it got hold of. Numbers are those of x86-64 and of ARM64.
+its docstring is its title; what it returns is what it got hold of. Numbers are those of x86-64 and of ARM64. It is long
+because it is one program: a confined process can import nothing else of ours.
 """
 
 # ruff: noqa: E501, SIM105, SIM115
@@ -541,5 +542,5 @@ if __name__ == "__main__":
     while chunk := os.read(3, 4096):
         *lines, waiting = (waiting + chunk).split(b"\n")
         for line in lines:
-            told = list(titles) if line == b"list" else attempt(titles.get(line.decode(), "control"), known)
-            os.write(4, json.dumps(told).encode() + b"\n")
+            answer = list(titles) if line == b"list" else attempt(titles.get(line.decode(), "control"), known)
+            os.write(4, json.dumps(answer).encode() + b"\n")

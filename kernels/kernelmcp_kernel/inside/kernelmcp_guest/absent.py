@@ -50,7 +50,7 @@ def _signal_process(pid: int, number: int, /) -> None:
     """os.kill: this process is the only one, and a signal without a handler would end it with all its variables."""
     __tracebackhide__ = True
     if pid not in (os.getpid(), 0):
-        raise ProcessLookupError(f"{pid} is no process of the sandbox")
+        raise ProcessLookupError(f"{pid} is not a process of the sandbox")
     if number and signal.getsignal(number) in (signal.SIG_DFL, None):
         raise PermissionError(f"signal {number} would end the sandbox; os._exit() does, too")
     _kill(os.getpid(), number)

@@ -1,4 +1,4 @@
-"""What the host lends the guest: a handful of JavaScript functions, set by `attach` once the heap is restored.
+"""The JavaScript functions that the host gives to the guest, set by `attach` once the heap is restored.
 
 `emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks
 for a moment and says whether an interrupt arrived, `was_interrupted` says whether one has for the running request,
@@ -37,7 +37,7 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")
 def send(frame_type: str, **content: Any) -> None:
     """Send one frame to the kernel process.
 
-    Raises ValueError when the content cannot be told as JSON or is larger than a frame may be.
+    Raises ValueError when the content cannot be written as JSON or is larger than a frame may be.
     """
     text = json.dumps({"type": frame_type, "id": request_id.get(), "content": content}, default=repr)
     if len(text) > MAX_FRAME_CHARS:

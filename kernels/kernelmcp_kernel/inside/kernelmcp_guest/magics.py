@@ -1,4 +1,4 @@
-"""Magics that IPython has and a sandbox has not, or has in another way. What there is not says so in one line."""
+"""Replaces magics that cannot work in a sandbox: by our own version, or by an error that says what to do."""
 
 # IPython declares much of what is used here without types that a checker understands.
 # pyright: reportUnknownVariableType=false

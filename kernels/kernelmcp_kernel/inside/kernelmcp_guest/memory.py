@@ -20,7 +20,7 @@ _reserve: list[bytearray] = []
 
 
 def hold() -> None:
-    """Have the reserve, if there is memory for it."""
+    """Allocate the reserve, if there is memory for it."""
     if not _reserve:
         try:
             _reserve.append(bytearray(RESERVE_BYTES))
@@ -29,12 +29,12 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Give the reserve to whoever needs memory now. Takes none itself."""
+    """Free the reserve for code that needs memory now. Allocates nothing."""
     _reserve.clear()
 
 
 def usable() -> bool:
-    """Is there enough for another cell?"""
+    """Is there enough memory for another cell?"""
     if _reserve:
         return True
     try:
@@ -44,7 +44,7 @@ def usable() -> bool:
 
 
 def forget(error: BaseException) -> None:
-    """Let go of what the frames of a MemoryError hold: usually, what was too large."""
+    """Free what the frames of a MemoryError hold: usually the object that was too large."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)
 

@@ -35,7 +35,9 @@ def raise_watched() -> NoReturn:
 
 
 def raise_again() -> None:
-    """Some time later: where nobody has seen it, raise it in the next Python frame, or here when none has run since."""
+    """If no Python code has seen the interrupt by now, raise it in the next Python frame that runs.
+
+    When none has run since the last call, raise it here."""
     if not _interrupt.unseen:
         return
     if _interrupt.armed:

@@ -23,7 +23,7 @@ from kernelmcp_guest.execution import context, execute
 from kernelmcp_guest.interrupts import begin, running
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
-# The kernel process starts another guest, and says what happened.
+# The exit status by which the kernel process knows the reason (guests/death.py). It starts another guest.
 EXIT_OUT_OF_MEMORY = 71
 
 

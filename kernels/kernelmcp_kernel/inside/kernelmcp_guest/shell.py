@@ -32,7 +32,7 @@ def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def send_bundle(message: str, data: dict[str, Any], metadata: dict[str, Any] | None, **rest: Any) -> None:
-    """Send a display message; when a broken display object makes it untellable, say so in its place."""
+    """Send a display message; when a broken display object cannot be sent, send a note in its place."""
     try:
         send(message, data=encode_bundle(data), metadata=metadata or {}, **rest)
     except (TypeError, ValueError, RecursionError) as error:
@@ -152,7 +152,7 @@ class GuestShell(InteractiveShell):
         send("error", **self.last_error)
 
     def show_name(self, error: BaseException) -> None:
-        """When not even the traceback can be made."""
+        """Send an error by its name alone, when its traceback cannot be made."""
         self._showtraceback(type(error), error, [type(error).__name__])
 
     def ask_exit(self) -> None:
