@@ -17,7 +17,7 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.files.home import FORMER_NAME, RECORD_FILES, SANDBOX_NAME
-from kernelmcp.sessions.packages import Package
+from kernelmcp.sessions.installed_packages import Package
 
 # Errors that do not mean that the file is damaged.
 _NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)

@@ -15,7 +15,7 @@ import anyio.to_thread
 from kernelmcp.config.models import Flavor, Settings
 from kernelmcp.errors import ResourceLimitExceeded, StorageFailed
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.history import History
+from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.files.home import RECORD_FILES, Lock
 from kernelmcp.files.safe_open import delete_for_good
 from kernelmcp.notebook.transcript import Transcript
@@ -53,7 +53,7 @@ class Session:
     ) -> None:
         self.record = record
         self.life = life
-        self.executions = History(settings, directory / "outputs")
+        self.executions = KeptExecutions(settings, directory / "outputs")
         self.transcript = Transcript(directory / "notebook.ipynb")
         self.files = binding.files
         self.last_used = time.monotonic()

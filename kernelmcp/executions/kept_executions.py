@@ -17,7 +17,7 @@ DISK_SHARES = 4
 STOPPED_BYTES = 4 * 1024 * 1024
 
 
-class History:
+class KeptExecutions:
     """The executions of one session by id, oldest first. Those that have not ended are always kept."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
