@@ -1,1 +1,1 @@
-"""One execution: what is to run, how far it is, what came of it; and those that a session keeps."""
+"""Executions: the code, state and result of each, and the ones that a session keeps."""

@@ -1,7 +1,7 @@
-"""One execution: what is to run, how far it is, what came of it.
+"""One execution: the code to run, its state, and its result.
 
-An execution lives on its own: the call that asked for it may be gone or may have answered `running`. Must not know
-kernels or MCP.
+An execution is independent of the call that asked for it, which may have ended or answered `running`. Must not
+know kernels or MCP.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ EXIT_CODES: dict[Status, int | None] = {
     "dead": 137,
     "running": None,
 }
-# Progress is a courtesy: a cell that prints megabytes a second shows its newest lines.
+# Progress notifications need not be complete: of a cell that prints megabytes a second they show the newest lines.
 MAX_NEWS_CHARS = 8_000
 log = structlog.get_logger(__name__)
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
@@ -52,14 +52,15 @@ class Execution:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     session_created: bool = False
     has_minted_session: bool = False
+    """The session was made for this call: the call named none, and the connection has none of its own."""
     logged_to_client: bool = False
-    """The session was made for this call alone: nobody named it, and the connection has none of its own."""
+    """The client has its log message."""
     status: Status = "running"
     error: GuestError | None = None
     state_lost: bool = False
     interruption: Interruption | None = None
     limit: str | None = None
-    """The setting of the policy that a kernel interrupted it for, other than wall time."""
+    """The setting of the policy that it exceeded, other than wall time."""
     asked_timeout_seconds: float | None = None
     """What the caller asked for; the policy may allow less."""
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -67,14 +68,14 @@ class Execution:
     started: float | None = None
     ended: float | None = None
     event: dict[str, Any] | None = None
-    """With an event, `handler(event, context)` is called after the cell, and gives `return_value`."""
+    """When there is one, `handler(event, context)` is called after the cell, and its result is `return_value`."""
     return_value: Any = None
     files_changed: list[Entry] = field(default_factory=list[Entry])
-    """Files of the workspace that it made or changed."""
+    """The files of the workspace that it made or changed."""
     lost_before: bool = False
-    """Variables of earlier executions are gone, and this one is to say so."""
+    """Variables of earlier executions are gone, and the result of this one must say so."""
     files_deleted: bool = False
-    """It was ended by somebody who deletes the session's files with it."""
+    """It was cancelled by a reset or a deletion that also deletes the session's files."""
     interruptible: bool = False
     """The kernel runs the cell, or prepares it: an interrupt that is sent now reaches it and nothing else."""
     grace_timer: asyncio.TimerHandle | None = None
@@ -99,12 +100,12 @@ class Execution:
 
     @property
     def memory_bytes(self) -> int:
-        """What its record holds in memory, about."""
+        """About how much memory its code and outputs take."""
         return sys.getsizeof(self.code) + self.outputs.memory_bytes
 
     @property
     def gone(self) -> str:
-        """What is lost with its kernel, in words."""
+        """A sentence for the caller that says what is lost with the kernel."""
         return GONE_WITH_FILES if self.files_deleted else GONE
 
     # -- ends ---------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class Execution:
         self.status, self.error, self.state_lost = status, error, state_lost or self.lost_before
         self.ended = time.monotonic()
         self.done.set()
-        # Never the code, its output or its error: they may be anybody's secret.
+        # Never the code, its output or its error: they may contain secrets.
         log.info(
             "execution",
             session=self.session_id,
@@ -138,8 +139,8 @@ class Execution:
         error = self.outputs.error
         if content.get("status") == "ok":
             failed = self._take_return_value(content)
-            # An interrupt that came at its very end, or that it has caught: the cell is complete. The kernel tells of
-            # its own limit only when it has interrupted.
+            # The cell is complete although it was interrupted: at its very end, or the cell caught the interrupt. The
+            # kernel reports its own limit only when it has interrupted.
             hit = self.limit or (failed and failed.name == "KeyboardInterrupt")
             status: Status = (self.interruption if hit else None) or ("error" if failed else "ok")
             error = failed or error
@@ -173,7 +174,7 @@ class Execution:
         return None
 
     def finish_killed(self, reason: str) -> None:
-        """The kernel is gone, killed by us after an interrupt that did not help, or by itself."""
+        """The kernel ended while it ran: it died, or we killed it because an interrupt did not help."""
         if self.interruption is None:
             error = GuestError("KernelDied", f"{reason}. {self.gone}", "")
         else:
@@ -181,12 +182,12 @@ class Execution:
         self.finish(self.interruption or "dead", error, state_lost=True)
 
     def finish_with_server(self) -> None:
-        """The server ends while it runs."""
+        """The server ended while it ran."""
         error = GuestError("ServerStopped", f"The server ended while the cell ran. {GONE}", "")
         self.finish(self.interruption or "interrupted", error, state_lost=True)
 
     def finish_unstarted(self, error: GuestError | None = None) -> None:
-        """It never reached a kernel: cancelled while it waited, or no kernel could be started."""
+        """It never ran: it was cancelled while it waited, or no kernel could be started."""
         if error is None:
             self.finish(
                 "interrupted",
@@ -197,7 +198,7 @@ class Execution:
             self.finish("dead", error, state_lost=False)
 
     def finish_interrupted(self) -> None:
-        """Interrupted when it had a kernel, and before its cell began."""
+        """It was interrupted when it had a kernel, but before its code began."""
         self.finish(self.interruption or "interrupted", self._interruption_error(), state_lost=False)
 
     def _interruption_error(self) -> GuestError | None:
@@ -218,7 +219,7 @@ class Execution:
 
     @contextmanager
     def listening(self) -> Iterator["Listener"]:
-        """New text from now on; kept only while somebody wants progress."""
+        """Receive new output text while the context is open."""
         listener = Listener()
         self._listeners.add(listener)
         self.outputs.on_text = self._tell
@@ -235,14 +236,14 @@ class Execution:
 
 
 def changed_paths(reply: dict[str, Any]) -> list[str]:
-    """What an execute_reply says was written (docs/design.md, Files)."""
+    """The paths that an execute_reply says were written (docs/design.md, Files)."""
     ours: Any = reply.get("metadata", {}).get("kernelmcp")
     paths: Any = cast("dict[str, Any]", ours).get("files") if isinstance(ours, dict) else None
     return [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
 
 
 class Listener:
-    """New text of a running execution, of which the oldest is dropped when nobody fetches it in time."""
+    """New text of a running execution; the oldest is dropped when it is not fetched in time."""
 
     def __init__(self) -> None:
         self._pieces: deque[str] = deque()

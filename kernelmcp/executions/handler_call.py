@@ -1,7 +1,7 @@
 """`event` and `return_value`: after the cell, `handler(event, context)` is called and its JSON value comes back.
 
 It is one of Jupyter's user_expressions, so it works with any Python kernel, and the cell in the transcript is the
-caller's own. What comes back is the guest's: hostile.
+caller's own. The value comes from the guest, so it is hostile.
 """
 
 import base64
@@ -10,7 +10,7 @@ from typing import Any, NoReturn, cast
 
 # The name of the expression in the request and in the reply.
 NAME = "kernelmcp_return_value"
-# What fits into a result beside everything else; larger values belong into a file.
+# What fits into a result beside everything else; larger values belong in a file.
 MAX_RETURN_BYTES = 256 * 1024
 # Deeper values than this break JSON libraries on their way to the client.
 MAX_DEPTH = 100
@@ -22,7 +22,7 @@ _CALL = (
 
 
 class NoReturnValue(Exception):
-    """The handler did not give a value; `name` and `traceback` are as a guest's exception has them."""
+    """The handler returned no value that can be used; `name` and `traceback` are those of the guest's exception."""
 
     def __init__(self, name: str, value: str, traceback: str = "") -> None:
         super().__init__(value)
@@ -30,7 +30,7 @@ class NoReturnValue(Exception):
 
 
 def call_expression(event: dict[str, Any], context: dict[str, Any]) -> str:
-    """The expression that calls the handler. base64, because no quoting can go wrong in it."""
+    """The expression that calls the handler. Its arguments are in base64, which needs no quoting."""
     return _CALL.format(event=_encode(event), context=_encode(context))
 
 
@@ -39,7 +39,7 @@ def _encode(value: dict[str, Any]) -> str:
 
 
 def return_value(expressions: Any) -> Any:
-    """The value out of an execute_reply's user_expressions. Raises `NoReturnValue`."""
+    """The value that an execute_reply's user_expressions contain. Raises `NoReturnValue`."""
     found: Any = cast("dict[str, Any]", expressions).get(NAME) if isinstance(expressions, dict) else None
     answer = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
     if answer.get("status") != "ok":
@@ -53,7 +53,7 @@ def return_value(expressions: Any) -> Any:
             )
         value = json.loads(base64.b64decode(text, validate=True), parse_constant=_no_constant)
         _check_depth(value, MAX_DEPTH)
-        # Half a surrogate pair is no text that a client could get; and a number may be longer when it is written again.
+        # Encoding fails for a lone surrogate, which no client could receive; and a number may become longer.
         if len(json.dumps(value, ensure_ascii=False).encode()) > MAX_RETURN_BYTES:
             raise NoReturnValue("ReturnValueTooLarge", "the value of handler(event, context) is too large")
         return value

@@ -1,10 +1,10 @@
-"""The server's directories on disk: what is kept (home) and what dies with the process (runtime).
+"""The server's directories on disk: those that are kept (home) and those of one server process (runtime).
 
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it
-    home/sandboxes/<random>/        workspace/ and tmp/ of one kernel (docs/design.md 4)
+    home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4)
     runtime/<random>/            sockets and connection files of one server process, lock
 
-A lock held with flock says that its owner lives: a crash releases it, unlike a pid in a file. Everything is 0700.
+A lock held with flock shows that its owner is alive: a crash releases it, unlike a pid in a file. Everything is 0700.
 Must not know kernels or MCP.
 """
 
@@ -41,7 +41,7 @@ class SandboxDirectory:
     """The directory above the two that a kernel's guest may write: workspace and tmp.
 
     The kernel takes the right to write in it from its owner while a guest may live, because the guest runs as that
-    user; whoever works in it here gives it back for the moment (`_unsealed`).
+    user; methods that change it here restore that right for a moment (`_unsealed`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,8 @@ class SandboxDirectory:
             os.rename(other.workspace, self.workspace)
 
     def empty_workspace(self) -> None:
-        """Raises OSError when something stays. One that is gone or damaged is made anew."""
+        """Delete everything in workspace and tmp; make the workspace anew when it is missing or damaged. Raises
+        OSError when something cannot be deleted."""
         if not self.is_whole:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._unsealed():
@@ -74,12 +75,13 @@ class SandboxDirectory:
         empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else would ever empty it
 
     def delete(self) -> None:
+        """Delete as much as possible, without an error."""
         with suppress(OSError):
             self.path.chmod(0o700)
         delete_tree(self.path)
 
     def delete_for_good(self) -> None:
-        """Raises OSError when something stays."""
+        """Delete everything. Raises OSError when something cannot be deleted."""
         with suppress(FileNotFoundError):
             self.path.chmod(0o700)
         delete_for_good(self.path)
@@ -124,7 +126,8 @@ class Home:
         self.sandboxes = root / "sandboxes"
 
     def new_sandbox(self) -> SandboxDirectory:
-        # The process's own name is in it, so that a sweep can tell whose sandbox directory it is.
+        """Make an empty sandbox directory. Raises OSError."""
+        # The name of this server's runtime directory is in it, so that a sweep can tell whose it is.
         sandbox = SandboxDirectory(self.sandboxes / f"{self.runtime.name}-{secrets.token_hex(4)}")
         sandbox.make()
         if self._guest_uid is not None:
@@ -132,7 +135,7 @@ class Home:
         return sandbox
 
     def sandbox(self, name: str) -> SandboxDirectory:
-        """By its name. Raises ValueError for what is none: `..` is a path."""
+        """The sandbox directory of this name. Raises ValueError for anything else: `..` would be a path."""
         if not SANDBOX_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a sandbox directory")
         return SandboxDirectory(self.sandboxes / name)
@@ -151,7 +154,8 @@ def _private_directory(path: Path, mode: int = 0o700) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
     except OSError as exc:
         raise ConfigurationError(
-            f"{path} cannot be made: {exc.strerror}", "Set server.home (KERNELMCP_HOME) or server.runtime to another."
+            f"{path} cannot be made: {exc.strerror}",
+            "Set server.home (KERNELMCP_HOME) or server.runtime to another directory.",
         ) from exc
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
@@ -161,7 +165,7 @@ def _private_directory(path: Path, mode: int = 0o700) -> None:
 
 @contextmanager
 def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None) -> Iterator[Home]:
-    """Make the directories, take the process's lock, and sweep what dead servers left.
+    """Make the directories, take the process's lock, and delete what servers that have ended left behind.
 
     `guest_uid`: when we are root, guests are another user, who must get through to a sandbox directory, and may list
     nothing on the way.
@@ -241,7 +245,7 @@ def _sweep_sandboxes(home: Home) -> None:
 
 
 def _recorded_sandboxes(session: Path) -> list[str] | None:
-    """What a session's record and its copy name. None when there is a record, and neither can be read."""
+    """The sandbox directories that a session's record and its copy name. None when both are damaged."""
     files = [session / name for name in RECORD_FILES if (session / name).exists()]
     found: set[str] | None = None
     for file in files:
@@ -256,7 +260,7 @@ def _recorded_sandboxes(session: Path) -> list[str] | None:
 
 
 def lock_session(directory: Path, session_id: str) -> Lock:
-    """Two servers may share one home (two clients on one machine), but not one session.
+    """Lock a session for this server: two servers may share one home (two clients on one machine), but not a session.
 
     Raises `ResourceLimitExceeded` when another server has it, `SessionDamaged`, `StorageFailed`.
     """
@@ -265,14 +269,14 @@ def lock_session(directory: Path, session_id: str) -> Lock:
         lock = Lock(directory / "lock")
     except (IsADirectoryError, FileExistsError) as exc:
         raise SessionDamaged(
-            f"session {session_id!r} cannot be locked: {exc.filename} is not what it should be",
+            f"session {session_id!r} cannot be locked: {exc.filename} is not a regular file or directory",
             "Whoever runs the server must move it away, or use another session_id.",
             session_id=session_id,
         ) from exc
     except OSError as exc:
         raise StorageFailed(
             f"session {session_id!r} cannot be opened: {exc.strerror}: {exc.filename}",
-            "Whoever runs the server must see to its home: is it there, and can it be written?",
+            "Whoever runs the server must check its home directory: it must exist and be writable.",
             session_id=session_id,
         ) from exc
     if not lock.try_acquire():

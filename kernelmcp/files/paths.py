@@ -1,6 +1,6 @@
-"""What a caller's path means, and what the operating system's errors about it mean to the caller.
+"""Turns a caller's path into its parts, and the operating system's errors into errors for the caller.
 
-Touches no file.
+Must not touch files.
 """
 
 import errno
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded
 
 INSIDE = "/workspace"
-"""What the guest calls it."""
+"""Where the guest sees its workspace."""
 MAX_COMPONENT_BYTES = 255
 MAX_PATH_BYTES = 4000
 LOOK = "List the files with get_workspace_info."
@@ -25,28 +25,30 @@ _NO_FILE = {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EMLINK,
 
 
 def components(path: str) -> list[str]:
-    """The directories and the name that a caller's path means: `a/b`, `./a/b` and `/workspace/a/b` are one.
+    """The parts of a caller's path, relative to the workspace: `a/b`, `./a/b` and `/workspace/a/b` are the same.
 
-    Raises `InvalidArgument` for a path that is none, `PermissionDenied` for one that leads out.
+    Raises `InvalidArgument` for an invalid path, `PermissionDenied` for one that leads out of the workspace.
     """
     inside = path
     if path.startswith("/"):
         inside = path.removeprefix(INSIDE + "/")
         if inside == path:
             raise PermissionDenied(
-                f"{path!r} is outside of the workspace", f"Use a path below {INSIDE}, such as notes.txt."
+                f"{path!r} is outside the workspace", f"Use a path below {INSIDE}, such as notes.txt."
             )
     parts = [part for part in inside.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise PermissionDenied(f"{path!r} leads up with ..", f"Use a path below {INSIDE} without it.")
+        raise PermissionDenied(f"{path!r} contains ..", f"Use a path below {INSIDE} without it.")
     if not parts or path.endswith("/"):
-        raise InvalidArgument(f"{path!r} names no file", "Give the path of a file, such as notes.txt.", argument="path")
+        raise InvalidArgument(
+            f"{path!r} is not the path of a file", "Give the path of a file, such as notes.txt.", argument="path"
+        )
     if "\0" in path:
         raise InvalidArgument("the path contains a NUL character", "Leave it out.", argument="path")
     sizes = [len(_encoded(part)) for part in parts]
     if max(sizes) > MAX_COMPONENT_BYTES or sum(sizes) + len(sizes) > MAX_PATH_BYTES:
         raise InvalidArgument(
-            f"the path is longer than {MAX_PATH_BYTES:,} bytes, or a name in it than {MAX_COMPONENT_BYTES}",
+            f"the path is longer than {MAX_PATH_BYTES:,} bytes, or a name in it is longer than {MAX_COMPONENT_BYTES}",
             "Shorten it.",
             argument="path",
         )
@@ -60,23 +62,23 @@ def _encoded(name: str) -> bytes:
         raise InvalidArgument("the path is not valid Unicode", "Use ordinary characters.", argument="path") from exc
 
 
-def no_regular_file(path: str) -> PermissionDenied:
+def not_a_regular_file(path: str) -> PermissionDenied:
     return PermissionDenied(
-        f"{path!r} is no regular file: directories, links, pipes and devices are neither read nor written",
+        f"{path!r} is not a regular file: directories, links, pipes and devices cannot be read or written",
         LOOK,
     )
 
 
 @contextmanager
 def as_caller_error(path: str) -> Iterator[None]:
-    """Translates what the operating system says, once."""
+    """Raise the operating system's errors as errors that the caller understands."""
     try:
         yield
     except FileNotFoundError as exc:
         raise InvalidArgument(f"there is no file {path!r} in the workspace", LOOK) from exc
     except OSError as exc:
         if exc.errno in _NO_FILE:
-            raise no_regular_file(path) from exc
+            raise not_a_regular_file(path) from exc
         if exc.errno in _FULL:
             raise ResourceLimitExceeded(
                 f"the disk is full: {exc.strerror}", "Free disk space on the server's machine.", *FREE_SPACE

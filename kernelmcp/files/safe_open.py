@@ -1,7 +1,7 @@
-"""Opens what lies below a directory that a hostile program may change at any moment, and deletes such directories.
+"""Opens files below a directory that a hostile program may change at any moment, and deletes such directories.
 
 Nothing is opened by a path that could lead through a link: one openat2 with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS
-where the operating system has it (found out by trying), else a walk that opens each component relative to the
+where the operating system has it (tried once), else a walk that opens each component relative to the
 descriptor before it with O_NOFOLLOW. Must not know sessions.
 """
 
@@ -22,13 +22,13 @@ _RESOLVE = 0x02 | 0x04 | 0x08  # no magic links, no symbolic links, beneath the 
 _PATH_MAX = 4096
 # A rename anywhere makes openat2 answer EAGAIN; a guest that never stops renaming gets the walk.
 _ATTEMPTS = 8
-# A guest that still lives may make files faster than they are deleted.
+# A guest that still runs may make files faster than they are deleted.
 _DELETE_ROUNDS = 100
 _UNREADABLE = {errno.EACCES, errno.EPERM}
 
 
 def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0) -> int:
-    """A descriptor of `parts` below a directory. Raises OSError; ELOOP or ENOTDIR where a link is in the way."""
+    """Open `parts` below a directory; returns a descriptor. Raises OSError: ELOOP or ENOTDIR for a link on the way."""
     if not parts:
         return os.open(".", flags, dir_fd=directory)
     if _has_openat2():
@@ -95,7 +95,7 @@ def _openat2(directory: int, path: str, flags: int, mode: int) -> int:
 
 
 def reveal(name: str, directory: int) -> None:
-    """Make a directory readable: a guest can make one that it may write and nobody may read. Raises OSError."""
+    """Make a directory readable for its owner: a guest can take that right away. Raises OSError."""
     if sys.platform != "linux":
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
         return
@@ -107,7 +107,7 @@ def reveal(name: str, directory: int) -> None:
 
 
 def open_made(directory: int, name: str) -> int:
-    """A descriptor of a directory, which is made where it is missing. Raises OSError."""
+    """Open a directory, making it when it is missing; returns a descriptor. Raises OSError."""
     is_new = True
     try:
         os.mkdir(name, 0o700, dir_fd=directory)
@@ -124,14 +124,14 @@ def open_made(directory: int, name: str) -> int:
 
 
 def give_to_owner(fd: int, directory: int) -> None:
-    """What a server of root's makes in a directory of a guest that is another user is that user's. Raises OSError."""
+    """If the server is root and the guest another user, give what was made to the directory's owner. Raises OSError."""
     found = os.fstat(directory)
     if os.geteuid() == 0 and found.st_uid != 0:
         os.fchown(fd, found.st_uid, found.st_gid)
 
 
 def delete_tree(path: Path) -> None:
-    """Delete whatever is there, a tree of any depth too. What cannot be deleted stays, without an error."""
+    """Delete a file or a tree of any depth. What cannot be deleted stays, without an error."""
     with suppress(OSError):
         empty_tree(path)
         path.rmdir()
@@ -141,7 +141,7 @@ def delete_tree(path: Path) -> None:
 
 
 def delete_for_good(path: Path) -> None:
-    """Delete whatever is there. Raises OSError when something stays."""
+    """Delete a file or a tree of any depth. Raises OSError when something cannot be deleted."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
@@ -150,7 +150,7 @@ def delete_for_good(path: Path) -> None:
 
 
 def empty_tree(path: Path) -> None:
-    """Delete what is in a directory. Raises OSError when there is none, or when something stays.
+    """Delete everything in a directory. Raises OSError when there is none, or when something cannot be deleted.
 
     Not shutil.rmtree: that goes down recursively, and a guest can nest directories deeper than any stack or limit of
     descriptors. Here each directory within another is moved to the top before its turn comes, so two are open at most.
@@ -196,7 +196,7 @@ def _move_to_top(top: int, name: str, folders: list[str], new_name: Callable[[],
 
 
 def _delete_files(fd: int) -> list[str]:
-    """Delete what is no directory; returns the directories."""
+    """Delete everything in a directory but directories, whose names are returned."""
     with os.scandir(fd) as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
     for name, is_dir in entries:

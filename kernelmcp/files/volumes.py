@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
-    """As a kernel's environment has them."""
+    """The volumes in the form that a kernel's environment has them."""
     return [
         {"name": name, "path": str(volume.path.resolve()), "mode": volume.mode}
         for name, volume in settings.config.volumes.all.items()
@@ -33,7 +33,7 @@ def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
 
 
 def check_volumes(settings: Settings) -> None:
-    """Raises `ConfigurationError` for a volume that is none, or that would let a guest out."""
+    """Raises `ConfigurationError` for a volume that is not valid, or that would let a guest out of its sandbox."""
     volumes = settings.config.volumes.all
     for name, volume in volumes.items():
         _check_path(name, volume)
@@ -41,27 +41,30 @@ def check_volumes(settings: Settings) -> None:
     for (name, inner), (other, outer) in permutations(volumes.items(), 2):
         if inner.mode == "ro" and outer.mode == "rw" and inner.path.resolve().is_relative_to(outer.path.resolve()):
             raise ConfigurationError(
-                f"volumes.{name} is read-only and lies in volumes.{other}, which is not",
-                "Give both the same mode, or take other directories.",
+                f"volumes.{name} is read-only, but it is inside volumes.{other}, which is writable",
+                "Give both the same mode, or choose other directories.",
             )
 
 
 def _check_path(name: str, volume: Volume) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"volumes.{name}: that is no name for a volume", "Use up to 64 of the characters A-Z a-z 0-9 . _ -"
+            f"volumes.{name} is not a valid name for a volume", "Use up to 64 of the characters A-Z a-z 0-9 . _ -"
         )
     path = volume.path
     if not path.is_absolute() or not path.is_dir():
-        raise ConfigurationError(f"volumes.{name}: {path} is no directory", "Give the absolute path of one.")
+        raise ConfigurationError(
+            f"volumes.{name}: {path} is not a directory, or not an absolute path",
+            "Give the absolute path of a directory.",
+        )
     if "*" in str(path.resolve()):
         raise ConfigurationError(
-            f"volumes.{name}: {path} has a * in its name, and that is a wildcard to Node", "Rename the directory."
+            f"volumes.{name}: {path} has a * in its path, which Node takes as a wildcard", "Rename the directory."
         )
 
 
 def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
-    """Guests may not see other sessions' files and sockets, nor write what the server runs."""
+    """Guests must not see other sessions' files and sockets, and must not write code that the server runs."""
     path = volume.path.resolve()
     own = [settings.home, runtime_root_of(settings.config.server.runtime)]
     if volume.mode == "rw":
@@ -72,7 +75,7 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
         if path.is_relative_to(directory) or directory.is_relative_to(path):
             raise ConfigurationError(
                 f"volumes.{name}: {path} would open the server's own directory {directory} to guests",
-                "Take a directory that neither holds it nor lies in it.",
+                "Choose a directory that does not contain it and is not inside it.",
             )
 
 
@@ -81,7 +84,7 @@ def _is_below(path: Path, directory: Path) -> bool:
 
 
 def _imported() -> list[Path]:
-    """The folders that the server, its kernels and their pip import from, and where they make temporary ones."""
+    """The directories that the server, its kernels and their pip import from, and the one for temporary files."""
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     # `python -m kernelmcp` looks there first for this very package, before any of our code could say no.
     started_from = [os.getcwd()] if "-m" in sys.orig_argv[:-1] and not sys.flags.safe_path else []
@@ -89,7 +92,7 @@ def _imported() -> list[Path]:
 
 
 def _configuration(settings: Settings) -> list[Path]:
-    """What the server, its kernels and their pip read as configuration, whether or not it is there."""
+    """The files that the server, its kernels and their pip read as configuration; not all of them exist."""
     home = Path.home()
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     pip = [config / "pip", home / ".pip", home / ".netrc", Path(os.environ.get("PIP_CONFIG_FILE") or os.devnull)]

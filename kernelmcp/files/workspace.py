@@ -1,6 +1,6 @@
 """A session's files as the server reads and writes them. Blocking: called in worker threads.
 
-Whatever lies in a workspace is hostile: the guest makes any tree there, with any names, and changes it while we look.
+Everything in a workspace is hostile: a guest can make any tree there, with any names, and change it while we look.
 So nothing is opened by a path that could lead through a link (safe_open.py), and what is opened must be a regular file.
 Must not know sessions or MCP.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, SessionDamaged
 from kernelmcp.files.listing import MAX_LISTED, Entry, Listing, scan
-from kernelmcp.files.paths import FREE_SPACE, as_caller_error, components, no_regular_file
+from kernelmcp.files.paths import FREE_SPACE, as_caller_error, components, not_a_regular_file
 from kernelmcp.files.safe_open import DIRECTORY, give_to_owner, open_beneath, open_made
 
 # How many of the files that one cell wrote its result lists.
@@ -44,8 +44,7 @@ class Piece:
 
 
 class Workspace:
-    """The files of one sandbox directory. The directory itself lies where no guest can change it; what is in it may be
-    anything."""
+    """The files of one sandbox directory. No guest can change that directory itself; what is in it may be anything."""
 
     def __init__(self, sandbox: Path, quota: Quota) -> None:
         self._sandbox = sandbox
@@ -56,19 +55,19 @@ class Workspace:
     # -- read ---------------------------------------------------------------------------------------------------
 
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
-        """At most `limit` bytes from `offset`. Raises `ServerError`s only."""
+        """Read at most `limit` bytes, beginning at `offset`. Raises `ServerError`s only."""
         parts = components(path)
         with self._root() as root, as_caller_error(path), _opened(root, parts) as fd:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise no_regular_file(path)
+                raise not_a_regular_file(path)
             wanted = max(0, status.st_size - offset) if limit is None else limit
             return Piece(_read_at(fd, offset, wanted), status.st_size)
 
     # -- write --------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: bytes) -> None:
-        """Make or replace a file, and the directories above it: a reader sees the old content or the new.
+        """Make or replace a file, and make the directories it is in. A reader sees either the old content or the new.
 
         Raises `ServerError`s only.
         """
@@ -89,7 +88,7 @@ class Workspace:
             )
         if growth > 0 and not used.complete:
             raise ResourceLimitExceeded(
-                "the session's files cannot be counted: they are too many, or nested deeper than a path can say",
+                "the session's files cannot be counted: there are too many, or they are nested too deeply",
                 *FREE_SPACE,
             )
         if used.entries + new_files > self._quota.max_files:
@@ -102,7 +101,7 @@ class Workspace:
     # -- look ---------------------------------------------------------------------------------------------------
 
     def listing(self, limit: int = MAX_LISTED) -> Listing:
-        """The workspace's files, the first `limit` of them named, in the order of their paths.
+        """The workspace's files in the order of their paths, at most `limit` of them.
 
         Raises `SessionDamaged`.
         """
@@ -116,7 +115,7 @@ class Workspace:
         return found
 
     def usage(self) -> Listing:
-        """What counts against the quota: the listing, and what lies in /tmp."""
+        """Everything that counts against the quota: the files in the workspace and in /tmp."""
         found = Listing()
         with self._root() as root:
             scan(root, (), found, self._max_scanned)
@@ -125,7 +124,7 @@ class Workspace:
         return found
 
     def look(self, paths: list[str]) -> list[Entry]:
-        """The regular files among these paths (hostile text), and in the directories among them."""
+        """The regular files among these paths, and in the directories among them. The paths come from the guest."""
         found = Listing()
         with self._root() as root:
             for path in paths:
@@ -169,7 +168,7 @@ class Workspace:
 
 
 class _DirectoryMissing(OSError):
-    """One of a sandbox directory's own directories is not there, or is none."""
+    """The workspace or tmp of a sandbox directory is missing, or is not a directory."""
 
     def __init__(self, reason: str | None) -> None:
         super().__init__(errno.ENOENT, reason)
@@ -187,7 +186,7 @@ def _opened(root: int, parts: list[str]) -> Iterator[int]:
 
 @contextmanager
 def _made(root: int, parts: list[str]) -> Iterator[int]:
-    """A descriptor of a directory, made with those above it where they are missing; through no link."""
+    """Open a directory, making it and those above it where they are missing. Follows no link."""
     fd = os.dup(root)
     try:
         for part in parts:
@@ -212,12 +211,12 @@ def _write_whole(directory: int, name: str, data: bytes) -> None:
         raise
 
 
-# What every file system can address.
+# No file system has larger files; a larger offset would be an error.
 MAX_OFFSET = 2**53
 
 
 def _read_at(fd: int, offset: int, size: int) -> bytes:
-    """A file that is cut short meanwhile gives less, one that grows no more."""
+    """Read up to `size` bytes. A file that is truncated meanwhile gives fewer."""
     pieces: list[bytes] = []
     while size > 0 and offset < MAX_OFFSET:
         piece = os.pread(fd, min(size, 1 << 20), offset)
@@ -229,12 +228,12 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _size(root: int, parts: list[str], path: str) -> int | None:
-    """The bytes of a file that is to be replaced; None: there is none."""
+    """The size in bytes of the file that is to be replaced; None when there is none yet."""
     try:
         with _opened(root, parts) as fd:
             status = os.fstat(fd)
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
-        raise no_regular_file(path)
+        raise not_a_regular_file(path)
     return status.st_size

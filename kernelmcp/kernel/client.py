@@ -26,7 +26,7 @@ from kernelmcp.output.sanitize import clean
 
 # After the reply to kernel_info, until its idle must have come by iopub; if not, iopub was not subscribed yet.
 SUBSCRIBED_SECONDS = 0.03
-# What a dying kernel wrote is still on its way through ZMQ's thread when the kernel's exit is seen.
+# When the kernel's exit is seen, what it wrote last is still on its way through ZMQ's thread.
 LAST_WORDS_SECONDS = 0.05
 # Where the platform has no pidfd: how often to look whether the kernel lives.
 EXIT_POLL_SECONDS = 0.1
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start and where."""
+    """Which kernel to start, and where."""
 
     kernelspec: str
     runtime: Path
@@ -52,7 +52,7 @@ class Launch:
 async def run_kernel(
     context: zmq.asyncio.Context, launch: Launch, *, task_status: anyio.abc.TaskStatus["Kernel"]
 ) -> None:
-    """Run one kernel until it dies or is stopped; `started` with it once it answers.
+    """Run one kernel until it dies or is stopped; reports it as started once it answers.
 
     Raises `KernelStartFailed` before that, nothing after.
     """
@@ -117,7 +117,7 @@ class Kernel:
         """Start the process and connect to it. Raises `KernelStartFailed`."""
         env = {name: value for name, value in os.environ.items() if not _is_setting(name)} | dict(self.launch.env)
         try:
-            # It may lie where temporary files are cleaned up.
+            # The runtime directory may be where temporary files are cleaned up.
             self.launch.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log_file.open("wb") as log_file:
                 await self._manager.start_kernel(env=env, cwd=str(self.launch.cwd), stdout=log_file, stderr=log_file)
@@ -131,7 +131,7 @@ class Kernel:
         self._connection = Connection(self._manager, self.launch.name)
 
     async def wait_until_ready(self) -> None:
-        """Until a request's own reply and idle were seen: then shell answers and iopub is subscribed."""
+        """Wait for the reply and the idle status of one request: then shell answers and iopub is subscribed."""
         try:
             async with asyncio.timeout(self.launch.start_timeout_seconds):
                 while True:
@@ -148,7 +148,7 @@ class Kernel:
             ) from exc
 
     async def watch(self) -> None:
-        """Notice the process's end, then fail what is pending."""
+        """Wait for the end of the process, then fail what is pending."""
         await self._wait_for_exit()
         self._exited.set()
         await anyio.sleep(LAST_WORDS_SECONDS)
@@ -161,7 +161,7 @@ class Kernel:
         self.ended.set()
 
     def kill(self) -> None:
-        """End the process group now. What is pending fails when the exit is seen."""
+        """Kill the process group. What is pending fails when the process has ended."""
         group = getattr(self._manager.provisioner, "pgid", None)
         if self._exited.is_set() or not self.pid:
             return
@@ -172,7 +172,7 @@ class Kernel:
                 os.kill(self.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """Kill, reap, and remove sockets and files. Idempotent; bounded."""
+        """Kill and reap the process, close the sockets, remove their files. May be called twice; takes bounded time."""
         self.kill()
         with anyio.move_on_after(REAP_SECONDS):
             if not self._exited.is_set():
@@ -242,7 +242,7 @@ class Kernel:
 
 
 def _is_setting(name: str) -> bool:
-    """Our own settings (a token may be among them) are not the kernel's business."""
+    """Whether a variable is a setting of the server: the kernel does not get those, for a token may be among them."""
     return name.startswith("KERNELMCP_") and "__" in name
 
 

@@ -1,4 +1,4 @@
-"""What a kernel is told at its start: the settings that are its business, as environment variables (docs/design.md 3).
+"""The environment variables that give a kernel its settings when it starts (docs/design.md 3).
 
 A kernel that is not ours ignores them.
 """
@@ -13,7 +13,7 @@ from kernelmcp.files.volumes import kernel_volumes
 
 
 def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Flavor) -> dict[str, str]:
-    """The variables of one kernel process; read there by kernelmcp_kernel/settings.py."""
+    """The variables of one kernel process, which kernelmcp_kernel/settings.py reads there."""
     policy = settings.policy
     found = {
         "KERNELMCP_SANDBOX_DIRECTORY": str(sandbox.path),
@@ -37,7 +37,7 @@ def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Fl
 
 
 def _network(settings: Settings) -> str:
-    """[network] as JSON. Variables in secrets stay names: the kernel process has the same environment."""
+    """[network] as JSON. Secrets that are environment variables are given by name: the kernel process has them too."""
     network = settings.config.network
     headers = {
         host: {name: value.get_secret_value() for name, value in pairs.items()}

@@ -1,6 +1,6 @@
 """Kernels started in advance, so that a session starts in milliseconds.
 
-A kernel is started in an empty sandbox directory; a session with files binds it by one rename (docs/design.md 4).
+A kernel is started in an empty sandbox directory; a session's files are moved there by one rename (docs/design.md 4).
 Only the default flavor is kept warm. Must not know executions or MCP.
 """
 
@@ -26,9 +26,9 @@ from kernelmcp.kernel.client import Kernel, Launch, run_kernel
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.environment import kernel_environment
 
-# A kernel that cannot start will not start 20 times a second either.
+# After a kernel could not be started: trying again at once would only load the machine.
 RETRY_SECONDS = 5.0
-# Where its process runs: no guest may write there, and nothing in it is imported.
+# The working directory of our kernel processes: no guest can write there, and nothing in it is imported.
 TRUSTED_FOLDER = Path("/")
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
-    """A pool that is filling. Leaving it ends every kernel, whoever has it."""
+    """Open a pool, which begins to start kernels. Leaving it ends every kernel, those of sessions too."""
     context = make_context()
     try:
         async with anyio.create_task_group() as tasks:
@@ -50,7 +50,7 @@ async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
 
 @dataclass(frozen=True, eq=False)
 class PooledKernel:
-    """A kernel and the one directory that its guest may write."""
+    """A kernel and the sandbox directory that its guest may write to."""
 
     kernel: Kernel
     sandbox: SandboxDirectory
@@ -76,11 +76,11 @@ class Pool:
 
     @property
     def warm(self) -> list[PooledKernel]:
-        """The kernels that nobody has yet."""
+        """The kernels that no session has taken yet."""
         return list(self._warm)
 
     async def take(self, flavor: Flavor) -> PooledKernel:
-        """A ready kernel: a warm one, one that is about to be, or a new one. Raises `KernelStartFailed`."""
+        """Take a ready kernel: a warm one, one that is being started, or a new one. Raises `KernelStartFailed`."""
         if flavor == self._settings.policy.default_flavor:
             while True:
                 if (found := self._pop_warm()) is not None:
@@ -97,7 +97,7 @@ class Pool:
         return self._warm.popleft() if self._warm else None
 
     def _drop_unusable(self) -> None:
-        """Warm kernels that have died, or were started with settings that have changed since."""
+        """End the warm kernels that have died, or were started with settings that have changed since."""
         for found in list(self._warm):
             if found.kernel.ended.is_set() or not self._is_current(found):
                 self._warm.remove(found)
@@ -109,6 +109,7 @@ class Pool:
         return (launch.kernelspec, launch.env) == (self._settings.config.kernels.kernelspec, wanted)
 
     async def start(self, flavor: Flavor) -> PooledKernel:
+        """Start a kernel in an empty sandbox directory. Raises `KernelStartFailed`."""
         try:
             sandbox = self._home.new_sandbox()
         except OSError as exc:
@@ -130,7 +131,8 @@ class Pool:
         return PooledKernel(kernel, sandbox)
 
     async def keep_warm(self) -> None:
-        """Runs for the server's life: replaces what was taken, after a pause that the first cell gets for itself."""
+        """Replace the kernels that were taken, after a pause in which the first cell has the processor to itself. Runs
+        for the server's life."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

@@ -23,7 +23,7 @@ from kernelmcp.mcp_server.execution_tools import Ctx, SessionId
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller
-from kernelmcp.sessions.packages import Installation, Package, installation
+from kernelmcp.sessions.installed_packages import Installation, Package, installation
 from kernelmcp.sessions.registry import Registry
 
 INSTALLS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)

@@ -1,1 +1,1 @@
-"""A session as a notebook: the journal of its cells, and the .ipynb file."""
+"""The notebook of a session: the journal of its cells, and the .ipynb file."""

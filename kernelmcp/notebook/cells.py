@@ -1,6 +1,6 @@
-"""An execution as one line of JSON: a cell of a notebook (nbformat 4.5), valid and bounded whatever the guest sent.
+"""Turns an execution into a notebook cell (nbformat 4.5), one line of JSON: valid and bounded whatever the guest sent.
 
-What a person would not read is cut, and the notebook says so; the whole is a resource while the execution is kept.
+Output that is too long to read is cut, and the cell says so; the whole is a resource while the execution is kept.
 """
 
 import json
@@ -21,7 +21,7 @@ MAX_METADATA_BYTES = 64 * 1024
 # All outputs of one cell.
 MAX_CELL_BYTES = 4 * 1024 * 1024
 _CUTTABLE = ("text/plain", "text/markdown")
-# nbformat: only these may hold something else than text.
+# In nbformat, only these may contain anything but text.
 _JSON_TYPE = re.compile(r"application/(.*\+)?json")
 
 
@@ -30,9 +30,9 @@ def to_line(execution: Execution) -> bytes:
     cell: dict[str, Any] = {
         "cell_type": "code",
         "id": secrets.token_hex(4),
-        # Never trusted: HTML and SVG in the outputs are the guest's, and data to us.
+        # Never trusted: the HTML and SVG in the outputs come from the guest.
         "metadata": {"trusted": False, "kernelmcp": {"execution_id": execution.id, "status": execution.status}},
-        "execution_count": _count(execution.outputs),
+        "execution_count": _execution_count(execution.outputs),
         "source": _cut(execution.code, MAX_SOURCE_CHARS, "# "),
     }
     encoded = _encoded_outputs(execution)
@@ -40,7 +40,7 @@ def to_line(execution: Execution) -> bytes:
 
 
 def is_cell(line: bytes) -> bool:
-    """Whether a line of the journal is a cell that a notebook may hold, which nbformat decides."""
+    """Whether a line of the journal is a valid notebook cell, as nbformat defines it."""
     try:
         cell = json.loads(line)
     except (ValueError, RecursionError):
@@ -59,7 +59,7 @@ def _is_notebook(found: dict[str, Any]) -> bool:
 
 
 def without_outputs(line: bytes) -> bytes:
-    """The cell with a word in the place of its outputs; the line itself when that would not be shorter."""
+    """The cell with a note instead of its outputs; unchanged when that would not be shorter."""
     cell = as_dict(json.loads(line))
     if not cell.get("outputs"):
         return line
@@ -69,7 +69,7 @@ def without_outputs(line: bytes) -> bytes:
 
 
 def left_out_cell(count: int, why: str) -> bytes:
-    """A cell in the place of others that are lost."""
+    """A cell that stands for others which were left out."""
     return json.dumps(
         {
             "cell_type": "markdown",
@@ -109,7 +109,7 @@ def _encoded_outputs(execution: Execution) -> list[str]:
 
 
 def _outputs(outputs: Outputs) -> list[dict[str, Any]]:
-    """In their order; the streams' texts are fetched from disk at once."""
+    """The outputs in their order; the text of each stream is read from disk in one go."""
     texts = {
         name: iter(
             outputs.spool(name).read_all(
@@ -146,12 +146,12 @@ def _display(outputs: Outputs, number: int) -> dict[str, Any]:
         "metadata": metadata if _size(metadata) <= MAX_METADATA_BYTES else {},
     }
     if display.kind == "execute_result":
-        output["execution_count"] = _count(outputs)
+        output["execution_count"] = _execution_count(outputs)
     return output
 
 
 def _bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """Values of the types that nbformat wants, cut or left out when they are too large."""
+    """The values as nbformat wants them, cut or left out when they are too large."""
     kept: dict[str, Any] = {}
     left_out: list[str] = []
     for mime, value in data.items():
@@ -170,7 +170,7 @@ def _bundle(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _untrusted(metadata: dict[str, Any]) -> dict[str, Any]:
-    """A guest's metadata without a claim to be trusted, which is a person's to make."""
+    """A guest's metadata without `trusted`, which only a person may set."""
     return {
         name: _untrusted(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
         for name, value in metadata.items()
@@ -192,7 +192,7 @@ def _note(words: str) -> dict[str, Any]:
     return {"output_type": "stream", "name": "stderr", "text": f"[{words}]\n"}
 
 
-def _count(outputs: Outputs) -> int | None:
-    """A kernel's word, which may be anything."""
+def _execution_count(outputs: Outputs) -> int | None:
+    """The execution count, when it is a valid one: it comes from the kernel and may be anything."""
     count: Any = outputs.execution_count
     return count if isinstance(count, int) and count >= 0 else None

@@ -1,4 +1,4 @@
-"""Lines in a file, appended: what is written once stays, and a line that is damaged costs only itself.
+"""A file to which lines are appended: what was written stays, and a damaged line does no harm to the others.
 
 Blocking.
 """
@@ -18,20 +18,20 @@ log = structlog.get_logger(__name__)
 
 
 class Journal:
-    """The lines of one file. `size` is its length in bytes as we know it; a torn line behind it is cut off."""
+    """The lines of one file. `size` is its length in bytes up to the last whole line; what follows is cut off."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.size = 0
 
     def open(self, is_good: Callable[[bytes], bool], max_bytes: int) -> None:
-        """Check what is there. Damaged lines go to `<name>.damaged.jsonl`; a file over `max_bytes` does as a whole."""
+        """Check the file. Damaged lines are moved to `<name>.damaged.jsonl`; so is a file larger than `max_bytes`."""
         try:
             found = self.file.lstat()
         except FileNotFoundError:
             return
         if not stat.S_ISREG(found.st_mode):
-            log.error("a journal is no file, it is put aside", file=str(self.file))
+            log.error("a journal is not a regular file, it is put aside", file=str(self.file))
             put_aside(self.file)
             return
         self.size = found.st_size
@@ -53,15 +53,15 @@ class Journal:
                 yield from stream
 
     def lines(self) -> Iterator[bytes]:
-        """Without their newlines."""
+        """The lines, without their newlines."""
         for line in self._raw():
             yield line.rstrip(b"\n")
 
     def append(self, lines: Iterable[bytes]) -> int:
-        """All of them or none; returns where they begin. Raises `OSError`."""
+        """Append all of the lines or none; returns the position where they begin. Raises `OSError`."""
         fd = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as stream:
-            # Somebody may have deleted it; and a disk that was full may have left a torn line behind its end.
+            # Somebody may have deleted the file; or the disk was full, and part of a line is left at its end.
             self.size = min(self.size, os.fstat(fd).st_size)
             start = self.size
             stream.truncate(start)
@@ -87,9 +87,9 @@ def aside_of(file: Path) -> Path:
 
 
 def put_aside(file: Path) -> None:
-    """Out of the way, and not deleted: it may hold what a person wants. Raises `OSError`."""
+    """Rename a file that cannot be used, so that a person can still look at it. Raises `OSError`."""
     aside = aside_of(file)
     if aside.is_dir() or not file.is_file():
-        # One can't take the other's place.
+        # A file cannot replace a directory, nor the other way round.
         aside = aside.with_name(f"{aside.stem}.{secrets.token_hex(4)}{aside.suffix}")
     file.replace(aside)

@@ -1,8 +1,8 @@
 """`notebook.ipynb`: a notebook file whose cells are the lines of a journal, and to which cells are appended in place.
 
-An append writes the new cells over the closing text and the closing text after them, so that it costs as much as the
-cells do, however long the notebook is. A write that was torn is seen at the next opening and made good from the
-journal. What somebody else has changed is never written over. Blocking.
+An append overwrites the closing text with the new cells and writes it again after them, so it takes the same time
+however long the notebook is. A write that was interrupted is noticed at the next opening and repaired from the
+journal. Changes that somebody else made are never overwritten. Blocking.
 """
 
 import json
@@ -31,16 +31,16 @@ Stamp = tuple[int, int, int, int]
 
 
 class NotebookFile:
-    """One notebook. The lines that it is given are cells, without newlines."""
+    """One notebook. Lines are cells in JSON, without newlines."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._stamp: Stamp | None = None
-        """What the file looked like when we last wrote it, or found it complete."""
+        """Identity, size and time of the file when we last wrote it or found it complete."""
 
     def open(self, lines: Iterable[bytes]) -> bool:
-        """Whether the file is the notebook of these lines. One that holds anything else is put aside; an older or a
-        torn one of ours is not: everything in it is in the lines, too."""
+        """Whether the file is the notebook of these lines. It is put aside when it contains anything else, but not when
+        it is only older or incomplete, because then the lines have everything that is in it."""
         self._stamp = None
         if not self._file.is_file():
             if self._file.exists():
@@ -58,19 +58,19 @@ class NotebookFile:
 
     @property
     def is_as_we_left_it(self) -> bool:
-        """Nobody else has written it since."""
+        """Nobody else has written the file since we did."""
         try:
             return self._stamp is not None and _stamp(os.lstat(self._file)) == self._stamp
         except FileNotFoundError:
             return False
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """The whole notebook, anew. Raises `OSError`, and then the old one is there."""
+        """Write the whole notebook anew. Raises `OSError`, and then the old one is still there."""
         replace(self._file, lambda out: out.writelines(pieces(lines)))
         self._stamp = _stamp(os.lstat(self._file))
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Cells at the end of a notebook that is as we left it and has cells. Raises `OSError`: it is as it was, if the
+        """Append cells to a notebook that has cells and is as we left it. Raises `OSError`; the file is restored if the
         disk allows that, and the next write must be a whole one."""
         fd = os.open(self._file, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._stamp, expected = None, self._stamp
@@ -91,7 +91,7 @@ class NotebookFile:
 
 
 def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The text of a notebook."""
+    """The text of a notebook, in pieces."""
     yield HEAD
     for number, line in enumerate(lines):
         yield SEPARATOR + line if number else line
@@ -99,10 +99,10 @@ def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _compare(stream: BinaryIO, lines: Iterable[bytes]) -> tuple[bool, bool]:
-    """Whether the file is the notebook of these lines; and whether nothing is in it that is not in theirs.
+    """Whether the file is the notebook of these lines; and, if not, whether everything in it comes from them.
 
-    That is so for their beginning with the closing text (the server was killed between its two files), for their
-    beginning alone, and for their beginning with what is left of an earlier closing text (it was killed as it wrote).
+    That is so when the file has only the first lines: with the closing text (the server was killed before it wrote the
+    notebook), without it, or with the rest of an earlier closing text (it was killed while it wrote the notebook).
     """
     same = 0
     ends: list[int] = []
@@ -123,7 +123,7 @@ def _compare(stream: BinaryIO, lines: Iterable[bytes]) -> tuple[bool, bool]:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """How many bytes at their beginning are the same."""
+    """How many bytes at the beginning of both are the same."""
     lengths = range(1, min(len(one), len(other)) + 1)
     return bisect_left(lengths, True, key=lambda length: one[:length] != other[:length])
 

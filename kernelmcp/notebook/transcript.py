@@ -1,10 +1,9 @@
 """The session as a notebook: every execution is a cell of `notebook.ipynb`.
 
-The truth is a journal beside it (`notebook.jsonl`, one cell per line). New cells are appended to both: a session
-holds no memory for them, and a cell costs the same however many came before it. Both are bounded: the oldest outputs
-go first, then the oldest cells, and the notebook says so. A cell is in the journal before anybody hears of its end,
-unless it is very large; the notebook follows a moment after the last one. Nothing here can keep a session from
-opening.
+A journal beside it (`notebook.jsonl`, one cell per line) has every cell first. New cells are appended to both files, so
+they take no memory, and a cell takes the same time however many came before it. Both files are bounded: the oldest
+outputs are left out first, then the oldest cells, and the notebook says so. A cell is in the journal before its result
+is sent, unless it is very large; it is in the notebook a moment later. Damaged files never keep a session from opening.
 """
 
 import json
@@ -24,15 +23,15 @@ from kernelmcp.notebook.journal import Journal, put_aside
 from kernelmcp.notebook.notebook_file import NotebookFile, pieces
 
 MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
-# What it shrinks to when it has grown beyond: shrinking is a rewrite, and must not come with every cell.
+# The size after shrinking: it rewrites the whole file, and must not be necessary again with the next cell.
 SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
-# A file of somebody else's is read as a whole, once.
+# A notebook that somebody else wrote is read as a whole, once.
 MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
-# Cells that wait to be written. A notebook of them alone would be as large, and lose its oldest outputs as these do.
+# The cells that wait to be written may not be larger than a notebook may be.
 MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
-# So much is written to the journal at once, in the event loop: a tenth of a millisecond.
+# As much is written to the journal in the event loop, which takes a tenth of a millisecond.
 MAX_AT_ONCE_BYTES = 64 * 1024
-# A cell shorter than this gains nothing by losing its outputs.
+# Leaving out the outputs of a cell that is shorter than this would gain nothing.
 MIN_LINE_BYTES = 4096
 GROWN = "the notebook had grown too large"
 
@@ -40,21 +39,21 @@ log = structlog.get_logger(__name__)
 
 
 class Transcript:
-    """Cells of one session and their files. `append` is for the event loop; the rest blocks and is for threads."""
+    """The cells of one session, in two files. `append` is for the event loop; the rest blocks and is for threads."""
 
     def __init__(self, file: Path) -> None:
         self.changed = False
-        """Something is not in the notebook yet."""
+        """Some cells are not in the notebook yet."""
         self._file = file
         self._journal = Journal(file.with_suffix(".jsonl"))
         self._notebook = NotebookFile(file)
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._first = 0
-        """Number of the first that waits."""
+        """The number of the first cell that waits."""
         self._lost = 0
         self._behind: list[bytes] | None = []
-        """Lines of the journal that the notebook does not have yet; None: it must be written anew."""
+        """Lines of the journal that the notebook does not have yet; None when it must be written anew."""
         self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
         self._lock = threading.Lock()
         self._opened = False
@@ -70,12 +69,12 @@ class Transcript:
         self._write_at_once()
 
     def _write_at_once(self) -> None:
-        """What waits goes to the journal, when it is little and no thread is at work on the files."""
+        """Write the waiting cells to the journal, when they are small and no thread uses the files."""
         if self._pending_bytes > MAX_AT_ONCE_BYTES or not self._lock.acquire(blocking=False):
             return
         try:
             if self._opened:
-                with suppress(OSError):  # it waits on, and `save` says why
+                with suppress(OSError):  # the cells wait on, and `save` reports the error
                     self._write_journal()
         finally:
             self._lock.release()
@@ -94,7 +93,7 @@ class Transcript:
         self._first += 1
 
     def save(self) -> None:
-        """Write what is new. Raises `OSError`, and then nothing is lost that was not lost before."""
+        """Write the new cells to both files. Raises `OSError`, and then the cells are kept for the next time."""
         with self._lock:
             self._open()
             if not self._notebook.is_as_we_left_it:
@@ -106,7 +105,7 @@ class Transcript:
                 self.changed = bool(self._pending)
 
     def open(self) -> None:
-        """Look at what an earlier server left, so that cells can be written at once. Raises `OSError`."""
+        """Read and repair the files of an earlier server, so that cells can be appended. Raises `OSError`."""
         with self._lock:
             self._open()
 
@@ -128,25 +127,25 @@ class Transcript:
             self._notebook.write(self._journal.lines())
 
     def _write_journal(self) -> None:
-        """Everything that waits."""
+        """Append all waiting cells to the journal."""
         with self._pending_lock:
             new, first, lost = list(self._pending), self._first, self._lost
         missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
         before = self._journal.size
         start = self._journal.append([*missing, *new])
         with self._pending_lock:
-            # Meanwhile cells came at the end, and some may have gone from the front: those are not lost.
+            # Meanwhile cells may have been added, and some dropped that are written now: those are not lost.
             self._lost -= lost + min(self._first - first, len(new))
             while self._pending and self._first < first + len(new):
                 self._take_first()
-        # Lines before them may have gone from the file, which somebody else has changed.
+        # Somebody else may have changed the journal, so that earlier lines are missing.
         fits = self._behind is not None and 0 < start == before
         self._behind = [*(self._behind or []), *missing, *new] if fits else None
 
     # -- too large ----------------------------------------------------------------------------------------------
 
     def _shrink(self) -> None:
-        """The oldest cells lose their outputs; when that is not enough, the oldest cells go."""
+        """Leave out the outputs of the oldest cells and, when that is not enough, the oldest cells."""
         self._journal.rewrite(self._lighter())
         excess = self._journal.size - SHRUNK_BYTES
         if excess > 0:
@@ -187,7 +186,7 @@ class Transcript:
         self._opened = True
 
     def _import(self) -> bool:
-        """A notebook without a journal becomes one, when it is a notebook."""
+        """Make a journal from a notebook that has none. False when it is not a valid notebook: it is put aside."""
         try:
             if self._file.stat().st_size > MAX_FOREIGN_BYTES:
                 raise ValueError("it is too large")
@@ -195,7 +194,7 @@ class Transcript:
             # Before minor version 5 cells had no ids.
             lines = [json.dumps({"id": secrets.token_hex(4), **cell}).encode() for cell in found]
             if not all(map(cells.is_cell, lines)):
-                raise ValueError("it has cells that are none")
+                raise ValueError("some of its cells are not valid")
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             log.error("a notebook is damaged, it is put aside", file=str(self._file), error=str(exc)[:200])
             put_aside(self._file)

@@ -1,1 +1,1 @@
-"""What a cell put out, made harmless and kept under caps."""
+"""The output of cells, made harmless and kept within limits."""

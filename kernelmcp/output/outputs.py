@@ -1,8 +1,9 @@
-"""What one execution put out: two text streams, a result, an error and displayed objects, as iopub delivers them.
+"""The outputs of one execution: two text streams, a result, an error and displayed objects, as iopub delivers them.
 
 Text is kept up to a cap, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed objects
-are kept up to a count and to what they weigh in memory, updates and metadata included. What is dropped is counted.
-Nothing here can fail on hostile content: lone surrogates are replaced, wrong types become text, deep values go.
+are kept up to a number and up to an amount of memory, updates and metadata included. What is dropped is counted.
+Nothing here can fail on hostile content: lone surrogates are replaced, wrong types become text, values that are nested
+too deeply are dropped.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,15 +26,15 @@ from kernelmcp.output.spool import Spool
 
 # Alternating prints to stdout and stderr make one segment each; the transcript needs no more order than this.
 MAX_SEGMENTS = 10_000
-# Of a result that is too large to be kept: what a reader can see of it, and how long it was.
+# How much of a result that is too large to be kept can still be read.
 RESULT_HEAD_CHARS = 100_000
 MAX_ERROR_NAME_CHARS = 200
 MAX_ERROR_VALUE_CHARS = 20_000
 MAX_TRACEBACK_CHARS = 200_000
-# Displays of one id that an update reaches, the newest ones: an update must cost little, however many there are.
+# An update reaches this many displays of an id, the newest ones: it must cost little, however many there are.
 MAX_DISPLAYS_PER_ID = 100
 MAX_DISPLAY_ID_CHARS = 200
-# Forms of one displayed object. A plotting library sends five.
+# How many mime types one displayed object may have. A plotting library sends five.
 MAX_MIME_TYPES = 32
 
 StreamName = Literal["stdout", "stderr"]
@@ -96,15 +97,15 @@ class Outputs:
 
     policy: Policy
     folder: Path | None = None
-    """Where streams go that outgrow memory; None: they stay in memory."""
+    """Where streams go that are too long for memory; with None they stay in memory."""
     display_ids: DisplayIds = field(default_factory=DisplayIds)
     on_text: Callable[[str], None] | None = None
-    """Told about each piece of new text; for progress."""
+    """Called with each piece of new text, for progress notifications."""
     displays: list[Display] = field(default_factory=list[Display])
     dropped_displays: int = 0
     """Displayed objects and updates of them that were not kept."""
     dropped_types: int = 0
-    """Forms of displayed objects that were not kept: their names are no mime types, or there were too many."""
+    """Values of displayed objects that were not kept: there were too many, or the name is not a mime type."""
     error: GuestError | None = None
     result: str | None = None
     result_chars: int = 0
@@ -164,7 +165,7 @@ class Outputs:
             return
         whole = joined(text)
         self.result_chars = len(whole)
-        # Kept, it is the very string of the display; else only its head stays.
+        # When the display was kept, this is the same string and takes no more memory; else only its beginning is kept.
         self.result = whole if display is not None else clean(whole[:RESULT_HEAD_CHARS])
 
     def _add_display(self, kind: Literal["display_data", "execute_result"], content: dict[str, Any]) -> Display | None:
@@ -182,7 +183,7 @@ class Outputs:
         return display
 
     def _bundle(self, content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int] | None:
-        """Data, metadata and what they weigh; None when they are nested too deep, or nothing is left of the data."""
+        """Data, metadata and the memory they take; None when they are nested too deeply, or no data is left."""
         given = as_dict(content.get("data"))
         named = {mime: value for mime, value in given.items() if is_mime_type(mime)}
         kept = {mime: named[mime] for mime in list(named)[:MAX_MIME_TYPES]}
@@ -210,7 +211,7 @@ class Outputs:
     def _replace(
         self, owner: "Outputs", display: Display, data: dict[str, Any], metadata: dict[str, Any], weight: int
     ) -> bool:
-        """An update in place, when it fits. What it adds to an earlier cell is charged to this one as well."""
+        """Update a display in place, when it fits. What it adds to an earlier cell counts against this one as well."""
         more = weight - display.weight
         if more > 0 and not (owner._has_room(more) and self._has_room(more)):
             return False
@@ -230,7 +231,7 @@ class Outputs:
             self._clear()
 
     def _clear(self) -> None:
-        """As a notebook does: what the cell showed so far is gone."""
+        """Delete what the cell has shown so far, as a notebook does."""
         self._clear_next = False
         self.stdout.clear()
         self.stderr.clear()
@@ -250,26 +251,26 @@ class Outputs:
     }
 
     def rich_displays(self) -> Iterator[tuple[int, Display]]:
-        """Displayed objects with their numbers; a result that is only text is in `result` already."""
+        """Displayed objects with their numbers, but not a result that is only text: `result` has that."""
         for number, display in enumerate(self.displays):
             if display.kind == "display_data" or display.data.keys() - {"text/plain"}:
                 yield number, display
 
     def close(self) -> None:
-        """Give back memory and disk."""
+        """Free memory and disk."""
         self._clear()
         self.stdout.close()
         self.stderr.close()
 
 
 def _display_id(content: dict[str, Any]) -> str:
-    """Empty for one that is no name: it is kept for as long as the session."""
+    """The display id; empty when it is not a string or too long, for it is kept as long as the session."""
     display_id: Any = as_dict(content.get("transient")).get("display_id")
     return clean(display_id) if isinstance(display_id, str) and len(display_id) <= MAX_DISPLAY_ID_CHARS else ""
 
 
 def guest_error(content: dict[str, Any]) -> GuestError:
-    """From an error message or an error reply; what is longer than anybody reads loses its middle."""
+    """The error in an error message or an error reply; the middle of a very long text is cut out."""
     traceback = content.get("traceback")
     lines = cast("list[Any]", traceback) if isinstance(traceback, list) else []
     return GuestError(

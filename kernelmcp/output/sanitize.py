@@ -1,18 +1,18 @@
-"""What a guest sent, made harmless: text that UTF-8 can carry, JSON of bounded depth, and what it weighs in memory."""
+"""Makes what a guest sent harmless: valid Unicode, JSON of bounded depth, and a measure of the memory it takes."""
 
 import re
 import sys
 from typing import Any, cast
 
-# Of a message with a displayed object or a reply: to read one takes three times its text, and the server is to grow by
-# 64 MiB at most. A float, a small dict or a list takes many times its own text: they are counted before they are made.
+# A message that is larger is not read: reading takes three times its size, and the server must not grow by more than
+# 64 MiB. A float, a small dict or a list takes many times its own text: they are counted before they are made.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 MAX_CONTAINERS = 100_000
 MAX_ITEMS = 300_000
 # A key of a dict and its value take 200 bytes while they are cleaned.
 MAX_KEYS = 100_000
 SMALL_MESSAGE_BYTES = 300_000
-# In the place of the content of a message that was not read: as a reply it is an error.
+# The content that a message gets when it was not read: as a reply it is an error.
 UNREAD: dict[str, Any] = {
     "unread": True,
     "status": "error",
@@ -20,7 +20,7 @@ UNREAD: dict[str, Any] = {
     "evalue": "the kernel's reply was too large to be read",
     "traceback": [],
 }
-# RFC 6838, with parameters; IPython lets a cell write anything in the place of a mime type.
+# RFC 6838, with parameters; IPython lets a cell use any text as a mime type.
 _MIME_NAME = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}"
 _MIME_TYPE = re.compile(rf"{_MIME_NAME}/{_MIME_NAME}(; ?[A-Za-z0-9._-]{{1,40}}=[A-Za-z0-9._-]{{1,40}}){{0,2}}")
 # Deeper values than this break JSON libraries on their way to the client.
@@ -29,7 +29,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 
 
 def clean(text: Any) -> str:
-    """Text that UTF-8 can carry: a lone surrogate becomes U+FFFD."""
+    """The text with every lone surrogate, which UTF-8 cannot encode, replaced by U+FFFD."""
     text = text if isinstance(text, str) else str(text)
     try:
         text.encode()
@@ -54,7 +54,7 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def is_readable(encoded: bytes) -> bool:
-    """Whether this JSON may be unpacked. Brackets and commas within strings count as well: it is an upper bound."""
+    """Whether this JSON is small enough to be parsed. Counts brackets and commas within strings too, to be quick."""
     if len(encoded) <= SMALL_MESSAGE_BYTES:
         return True
     containers = encoded.count(b"[") + encoded.count(b"{")
@@ -68,7 +68,7 @@ def is_mime_type(name: Any) -> bool:
 
 
 def weight(*values: Any) -> int:
-    """Bytes of memory that JSON values take: a list of empty lists weighs twenty times its text."""
+    """The memory that JSON values take, in bytes: a list of empty lists takes twenty times the size of its text."""
     total = 0
     waiting: list[Any] = list(values)
     while waiting:
@@ -87,7 +87,7 @@ def without_colour(text: str) -> str:
 
 
 def cut_middle(text: str, max_chars: int) -> str:
-    """Its first and last halves, and how much is missing between them."""
+    """The beginning and the end of a text that is too long, and how much was left out between them."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2
@@ -99,5 +99,5 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 
 def joined(value: Any) -> str:
-    """A mime bundle's text may be a list of lines."""
+    """The text of a mime bundle, which may be a string or a list of lines."""
     return "".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)

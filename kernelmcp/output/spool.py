@@ -1,7 +1,7 @@
 """Append-only text of one stream: in memory at first, then in a file that is open only while it is used.
 
-No descriptor outlives a call, however many executions are kept. A full disk or a lack of descriptors costs text,
-which is counted as dropped, never the execution.
+No descriptor stays open between calls, however many executions are kept. When the disk is full or descriptors run
+out, text is dropped and counted, and the execution goes on.
 """
 
 import os
@@ -32,7 +32,7 @@ class Spool:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was put out so far, and what was dropped of it."""
+        """Delete the text so far, and forget how much was dropped."""
         self._memory = bytearray()
         if self._path is not None:
             with suppress(OSError):
@@ -53,7 +53,7 @@ class Spool:
         return len(self._memory)
 
     def append(self, text: str) -> int:
-        """Keep what fits; returns how many bytes were kept."""
+        """Append as much of the text as fits; returns how many bytes were kept."""
         data = text.encode()
         room = 0 if self._closed else self._max_bytes - self.size
         if len(data) > room:
@@ -76,7 +76,7 @@ class Spool:
 
     def _write(self, data: bytes) -> None:
         if self._path is not None:
-            # Over what an earlier write may have left behind the end when the disk was full.
+            # At `size`, not at the end: a write to a full disk may have left something behind it.
             self._write_at(self._path, os.O_WRONLY, self.size, data)
         elif self._folder is None or self.size + len(data) <= IN_MEMORY_BYTES:
             self._memory += data
@@ -110,7 +110,7 @@ class Spool:
         return self.read_all([(start, self.size if end is None else end)])[0]
 
     def read_all(self, ranges: Iterable[tuple[int, int]]) -> list[str]:
-        """Several pieces, with the file opened once. What cannot be read says so."""
+        """The text of several ranges; the file is opened once. Text that cannot be read is replaced by a message."""
         spans = [(start, max(0, min(end, self.size) - start)) for start, end in ranges]
         if self._path is None:
             pieces = [bytes(self._memory[start : start + length]) for start, length in spans]
@@ -132,6 +132,6 @@ class Spool:
         return self.read(max(0, self.size - chars * UTF8_MAX_BYTES))[-chars:] if chars else ""
 
     def close(self) -> None:
-        """Forget everything, for good: a piece that comes late makes no file."""
+        """Delete everything; text that is appended later is dropped."""
         self._closed = True
         self.clear()

@@ -1,1 +1,1 @@
-"""One workspace and one kernel each: found, limited, bound, stopped, deleted."""
+"""Sessions: finds, makes, limits, stops and deletes them; each has a workspace and, while it is used, a kernel."""

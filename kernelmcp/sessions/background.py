@@ -1,4 +1,4 @@
-"""Work that outlives the call which asked for it, and never ends the server."""
+"""Runs work that goes on when the call which asked for it ends, and whose errors never end the server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,21 +19,21 @@ async def complete(tasks: anyio.abc.TaskGroup, work: Callable[[], Awaitable[Resu
     async def run() -> None:
         try:
             result = await work()
-        except Exception as exc:  # noqa: BLE001  # it is the caller's
+        except Exception as exc:  # noqa: BLE001  # raised again in the caller
             if not outcome.done():
                 outcome.set_exception(exc)
         else:
             if not outcome.done():
                 outcome.set_result(result)
         finally:
-            outcome.cancel()  # the server ends; otherwise it is done already
+            outcome.cancel()  # when the server ends; otherwise the outcome is there already
 
     tasks.start_soon(run)
     return await asyncio.shield(outcome)
 
 
 def start(tasks: anyio.abc.TaskGroup, what: str, work: Callable[[], Awaitable[object]]) -> None:
-    """Run `work` beside everything else. What it raises is logged: a failed chore must not end the server."""
+    """Run `work` in the background. What it raises is logged and must not end the server."""
 
     async def run() -> None:
         try:

@@ -1,8 +1,8 @@
-"""What a principal's sessions take on disk, all together, and how much each of them may still take.
+"""How much disk space a principal's sessions take together, and how much each of them may still use.
 
 `policy.storage_max_mb` bounds the sum over a principal's sessions, stopped ones too. Sizes are measured again when
-they may have changed: after a cell that says it wrote files, and all of them now and then, for guests that say
-nothing. Must not know kernels or MCP.
+they may have changed: after a cell that reports changed files, and all of them now and then, for guests that do not
+report. Must not know kernels or MCP.
 """
 
 import os
@@ -21,7 +21,7 @@ from kernelmcp.files.workspace import Quota
 from kernelmcp.sessions.record import Record, read_record
 
 CHECK_SECONDS = 60.0
-# Every file takes a block of the disk, however short it is: else empty files would cost nothing.
+# Every file counts as at least one block of the disk: otherwise empty files would be free.
 BLOCK_BYTES = 4096
 # A session that can store less than this is of no use.
 MIN_ROOM_BYTES = 2**20
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one session takes: `file_bytes` as its quota counts them, `disk_bytes` with everything else it has."""
+    """The size of one session: `file_bytes` as its quota counts them, `disk_bytes` of everything it has on disk."""
 
     principal: str
     last_used_at: str
@@ -50,14 +50,14 @@ class DiskUse:
         self._changed: dict[Path, str] = {}
         self._live: dict[Path, str] = {}
 
-    # -- what is told -------------------------------------------------------------------------------------------
+    # -- notes of changes ---------------------------------------------------------------------------------------
 
     def note_changed(self, directory: Path, principal: str) -> None:
-        """A session's files have changed, so far as is known."""
+        """Note that a session's files may have changed."""
         self._changed[directory] = principal
 
     def note_live(self, directory: Path, principal: str, *, live: bool) -> None:
-        """A session has a kernel, or has none any more."""
+        """Note that a session has a kernel, or no longer has one."""
         if live:
             self._live[directory] = principal
         else:
@@ -65,17 +65,17 @@ class DiskUse:
             self.note_changed(directory, principal)  # nobody tells what tasks have written that outlived their cell
 
     def forget(self, directory: Path) -> None:
-        """A session was deleted."""
+        """Note that a session was deleted."""
         self._changed.pop(directory, None)
         self._live.pop(directory, None)
         self._set(directory, None)
 
-    # -- what is asked ------------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------
 
     async def quota(self, directory: Path, principal: str) -> Quota:
-        """What the files of one session may take from now on: what is left to the principal, shared by those that run.
+        """How much the files of one session may take: what is left to the principal, shared by the sessions that run.
 
-        Never less than what they take already: a cell can always run, read and delete.
+        Never less than they take already, so that a cell can always run, read and delete.
         """
         await self._measure_again(principal)
         policy = self._settings.policy
@@ -93,7 +93,7 @@ class DiskUse:
         taken_mb = self._totals.get(principal, 0) / 2**20
         raise ResourceLimitExceeded(
             f"your sessions take {taken_mb:,.0f} MB on disk together, and {limit:,} are allowed",
-            "Delete what you no longer need: get_sessions lists your sessions with what they take, destroy_session "
+            "Delete what you no longer need: get_sessions lists your sessions with their sizes, destroy_session "
             "deletes one.",
             limit_mb=limit,
         )
@@ -111,7 +111,7 @@ class DiskUse:
         return found
 
     def unused_since(self, limit: datetime) -> list[tuple[Path, str]]:
-        """Everybody's sessions that nobody has used since, and when they were used."""
+        """All sessions without a kernel that were not used since `limit`, and when each was used."""
         used = [(path, taken.last_used_at) for path, taken in self._sessions.items() if path not in self._live]
         return [(path, at) for path, at in used if datetime.fromisoformat(at) < limit]
 
@@ -121,7 +121,7 @@ class DiskUse:
     # -- measuring ----------------------------------------------------------------------------------------------
 
     async def measure_all(self) -> None:
-        """Measure what may have changed behind our back: sessions with a kernel, and those of other servers."""
+        """Measure the sessions that may have changed without a note: with a kernel, or in another server."""
         again = {*self._live, *self._changed}
         before = dict(self._sessions)
         found = await anyio.to_thread.run_sync(self._measure_home, before, again)
@@ -131,7 +131,7 @@ class DiskUse:
                 self._set(directory, found.get(directory))
 
     async def _measure_again(self, principal: str) -> None:
-        """What has changed; where the bound is near, all that runs, because nobody tells what was deleted."""
+        """Measure what has changed and, near the limit, all sessions that run: deleted files are not reported."""
         for directory in [directory for directory, owner in self._changed.items() if owner == principal]:
             await self._measure_one(directory)
         if self._left(principal) < self._settings.policy.workspace_max_mb * 2**20:
@@ -153,7 +153,8 @@ class DiskUse:
             self._totals[taken.principal] = self._totals.get(taken.principal, 0) + taken.disk_bytes
 
     def _measure_home(self, known: dict[Path, Taken], again: set[Path]) -> dict[Path, Taken]:
-        """All but the stopped sessions that nobody has used since; those of `again` in any case. Blocking."""
+        """Measure all sessions of the home. A stopped one that was not used since has its known size, unless it is one
+        of `again`."""
         found: dict[Path, Taken] = {}
         try:
             directories = list(self._home.sessions.iterdir())
@@ -189,7 +190,7 @@ def _record(directory: Path) -> Record | None:
     try:
         return read_record(directory)
     except (ServerError, OSError):
-        return None  # damaged: it counts for nobody
+        return None  # damaged: it counts for no principal
 
 
 def measure(folder: Path, unreadable_bytes: int = 0) -> tuple[int, int]:

@@ -14,8 +14,8 @@ from kernelmcp.errors import KernelStartFailed
 from kernelmcp.kernel.client import Kernel
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.sessions import background
+from kernelmcp.sessions.installed_packages import restore, with_installed
 from kernelmcp.sessions.life import Event, Life, State
-from kernelmcp.sessions.packages import restore, with_installed
 from kernelmcp.sessions.record import Record
 from kernelmcp.sessions.session_files import SessionFiles
 

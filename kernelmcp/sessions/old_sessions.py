@@ -1,6 +1,6 @@
-"""Deletes sessions from the disk: those that nobody used for `keep_days`, and a principal's oldest beyond `max_stored`.
+"""Deletes old sessions from the disk: those not used for `keep_days`, and a principal's oldest beyond `max_stored`.
 
-Only sessions that no server holds: each is locked, and looked at once more, before anything of it is deleted.
+Only sessions that no server has open: each is locked and checked once more before anything is deleted.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class OldSessions:
-    """The sessions on disk that may go."""
+    """The sessions on disk that may be deleted."""
 
     def __init__(self, settings: Settings, home: Home, disk: DiskUse) -> None:
         self._settings = settings
@@ -28,7 +28,7 @@ class OldSessions:
         self._disk = disk
 
     async def sweep(self) -> None:
-        """Measure what is on disk, and delete what is too old or too much."""
+        """Measure all sessions on disk, and delete those that are too old or too many."""
         await self._disk.measure_all()
         sessions = self._settings.config.sessions
         doomed = self._disk.beyond(sessions.max_stored)

@@ -1,6 +1,6 @@
-"""The executions of one session, one after the other: bound to a kernel, sent, interrupted, ended.
+"""Runs the executions of one session, one after the other: gets a kernel, sends the code, interrupts it, ends it.
 
-Sessions do not wait for each other. Must not know MCP.
+Must not know MCP.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class ExecutionQueue:
     ) -> None:
         self.current: Execution | None = None
         self.turn = asyncio.Lock()
-        """Held while a kernel is bound for an execution, and by whoever stops or resets the session."""
+        """Held while an execution gets its kernel, and while the session is stopped or reset."""
         self._settings = settings
         self._binding = binding
         self._life = life
@@ -62,12 +62,12 @@ class ExecutionQueue:
 
     @property
     def first(self) -> Execution | None:
-        """What runs, or else is the next."""
+        """The execution that runs, or else the next one."""
         return self.current or (self._queue[0] if self._queue else None)
 
     @property
     def last(self) -> Execution | None:
-        """What waits behind all others, or else runs."""
+        """The execution that waits behind all others, or else the one that runs."""
         return self._queue[-1] if self._queue else self.current
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class ExecutionQueue:
             await self._ended.wait()
 
     async def run(self) -> None:
-        """Started once; ends with `close`, or with the server."""
+        """Run executions until `close` is called or the server ends. Started once."""
         try:
             with self._scope:
                 while True:
@@ -205,7 +205,7 @@ class ExecutionQueue:
     async def _send(self, kernel: Kernel, execution: Execution) -> dict[str, Any]:
         def on_output(kind: str, content: dict[str, Any]) -> None:
             if kind == "execute_input":
-                # An interrupt sent before the cell began may have hit nothing: it goes by another channel.
+                # An interrupt goes by another channel: one that was sent before the cell began may have had no effect.
                 execution.interruptible = True
                 if execution.interruption is not None:
                     kernel.interrupt()
@@ -214,7 +214,7 @@ class ExecutionQueue:
                     self._binding.note_packages(content)
                 execution.outputs.feed(kind, content)
 
-        # With the request, so that a changed limit applies to the next execution (docs/design.md 3).
+        # Sent with each request, so that a changed limit applies to the next execution (docs/design.md 3).
         quota = await self._binding.files.quota()
         limits = {
             "kernelmcp": {
@@ -228,7 +228,7 @@ class ExecutionQueue:
         )
 
     def interrupt(self, execution: Execution, why: Interruption = "interrupted") -> bool:
-        """Interrupt a running execution, or take a waiting one from the queue. False when it is over already."""
+        """Interrupt a running execution, or take a waiting one from the queue. False when it has ended already."""
         if execution.done.is_set() or execution.interruption is not None:
             return False
         execution.interruption = why
@@ -245,7 +245,7 @@ class ExecutionQueue:
         return True
 
     def interrupt_all(self) -> None:
-        """What runs, and what waits."""
+        """Interrupt the execution that runs, and cancel those that wait."""
         for execution in [*self._queue, *([self.current] if self.current else [])]:
             self.interrupt(execution)
 

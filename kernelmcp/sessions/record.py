@@ -1,4 +1,4 @@
-"""What a session is, on disk: `session.json` in its directory, and a copy, so that one damaged file loses nothing.
+"""The record of a session on disk: `session.json` in its directory, and a copy in case one of them is damaged.
 
 Must not know kernels or MCP.
 """
@@ -17,9 +17,9 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.files.home import FORMER_NAME, RECORD_FILES, SANDBOX_NAME
-from kernelmcp.sessions.packages import Package
+from kernelmcp.sessions.installed_packages import Package
 
-# These say nothing about the file.
+# Errors that do not mean that the file is damaged.
 _NOT_NOW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ def now() -> str:
 
 
 class Record(BaseModel):
-    """Everything of a session that outlives its server, but for the files and the transcript."""
+    """What is kept of a session when its server ends, beside its files and its transcript."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -44,22 +44,22 @@ class Record(BaseModel):
     sandboxes: list[str] = Field(default=[], validation_alias=AliasChoices("sandboxes", FORMER_NAME))
     """Names of the sandbox directories that may hold the files; two while they move."""
     has_run: bool = Field(default_factory=lambda data: data.get("execution_count", 0) > 0)
-    """It may have variables: code was sent to a kernel of it, and they were not cleared since."""
+    """It may have variables: code was sent to its kernel, and the variables were not reset since."""
     packages: list[Package] = []
-    """What was installed, in this order."""
+    """The installed packages, in the order of their installation."""
 
     @field_validator("created_at", "last_used_at")
     @classmethod
     def _check_time(cls, text: str) -> str:
         if datetime.fromisoformat(text).tzinfo is None:
-            raise ValueError("a time without its zone")
+            raise ValueError("a time without a time zone")
         return text
 
     @field_validator("sandboxes")
     @classmethod
     def _check_sandboxes(cls, names: list[str]) -> list[str]:
         if not all(map(SANDBOX_NAME.fullmatch, names)):
-            raise ValueError("what is no name of a sandbox directory")  # a path there would be deleted one day
+            raise ValueError("not a name of a sandbox directory")  # a path there would be deleted one day
         return names
 
     def write(self, directory: Path) -> None:
@@ -80,14 +80,14 @@ def _parse(text: bytes) -> Record:
     if isinstance(values, dict) and "checksum" in values:
         checksum = cast("dict[str, Any]", values).pop("checksum")
         if checksum != _checksum(cast("dict[str, Any]", values)):
-            raise ValueError("the checksum does not fit")
+            raise ValueError("the checksum is wrong")
     return Record.model_validate(values)
 
 
 def read_record(directory: Path) -> Record | None:
     """The record of a session's directory. None when there is no session.
 
-    Raises `SessionDamaged`, and `StorageFailed` when the disk or the system does not let it be read now.
+    Raises `SessionDamaged`, and `StorageFailed` when it cannot be read at the moment.
     """
     texts = [_read(directory / name) for name in RECORD_FILES]
     for name, text in zip(RECORD_FILES, texts, strict=True):
@@ -115,7 +115,7 @@ def _read(file: Path) -> bytes | None:
         if exc.errno in _NOT_NOW:
             raise StorageFailed(
                 f"the record of session {file.parent.name!r} cannot be read now: {exc.strerror}",
-                "Try again in a moment. Whoever runs the server must see to its limits (ulimit -n) and its disk.",
+                "Try again in a moment. Whoever runs the server must check its limits (ulimit -n) and its disk.",
                 session_id=file.parent.name,
             ) from exc
         return b""

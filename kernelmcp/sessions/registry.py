@@ -1,6 +1,6 @@
-"""All sessions of a server: found or made for a caller, limited, and stopped when idle.
+"""All sessions of a server: finds or makes them for a caller, limits their number, stops the idle ones.
 
-Every lookup is by `(principal, handle)`, never by connection; another principal's session reads as not found. Must
+Every lookup is by `(principal, handle)`, never by connection; another principal's session is simply not found. Must
 not know MCP.
 """
 
@@ -38,10 +38,10 @@ from kernelmcp.sessions.stored import StoredSessions
 # How often idle sessions are looked for, as a share of the idle life.
 EXPIRY_CHECKS_PER_LIFE = 20
 MAX_EXPIRY_CHECK_SECONDS = 30.0
-# Stopped sessions that are remembered with their executions. Each has a descriptor, its lock; the next call to one
-# that was forgotten finds it on disk.
+# How many stopped sessions stay in memory with their executions. Each has a lock and so a descriptor. The next call
+# to one that was unloaded finds it on disk.
 MAX_STOPPED = 64
-# The first kernels start meanwhile.
+# Disks are searched only after the first kernels had time to start.
 FIRST_SWEEP_SECONDS = 3.0
 
 
@@ -53,14 +53,14 @@ def _ignore(session: Session) -> None:
 
 
 class Registry:
-    """The sessions of one server process. `on_change` is told of every session that was made, used or ended."""
+    """The sessions of one server process. `on_change` is called with every session that was made, used or ended."""
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
         self.on_change: Callable[[Session], None] = _ignore
         self.on_submit: list[Callable[[Execution], None]] = []
-        """Told of every new execution."""
+        """Each is called with every new execution."""
         self.draining = False
-        """The server is about to end: what is there can be read, nothing new begins."""
+        """The server is about to end: results can be read, but nothing new begins."""
         self.stored = StoredSessions(home)
         self._settings = settings
         self._home = home
@@ -94,7 +94,7 @@ class Registry:
     async def find_or_create(
         self, caller: Caller, session_id: str | None, flavor: Flavor | None = None
     ) -> tuple[Session, bool]:
-        """The caller's session, with a kernel soon, and whether it is new."""
+        """The caller's session, whose kernel is at least being started, and whether the session is new."""
         if self.draining:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
@@ -125,11 +125,11 @@ class Registry:
         return [session for session in self._sessions.values() if session.principal == caller.principal]
 
     def every(self) -> list[Session]:
-        """Everybody's sessions that this server has opened: for who operates it, never for a caller."""
+        """The sessions of all principals that this server has opened: for the operator, never for a caller."""
         return list(self._sessions.values())
 
     def find_open(self, principal: str, session_id: str) -> Session | None:
-        """A session that this server has opened."""
+        """A session that this server has opened; None when it has not."""
         return self._sessions.get((principal, session_id))
 
     def execution(self, caller: Caller, execution_id: str) -> Execution:
@@ -138,23 +138,23 @@ class Registry:
                 return found
         raise ExecutionNotFound(
             f"there is no execution {execution_id!r}",
-            "Ids come from execute_code. A session keeps its newest executions only, and none outlives its server.",
+            "Ids come from execute_code. A session keeps only its newest executions, and only while its server runs.",
             execution_id=execution_id,
         )
 
     # -- make and end -------------------------------------------------------------------------------------------
 
     def _make_room(self, caller: Caller) -> None:
-        """Stop the longest idle session where a limit is reached. Raises `ResourceLimitExceeded` when all are busy."""
+        """At a limit, stop the session that was idle longest. Raises `ResourceLimitExceeded` when all are busy."""
         limits = self._settings.config.sessions
         held = [session for session in self._sessions.values() if session.wanted]
         own = [session for session in held if session.principal == caller.principal]
-        retired = self._choose(own, limits.max_sessions_per_client, "you have")
-        if retired is None:
-            retired = self._choose(held, limits.max_sessions, "the server has")
-        if retired is not None:
-            log.info("stopping the longest idle session to make room", session=retired.id)
-            retired.kill()
+        longest_idle = self._choose(own, limits.max_sessions_per_client, "you have")
+        if longest_idle is None:
+            longest_idle = self._choose(held, limits.max_sessions, "the server has")
+        if longest_idle is not None:
+            log.info("stopping the longest idle session to make room", session=longest_idle.id)
+            longest_idle.kill()
 
     def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
         if len(held) < limit:
@@ -169,18 +169,18 @@ class Registry:
         return min(idle, key=lambda session: session.last_used)
 
     async def _check_room(self, caller: Caller, handle: str) -> None:
-        """Raises `ResourceLimitExceeded` for a new session when the disk that its caller may fill is full."""
+        """Raises `ResourceLimitExceeded` when the session is new and the caller has used up its disk space."""
         is_open = (caller.principal, handle) in self._sessions
         if not is_open and read_record(self.stored.directory(caller.principal, handle)) is None:
             await self._disk.check_room(caller.principal)
 
     def _reopen(self, caller: Caller, handle: str) -> Session | None:
-        """A session of an earlier server process: its files and transcript are there, its variables are not."""
+        """Open a session of an earlier server process: it has its files and its transcript, but no variables."""
         record = self.stored.record(caller, handle)
         return None if record is None else self._open(self.stored.directory(caller.principal, handle), record)
 
     def _unload_settled(self) -> None:
-        """Forget the stopped sessions that nobody used for long, and the oldest when they are many."""
+        """Unload the stopped sessions that were not used for long, and the oldest when there are many."""
         settled = sorted((one for one in self._sessions.values() if one.is_settled), key=lambda one: one.last_used)
         oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
         for number, session in enumerate(settled):
@@ -192,7 +192,7 @@ class Registry:
         self._unload_settled()
         lock = lock_session(directory, record.session_id)
         try:
-            # Once more: another server may have moved the files before it let go of the lock.
+            # Read it again: another server may have moved the files before it released the lock.
             record = read_record(directory) or record
             life = Life(record.session_id)
             files = SessionFiles(self._home, self._disk, self._tasks, directory, record)
@@ -216,7 +216,7 @@ class Registry:
             call(execution)
 
     async def destroy(self, session: Session) -> None:
-        """Delete a session with everything it has; it goes on when the caller stops waiting. Raises `StorageFailed`."""
+        """Delete a session with everything it has, even when the caller stops waiting. Raises `StorageFailed`."""
         if not session.destroyed:
             session.life.note(Event.DESTROY)
             background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
@@ -246,7 +246,7 @@ class Registry:
     # -- background ---------------------------------------------------------------------------------------------
 
     async def sweep_disk(self) -> None:
-        """Runs for the server's life."""
+        """Delete old sessions from the disk, again and again. Runs for the server's life."""
         old = OldSessions(self._settings, self._home, self._disk)
         await anyio.sleep(FIRST_SWEEP_SECONDS)
         while True:
@@ -257,7 +257,7 @@ class Registry:
             await anyio.sleep(CHECK_SECONDS)
 
     async def stop_idle(self) -> None:
-        """Runs for the server's life."""
+        """Stop sessions that were idle for too long. Runs for the server's life."""
         while True:
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
@@ -267,7 +267,7 @@ class Registry:
                     background.start(self._tasks, "stopping an idle session", session.stop)
 
     async def close(self) -> None:
-        """Write what is not written, of all sessions at once. The kernels end with their task group."""
+        """Close all sessions at once, so that everything is on disk. The kernels end with their task group."""
         async with anyio.create_task_group() as tasks:
             for session in self._sessions.values():
                 tasks.start_soon(session.close)

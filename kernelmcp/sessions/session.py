@@ -16,7 +16,7 @@ from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, StorageFailed
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.history import History
+from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.files.home import RECORD_FILES, Lock
 from kernelmcp.files.safe_open import delete_for_good
 from kernelmcp.notebook.transcript import Transcript
@@ -54,7 +54,7 @@ class Session:
     ) -> None:
         self.record = record
         self.life = life
-        self.executions = History(settings, directory / "outputs")
+        self.executions = KeptExecutions(settings, directory / "outputs")
         self.transcript = Transcript(directory / "notebook.ipynb")
         self.files = binding.files
         self.last_used = time.monotonic()
@@ -127,8 +127,11 @@ class Session:
         *,
         longest_seconds: float | None = None,
     ) -> Execution:
-        """Queue an execution. It runs whether or not anybody waits for it. Its time limit is at most `longest_seconds`,
-        else the policy's."""
+        """Queue an execution, which runs whether or not anybody waits for it.
+
+        Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and
+        `ResourceLimitExceeded`.
+        """
         self.start()
         limit = self._settings.config.sessions.max_queued
         if self._queue.waiting >= limit:
@@ -153,23 +156,23 @@ class Session:
         self.record.last_used_at = now()
 
     async def run(self) -> None:
-        """Its queue. Started once; ends when the session is destroyed or the server ends."""
+        """Run its executions until the session is destroyed or unloaded, or the server ends. Started once."""
         background.start(self._tasks, "opening a transcript", lambda: anyio.to_thread.run_sync(self.transcript.open))
         await self._queue.run()
 
     def interrupt(self, execution: Execution) -> bool:
-        """Interrupt a running execution, or take a waiting one from the queue. False when it is over already."""
+        """Interrupt a running execution, or take a waiting one from the queue. False when it has ended already."""
         return self._queue.interrupt(execution)
 
     def interrupt_all(self) -> None:
-        """What runs, and what waits."""
+        """Interrupt the execution that runs, and cancel those that wait."""
         self._queue.interrupt_all()
 
     async def until_idle(self) -> None:
-        """Until everything that runs or waits now has ended."""
+        """Wait until everything that runs or waits now has ended."""
         while (execution := self._queue.last) is not None:
             await execution.done.wait()
-            await asyncio.sleep(0)  # the queue's task lets go of it
+            await asyncio.sleep(0)  # until the queue's task has gone on
 
     def _execution_ended(self, execution: Execution) -> None:
         self.record.execution_count += 1
@@ -182,7 +185,7 @@ class Session:
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def reset(self, *, variables: bool, files: bool) -> None:
-        """Fresh variables (a kernel from the pool) and, or, an empty workspace. What runs or waits is cancelled."""
+        """Reset the variables (by a fresh kernel, which cancels what runs or waits), the workspace, or both."""
         self.touch()
         if variables:
             await background.complete(self._tasks, lambda: self._replace_kernel(files=files))
@@ -232,14 +235,14 @@ class Session:
         except OSError as exc:
             raise StorageFailed(
                 f"session {self.id!r} was stopped, but its files could not be deleted: {exc.strerror}",
-                "Whoever runs the server must make its home writable; then destroy the session once more.",
+                "Whoever runs the server must make its home directory writable; then destroy the session again.",
                 session_id=self.id,
             ) from exc
         finally:
             self._lock.close()
 
     def _delete(self) -> None:
-        """The record goes last: what could not be deleted still has its owner. Raises OSError. Blocking."""
+        """Delete the files, the record last: until then, what is left has an owner. Raises OSError. Blocking."""
         if self.files.sandbox is not None:
             self.files.sandbox.delete_for_good()
         for entry in self._directory.iterdir():
@@ -249,7 +252,7 @@ class Session:
 
     @property
     def is_settled(self) -> bool:
-        """Stopped, with everything on disk and nobody at work on it."""
+        """It is stopped, everything is on disk, and nothing works on it."""
         busy = not self.is_idle or self._queue.turn.locked() or self.files.lock.locked()
         return self.life.state is State.STOPPED and not busy and self._saver.is_done
 

@@ -1,4 +1,4 @@
-"""What a session uses up: memory of a process tree, bytes of a directory. Blocking; called in a worker thread."""
+"""Measures the memory of a process tree and the size of a directory. Blocking: called in worker threads."""
 
 import os
 from pathlib import Path
@@ -36,6 +36,6 @@ def directory_bytes(path: Path | None) -> int:
                         pending.append(Path(entry.path))
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
-        except OSError:  # it went away while we looked
+        except OSError:  # deleted while we looked
             continue
     return total

@@ -139,7 +139,7 @@ async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, 
             assert (await call(client, "destroy_session", session_id=name))["destroyed"]
 
         await use("first")
-        files = [tmp_path / "home/sandbox directories", tmp_path / "home/sessions"]
+        files = [tmp_path / "home/sandboxes", tmp_path / "home/sessions"]
         assert await anyio.to_thread.run_sync(
             wait_until,
             lambda: not server.children() and not any(path.is_dir() for one in files for path in one.iterdir()),

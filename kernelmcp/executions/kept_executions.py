@@ -1,7 +1,6 @@
 """The executions that a session keeps: its newest, as long as they are not too many and not too large together.
 
-A client comes back for the whole of an output within minutes; what it never fetched must not pile up in memory or on
-disk.
+A client fetches the rest of a long output within minutes; what is never fetched must not pile up in memory or on disk.
 """
 
 import shutil
@@ -14,11 +13,11 @@ from kernelmcp.output.outputs import DisplayIds, Outputs
 
 # Disk for the streams of all of a session's finished executions, in units of what one may fill.
 DISK_SHARES = 4
-# What the executions of a session without a kernel may hold in memory, bytes: the last results, not the last pictures.
+# How much memory the executions of a session without a kernel may take: enough for text, not for pictures.
 STOPPED_BYTES = 4 * 1024 * 1024
 
 
-class History:
+class KeptExecutions:
     """The executions of one session by id, oldest first. Those that have not ended are always kept."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
@@ -26,7 +25,7 @@ class History:
         self._folder = folder
         self._display_ids = DisplayIds()
         self._kept: dict[str, Execution] = {}
-        # Of a server that ended without cleaning up: nothing refers to it any more.
+        # Left by a server that ended without cleaning up: nothing refers to it any more.
         shutil.rmtree(folder, ignore_errors=True)
 
     def new_outputs(self) -> Outputs:
@@ -43,7 +42,8 @@ class History:
         self.trim()
 
     def trim(self, *, stopped: bool = False) -> None:
-        """Let go of the oldest until the rest is within the limits; the newest that has ended stays with its kernel."""
+        """Forget the oldest until the rest is within the limits. The newest one that has ended is kept, unless the
+        session is `stopped`."""
         policy = self._settings.policy
         count = self._settings.config.sessions.kept_executions
         memory = STOPPED_BYTES if stopped else policy.outputs_max_bytes
@@ -59,7 +59,7 @@ class History:
                 exempt = False
 
     def clear(self) -> None:
-        """Forget everything, with its files."""
+        """Forget all executions and delete their files."""
         for execution in self:
             self._forget(execution)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""The packages of a session: what a kernel said it installed, and how they come back in a fresh kernel.
+"""The packages of a session: which ones a kernel installed, and installing them again in a fresh kernel.
 
-What comes from a kernel is checked: it goes to disk, and from there into a cell.
+What a kernel reports is checked, because it goes to disk, and from there into a cell.
 """
 
 from typing import Annotated, Any, cast
@@ -14,7 +14,7 @@ from kernelmcp.kernel.client import Kernel
 
 # Sent by our kernels beside the text of an installation: {installed: [{name, version, source}], already_present: []}.
 PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
-# From the cache it takes a tenth of a second; a cache that was emptied must not keep the first cell waiting for long.
+# From the cache it takes a tenth of a second; without the cache, the first cell must not wait for long.
 RESTORE_SECONDS = 60.0
 MAX_PACKAGES = 1000
 
@@ -32,7 +32,7 @@ class Package(BaseModel):
 
 
 class Installation(BaseModel):
-    """What one `%pip install` did."""
+    """The result of one `%pip install`."""
 
     installed: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
     already_present: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
@@ -42,16 +42,16 @@ _ADAPTER = TypeAdapter(Installation)
 
 
 def installation(data: dict[str, Any]) -> Installation | None:
-    """What a mime bundle says of an installation; None: nothing, or nonsense."""
+    """The installation that a mime bundle reports; None when it reports none, or something invalid."""
     try:
         return _ADAPTER.validate_python(data[PACKAGES_TYPE]) if PACKAGES_TYPE in data else None
     except ValidationError as exc:
-        log.warning("a kernel reported packages that cannot be", error=str(exc)[:500])
+        log.warning("a kernel reported invalid packages", error=str(exc)[:500])
         return None
 
 
 def with_installed(content: dict[str, Any], known: list[Package]) -> list[Package]:
-    """The packages that are known, and those that a display_data message reports; the newer version counts."""
+    """The known packages and those that a display_data message reports, each with its newest version."""
     data: Any = content.get("data")
     found = installation(cast("dict[str, Any]", data)) if isinstance(data, dict) else None
     if found is None:
@@ -61,14 +61,14 @@ def with_installed(content: dict[str, Any], known: list[Package]) -> list[Packag
 
 
 async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
-    """Install them again in a fresh kernel, by a cell that nobody sees. Returns what to tell the user if it failed."""
+    """Install packages again in a fresh kernel, by a silent cell. Returns a warning for the user if that failed."""
     cell = "%pip install " + " ".join(f"{package.name}=={package.version}" for package in packages)
     try:
         with anyio.move_on_after(RESTORE_SECONDS):
             return _failure(await kernel.execute(cell, None, silent=True))
         kernel.interrupt()
     except KernelDied:
-        return None  # the session finds out by itself
+        return None  # the next request of the session fails with it, too
     return _note(f"it took longer than {RESTORE_SECONDS:.0f} s")
 
 
