@@ -6,8 +6,8 @@ For programs that have it inside: `from kernelmcp import create_server, Settings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelmcp.config.load import load as load_settings
     from kernelmcp.config.settings import Settings as Settings
-    from kernelmcp.config.sources import load as load_settings
     from kernelmcp.server import Server as Server
     from kernelmcp.server import create_server as create_server
 
@@ -18,7 +18,7 @@ _PLACES = {
     "Server": ("kernelmcp.server", "Server"),
     "Settings": ("kernelmcp.config.settings", "Settings"),
     "create_server": ("kernelmcp.server", "create_server"),
-    "load_settings": ("kernelmcp.config.sources", "load"),
+    "load_settings": ("kernelmcp.config.load", "load"),
 }
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import kernelmcp
+from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError, LayersMissing
 
 EXIT_CONFIGURATION = 2

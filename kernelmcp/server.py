@@ -23,8 +23,8 @@ import anyio
 import anyio.to_thread
 import structlog
 
+from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.kernel.pool import open_pool

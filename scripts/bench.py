@@ -304,8 +304,8 @@ async def measure_confinement(folder: Path, rounds: int) -> list[Row]:
     sys.path.insert(0, str(ROOT))
     from kernelmcp_kernel.guests.guest import Guest, new_request_id
     from kernelmcp_kernel.runtime.directory import SandboxDirectory
+    from kernelmcp_kernel.runtime.guest_process import spawn_guest
     from kernelmcp_kernel.runtime.image import find_image
-    from kernelmcp_kernel.runtime.spawn import spawn_guest
     from tests.attacks.attackers import LAYERS, without
 
     starts: dict[bool, list[float]] = {True: [], False: []}

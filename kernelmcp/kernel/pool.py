@@ -22,9 +22,9 @@ from kernelmcp.config.models import OWN_KERNELSPEC, Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed, ServerError
 from kernelmcp.files.home import Home, SandboxDirectory
-from kernelmcp.kernel.client import Kernel, Launch, run_kernel
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.environment import kernel_environment
+from kernelmcp.kernel.process import Kernel, Launch, run_kernel
 
 # After a kernel could not be started: trying again at once would only load the machine.
 RETRY_SECONDS = 5.0

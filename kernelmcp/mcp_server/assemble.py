@@ -18,12 +18,12 @@ from kernelmcp.mcp_server import prompts
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.completions import Completions
-from kernelmcp.mcp_server.execution_tools import Tools
 from kernelmcp.mcp_server.file_resources import FileResources
-from kernelmcp.mcp_server.file_tools import FileTools
 from kernelmcp.mcp_server.notifications import Notifications
-from kernelmcp.mcp_server.package_tools import PackageTools
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
+from kernelmcp.mcp_server.tools.execution_tools import Tools
+from kernelmcp.mcp_server.tools.file_tools import FileTools
+from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.preflight import check_change
 from kernelmcp.sessions.registry import Registry
 

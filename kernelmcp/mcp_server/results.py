@@ -14,9 +14,9 @@ from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import EXIT_CODES, Execution
 from kernelmcp.mcp_server.links import best_type, changed_files, cut_links, file_links, output_infos, output_links, uri
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
+from kernelmcp.mcp_server.truncation import MIN_SHARE_CHARS, cut_spool, cut_text, cut_value, share
 from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import joined
-from kernelmcp.output.spool import Spool
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of
 
@@ -29,8 +29,6 @@ RESERVE_BYTES = 10_000
 MIN_BUDGET_CHARS = 200
 # Pictures of which a result says what became of them.
 MAX_NAMED_PICTURES = 20
-# Each stream's smallest share of the budget, characters: its first and last lines.
-MIN_SHARE_CHARS = 100
 RESOURCE_LINKS_SINCE = "2025-06-18"
 
 
@@ -80,17 +78,17 @@ class _Draft:
 def _draft(execution: Execution, budget_chars: int) -> _Draft:
     outputs = execution.outputs
     traceback = execution.error.traceback if execution.error else ""
-    shares = _share(
+    shares = share(
         budget_chars,
         [outputs.stdout.total_chars, outputs.stderr.total_chars, outputs.result_chars, len(traceback)],
     )
     truncated: dict[str, Truncation] = {}
-    stdout = _cut_spool(outputs.stdout, shares[0], uri(execution, "stdout"), "stdout", truncated)
-    stderr = _cut_spool(outputs.stderr, shares[1], uri(execution, "stderr"), "stderr", truncated)
-    result = outputs.result and _cut_text(
+    stdout = cut_spool(outputs.stdout, shares[0], uri(execution, "stdout"), "stdout", truncated)
+    stderr = cut_spool(outputs.stderr, shares[1], uri(execution, "stderr"), "stderr", truncated)
+    result = outputs.result and cut_text(
         outputs.result, outputs.result_chars, shares[2], uri(execution, "result"), "result", truncated
     )
-    traceback = _cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
+    traceback = cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
     error = execution.error
     rich = list(outputs.rich_displays())
     structured: ExecutionResult = {
@@ -144,48 +142,6 @@ def error_result(error: ServerError) -> CallToolResult:
     )
 
 
-def _share(budget: int, sizes: list[int]) -> list[int]:
-    """Divide the budget: who needs less than an equal share leaves the rest to the others."""
-    shares = [0] * len(sizes)
-    open_ends = sorted(range(len(sizes)), key=sizes.__getitem__)
-    for position, index in enumerate(open_ends):
-        share = min(sizes[index], max(MIN_SHARE_CHARS, budget // (len(open_ends) - position)))
-        shares[index] = share
-        budget = max(0, budget - share)
-    return shares
-
-
-def _cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
-    if spool.chars > budget:
-        head, tail = spool.head(budget // 2), spool.tail(budget // 2)
-    else:
-        head, tail = spool.read(), ""
-        if not spool.dropped_chars:
-            return head
-    return _join(head, tail, spool.chars, spool.total_chars, link, name, truncated)
-
-
-def _cut_text(text: str, total: int, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
-    """`text` is what was kept of `total` characters."""
-    if total <= budget:
-        return text
-    head, tail = (text[: budget // 2], text[-(budget // 2) :]) if len(text) > budget else (text, "")
-    return _join(head, tail, len(text), total, link, name, truncated)
-
-
-def _join(head: str, tail: str, kept: int, total: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
-    """Head and tail on line boundaries (unless a line is most of it), and between them what is missing."""
-    if tail and (end := head.rfind("\n") + 1) > len(head) // 2:
-        head = head[:end]
-    if 0 < (start := tail.find("\n") + 1) < len(tail) // 2:
-        tail = tail[start:]
-    shown = len(head) + len(tail)
-    truncated[name] = {"shown_chars": shown, "total_chars": total, "uri": link}
-    gap = "" if not head or head.endswith("\n") else "\n"
-    rest = f"all of it: {link}" if kept == total else f"the server kept {kept:,} of them: {link}"
-    return f"{head}{gap}[... {total - shown:,} of {total:,} characters left out; {rest} ...]\n{tail}"
-
-
 def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[int, Display]], budget: int) -> str:
     parts = [structured["stdout"].rstrip("\n")]
     if stderr := structured["stderr"].rstrip("\n"):
@@ -194,7 +150,7 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
     if structured["result"] is not None:
         parts.append(structured["result"])
     if execution.event is not None and structured["success"]:
-        parts.append("return_value: " + _cut_value(execution.return_value, budget // 2))
+        parts.append("return_value: " + cut_value(execution.return_value, budget // 2))
     if structured["outputs_dropped"]:
         parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
     if execution.outputs.dropped_types:
@@ -211,13 +167,6 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
     return "\n".join(part for part in parts if part) or "(no output)"
 
 
-def _cut_value(value: Any, budget: int) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    if len(text) <= budget:
-        return text
-    return f"{text[:budget]} [... {len(text):,} characters; all of them are in the field return_value ...]"
-
-
 def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:
     """The text form of displayed objects that are not pictures, such as tables."""
     parts: list[str] = []
@@ -229,7 +178,7 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
             parts.append("[more was displayed than fits here: see the field outputs]")
             break
         whole = joined(text)
-        text = _cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
+        text = cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
         budget -= len(text)
         parts.append(text)
     return parts

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kernelmcp.config.settings import Settings
-from kernelmcp.kernel.client import find_kernelspec
+from kernelmcp.kernel.process import find_kernelspec
 from kernelmcp.mcp_server.schemas import RuntimeInfo
 
 NOT_YET = "not available in this version"

@@ -10,7 +10,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelmcp.errors import KernelDied
-from kernelmcp.kernel.client import Kernel
+from kernelmcp.kernel.process import Kernel
 
 # Sent by our kernels beside the text of an installation: {installed: [{name, version, source}], already_present: []}.
 PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"

@@ -11,8 +11,8 @@ import anyio.abc
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed
-from kernelmcp.kernel.client import Kernel
 from kernelmcp.kernel.pool import Pool, PooledKernel
+from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.installed_packages import restore, with_installed
 from kernelmcp.sessions.life import Event, Life, State

@@ -16,7 +16,8 @@ import structlog
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
 from kernelmcp.executions.execution import Execution, Interruption, changed_paths
-from kernelmcp.kernel.client import Kernel
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions.interrupt_escalation import interrupt_then_kill
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, State
 
@@ -237,11 +238,7 @@ class ExecutionQueue:
                 self._queue.remove(execution)
             execution.finish_unstarted()
         elif execution.started is not None and (kernel := self._binding.kernel) is not None:
-            if execution.interruptible:
-                kernel.interrupt()
-            execution.grace_timer = asyncio.get_running_loop().call_later(
-                self._settings.config.kernels.interrupt_grace_seconds, kernel.kill
-            )
+            interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
         return True
 
     def interrupt_all(self) -> None:

@@ -17,7 +17,7 @@ from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
 from kernelmcp.files.workspace import Quota, Workspace
-from kernelmcp.kernel.client import Kernel
+from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.disk_use import DiskUse
 from kernelmcp.sessions.record import Record

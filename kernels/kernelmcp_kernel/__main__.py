@@ -13,9 +13,9 @@ from importlib import import_module
 from types import ModuleType
 
 from kernelmcp_kernel.runtime.directory import open_directory
+from kernelmcp_kernel.runtime.guest_process import open_package_cache, spawn_guest
 from kernelmcp_kernel.runtime.identity import BuildError, node_binary
 from kernelmcp_kernel.runtime.image import find_baked, find_image
-from kernelmcp_kernel.runtime.spawn import open_package_cache, spawn_guest
 from kernelmcp_kernel.sandbox.trust import keep_trusted_imports
 from kernelmcp_kernel.settings import settings
 

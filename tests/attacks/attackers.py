@@ -23,8 +23,8 @@ from kernelmcp_kernel.guests.host_calls import HostCalls
 from kernelmcp_kernel.jupyter.iopub import Cell
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.packages import pip_policy
+from kernelmcp_kernel.runtime.guest_process import guest_policy, spawn_guest
 from kernelmcp_kernel.runtime.image import BootImage, rebuild_image
-from kernelmcp_kernel.runtime.spawn import guest_policy, spawn_guest
 from kernelmcp_kernel.sandbox.confine import OS_LAYERS, Policy, spawn
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import NetworkSettings, PackageSettings

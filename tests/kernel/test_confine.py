@@ -18,9 +18,9 @@ from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
+from kernelmcp_kernel.runtime.guest_process import closed_to, give_to_guest, spawn_guest
 from kernelmcp_kernel.runtime.identity import node_binary
 from kernelmcp_kernel.runtime.image import find_image
-from kernelmcp_kernel.runtime.spawn import closed_to, give_to_guest, spawn_guest
 from kernelmcp_kernel.sandbox import cgroup, landlock, probe, seatbelt
 from kernelmcp_kernel.sandbox.confine import Policy, layers
 from kernelmcp_kernel.sandbox.elf import linked_files

@@ -18,7 +18,7 @@ from kernelmcp_kernel.guests.channel import MAX_FRAMES_PER_SECOND, Pace
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError, encode_frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
-from kernelmcp_kernel.runtime.spawn import Spawned
+from kernelmcp_kernel.runtime.guest_process import Spawned
 
 from .conftest import running_kernel
 from .driver import DEADLINE, Kernel

@@ -22,7 +22,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.files import home, safe_open, workspace
 from kernelmcp.kernel.environment import kernel_environment
 from kernelmcp.pictures.decoder_process import confine as decoder
-from kernelmcp.sessions import packages as server_packages
+from kernelmcp.sessions import installed_packages as server_packages
 from kernelmcp_kernel import settings as kernel_settings
 from kernelmcp_kernel.guests.storage import count
 from kernelmcp_kernel.jupyter import execute_messages, iopub

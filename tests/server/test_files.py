@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, MCPError
 
-from kernelmcp.config.sources import load
+from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.volumes import check_volumes
 

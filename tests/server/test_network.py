@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelmcp.config.hosts import check_host
-from kernelmcp.config.sources import load
+from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp_kernel.network.addresses import AllowList
 

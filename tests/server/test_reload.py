@@ -9,8 +9,8 @@ import anyio
 import pytest
 from mcp import Client
 
+from kernelmcp.config.load import load
 from kernelmcp.config.reload import keep_current
-from kernelmcp.config.sources import load
 
 from .support import DEADLINE, Connect
 

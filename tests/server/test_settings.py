@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp.config.load import load
 from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import Settings
-from kernelmcp.config.sources import load
 from kernelmcp.errors import ConfigurationError
 
 CONFIG = Path(__file__).parents[2] / "config"

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, Frame, FrameDecoder, FrameError
-from kernelmcp_kernel.runtime.spawn import Spawned
+from kernelmcp_kernel.runtime.guest_process import Spawned
 
 _log = logging.getLogger(__name__)
 

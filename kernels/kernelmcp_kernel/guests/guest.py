@@ -20,7 +20,7 @@ from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied, explain
 from kernelmcp_kernel.guests.frames import Frame, encode_frame
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
-from kernelmcp_kernel.runtime.spawn import Spawned
+from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.settings import Quota
 
 # A guest that has not noticed an interrupt after this time is in code that never does (a long C loop, JavaScript).

@@ -16,9 +16,9 @@ from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
+from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.runtime.image import BootImage, find_image, rebuild_image
-from kernelmcp_kernel.runtime.spawn import Spawned, spawn_guest
 from kernelmcp_kernel.settings import Quota, settings
 
 # The guest host's exit status for an image that it refuses (EX_DATAERR).

@@ -38,7 +38,7 @@ from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
-from kernelmcp_kernel.runtime.spawn import Spawned
+from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.settings import Quota, settings
 
 Content = dict[str, Any]

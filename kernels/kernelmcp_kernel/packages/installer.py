@@ -22,8 +22,8 @@ from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
 from kernelmcp_kernel.packages.requirements import check_allowed, check_not_denied, parse_all
 from kernelmcp_kernel.packages.resolver import Present, Request, Say, download
 from kernelmcp_kernel.packages.store import Store, Wheel, metadata_file
+from kernelmcp_kernel.runtime.guest_process import RUNTIME, packages_root
 from kernelmcp_kernel.runtime.image import Preinstalled
-from kernelmcp_kernel.runtime.spawn import RUNTIME, packages_root
 from kernelmcp_kernel.settings import PackageSettings
 
 # Of a package, and more than any has. Each is parsed at each further installation.

@@ -24,9 +24,9 @@ from pathlib import Path
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.runtime.directory import PrivateDirectory
+from kernelmcp_kernel.runtime.guest_process import PACKAGE, spawn_builder
 from kernelmcp_kernel.runtime.identity import BuildError, build_id
 from kernelmcp_kernel.runtime.image import Preinstalled, baked_files, find_baked
-from kernelmcp_kernel.runtime.spawn import PACKAGE, spawn_builder
 from kernelmcp_kernel.settings import settings
 
 # After a failure no kernel tries again so soon: a start must not wait for the network each time.

@@ -28,7 +28,7 @@ from kernelmcp_kernel.packages import distribution, pip_output, pip_policy
 from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, unwritable
 from kernelmcp_kernel.packages.requirements import checked
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
-from kernelmcp_kernel.runtime.spawn import packages_root
+from kernelmcp_kernel.runtime.guest_process import packages_root
 from kernelmcp_kernel.sandbox import confine
 from kernelmcp_kernel.sandbox.confine import Policy
 from kernelmcp_kernel.settings import PackageSettings

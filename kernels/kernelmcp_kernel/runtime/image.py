@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelmcp_kernel.runtime.guest_process import PACKAGE, RUNTIME
 from kernelmcp_kernel.runtime.identity import build_id
-from kernelmcp_kernel.runtime.spawn import PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home, settings
 
 

@@ -23,7 +23,7 @@ from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, 
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results import to_result
 from kernelmcp.mcp_server.runtimes import runtimes
-from kernelmcp.mcp_server.tool import ContractTool, contract_tool, structured_result
+from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller, mint_handle
 from kernelmcp.sessions.registry import Registry
 
