@@ -50,7 +50,7 @@ class Session:
         record: Record,
         binding: KernelBinding,
         life: Life,
-        listener: "Listener",
+        listener: Listener,
     ) -> None:
         self.record = record
         self.life = life
