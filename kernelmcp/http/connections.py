@@ -36,7 +36,8 @@ OnDelete = Callable[[str, str], Awaitable[None]]
 class _Connection:
     """One connection with requests under way."""
 
-    ids: set[str] = field(default_factory=set[str])
+    calls: set[object] = field(default_factory=set[object])
+    """Requests by their ids, and notifications."""
     ending: bool = False
     """It is being deleted: nothing new begins."""
     closing: anyio.Event = field(default_factory=anyio.Event)
@@ -76,31 +77,32 @@ class Connections:
             return  # the client has gone: nobody is there to be answered
         replay = _replaying(messages, receive)
         raw_id = _request_id(messages) if connection else None
-        request_id = None if raw_id is None else str(raw_id)
-        if connection is None or request_id is None:
+        if connection is None:
             await self._app(scope, replay, send)
             return
         key = (principal_of(scope), connection)
+        # A notification has no id, and is under way all the same: mcp handles it after it has answered.
+        call: object = object() if raw_id is None else str(raw_id)
         found = self._connections.get(key)
         if found is not None and found.ending:
             await _refusal(404, raw_id, ENDED)(scope, receive, send)
-        elif found is not None and request_id in found.ids:
+        elif found is not None and call in found.calls:
             text = "a request with this id is under way already; give each request of a connection an id of its own"
             await _refusal(400, raw_id, text)(scope, receive, send)
         else:
-            async with self._under_way(key, request_id) as closing:
+            async with self._under_way(key, call) as closing:
                 scope[CLOSING_KEY] = closing
                 await self._app(scope, replay, send)
 
     @asynccontextmanager
-    async def _under_way(self, key: tuple[str, str], request_id: str) -> AsyncIterator[anyio.Event]:
+    async def _under_way(self, key: tuple[str, str], call: object) -> AsyncIterator[anyio.Event]:
         connection = self._connections.setdefault(key, _Connection())
-        connection.ids.add(request_id)
+        connection.calls.add(call)
         try:
             yield connection.closing
         finally:
-            connection.ids.discard(request_id)
-            if not connection.ids:
+            connection.calls.discard(call)
+            if not connection.calls:
                 connection.empty.set()
                 if not connection.ending:
                     del self._connections[key]
@@ -113,7 +115,7 @@ class Connections:
                 await self._interrupt(*key)
             connection.closing.set()
             with anyio.move_on_after(ANSWER_SECONDS):
-                if connection.ids:
+                if connection.calls:
                     await connection.empty.wait()
             await self._app(scope, receive, send)
             await self._stop(*key)

@@ -8,7 +8,7 @@ from typing import Any, cast
 # 64 MiB. A float, a small dict or a list takes many times its own text: they are counted before they are made.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 MAX_CONTAINERS = 100_000
-MAX_ITEMS = 300_000
+MAX_ITEMS = 800_000
 # A key of a dict and its value take 200 bytes while they are cleaned.
 MAX_KEYS = 100_000
 SMALL_MESSAGE_BYTES = 300_000

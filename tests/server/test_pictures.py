@@ -243,7 +243,7 @@ def test_whoever_takes_over_the_decoder_reaches_nothing(tmp_path: Path) -> None:
     secret.write_text("secret")
     secret.chmod(0o644)
     attacker = ROOT / "tests/attacks/programs/decoder.py"
-    folder = ROOT / "kernelmcp/decoder_process"
+    folder = ROOT / "kernelmcp/pictures/decoder_process"
 
     def attack(how: str, env: dict[str, str]) -> set[str]:
         command = [sys.executable, "-I", "-S", str(attacker), str(folder), str(secret), how]
