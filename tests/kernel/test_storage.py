@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,6 +187,56 @@ def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -
         count(sandbox, quota)
     _delete(sandbox)
     assert not sandbox.exists()
+
+
+def test_the_trusted_count_sees_files_in_a_directory_that_cannot_be_entered(tmp_path: Path) -> None:
+    shut = tmp_path / "sandbox" / "shut"
+    shut.mkdir(parents=True)
+    (shut / "file").write_bytes(bytes(1000))
+    shut.chmod(0o400)
+    assert count(tmp_path / "sandbox", Quota(1 << 20, 10)) == Quota(1000, 2)
+
+
+def test_the_trusted_count_of_a_tree_a_thousand_deep_is_right_and_leaves_nothing_open(tmp_path: Path) -> None:
+    sandbox = tmp_path / "sandbox"
+    deep = sandbox
+    for level in range(1000):
+        deep /= "d"
+        deep.mkdir(parents=True)
+        if level % 10 == 0:
+            (deep / "e").mkdir()
+            (deep / "e" / "file").write_bytes(bytes(10))
+    before = len(os.listdir("/dev/fd"))
+    assert count(sandbox, Quota(1 << 20, 10_000)) == Quota(1000, 1200)
+    assert len(os.listdir("/dev/fd")) == before
+    _delete(sandbox)
+
+
+def test_a_guest_that_puts_a_link_in_place_of_a_parent_meanwhile_leads_the_count_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, outside = tmp_path / "sandbox", tmp_path / "outside"
+    for parent, size in ((sandbox / "parent", 10), (outside, 5000)):
+        (parent / "hidden").mkdir(parents=True)
+        (parent / "hidden" / "file").write_bytes(bytes(size))
+        (parent / "hidden").chmod(0o300)
+
+    def swapping(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **named: Any) -> Any:
+            if str(path).endswith("hidden") and not (sandbox / "parent").is_symlink():
+                (sandbox / "parent").rename(sandbox / "moved")
+                (sandbox / "parent").symlink_to(outside)
+            return function(path, *arguments, **named)
+
+        return call
+
+    for name in ("open", "scandir"):
+        monkeypatch.setattr(os, name, swapping(getattr(os, name)))
+    stored = count(sandbox, Quota(1 << 20, 10))
+    monkeypatch.undo()
+    assert (sandbox / "parent").is_symlink()
+    assert stored == Quota(10, 3)
+    assert (outside / "hidden").stat().st_mode & 0o777 == 0o300
 
 
 @pytest.fixture
