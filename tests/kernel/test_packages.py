@@ -303,6 +303,26 @@ def test_a_full_disk_is_said_and_costs_nothing(index: Index, settings: PackageSe
     assert names(install(settings, Store(store.root), "large")) == {"large": "pypi"}
 
 
+def test_a_lease_stays_when_a_full_disk_takes_no_further_one(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    large(index, "leased", "others", "wanted")
+    folder = install(settings, store, "leased").installed[0].folder
+    other = Store(store.root)
+    install(settings, other, "others")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
+    try:
+        store.room.use(["0" * 64])
+        store.room.use_only(["0" * 64])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(e.PackageCacheError, match="in use"):
+        install(settings, Store(store.root, 1536 << 10), "wanted")
+    assert (folder / "leased.py").is_file()
+    assert len(list(store.root.glob("leases/*"))) == 3, "one each"
+
+
 def taken(store: Store) -> int:
     """What the cache takes on disk, without what is being made."""
     return sum(file.stat().st_size for part in ("wheels", "unpacked") for file in (store.root / part).rglob("*"))
