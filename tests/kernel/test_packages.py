@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import resource
@@ -346,6 +347,29 @@ def test_the_cache_keeps_to_its_cap_and_the_longest_unused_goes(
     left = {file.name.split("-")[0] for file in store.root.glob("wheels/*/*")}
     assert "pile5" in left
     assert "pile0" not in left
+
+
+def test_no_other_kernel_takes_room_before_a_package_is_in_its_place(
+    index: Index, settings: PackageSettings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add("placed")
+    rename = os.rename
+    waits: dict[str, bool] = {}
+
+    def observed(source: Path, target: Path) -> None:
+        part = Path(target).parent.name
+        if part in ("wheels", "unpacked"):
+            with (store.root / "lock").open("rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    waits[part] = False
+                except BlockingIOError:
+                    waits[part] = True
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", observed)
+    install(settings, store, "placed")
+    assert waits == {"wheels": True, "unpacked": True}
 
 
 def test_what_a_live_kernel_has_stays_and_a_new_installation_is_refused(

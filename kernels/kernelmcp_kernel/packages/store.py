@@ -109,11 +109,11 @@ class Store:
         if self._has_wheel(wheel):
             return wheel
         with self.staging() as staging:
-            self.room.make(file.stat().st_size)
             folder = staging / "wheel"
             folder.mkdir()
             os.replace(file, folder / place.name)
-            self._put(folder, place.parent, lambda: self._has_wheel(wheel))
+            with self.room.making((folder / place.name).stat().st_size):
+                self._put(folder, place.parent, lambda: self._has_wheel(wheel))
         return wheel
 
     def _wheel_file(self, wheel: Wheel) -> Path:
@@ -155,9 +155,9 @@ class Store:
             unpack(self._wheel_file(wheel), folder, max_bytes)
             _check_identity(folder, wheel)
             size = size_of_files(folder)
-            self.room.make(size)
             (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), "bytes": size}), "utf-8")
-            self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
+            with self.room.making(size):
+                self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
         return self.find(wheel)
 
     def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
