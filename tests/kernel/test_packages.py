@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -410,6 +411,39 @@ def test_what_killed_kernels_left_in_the_making_goes_and_their_leases_too(
     assert not abandoned.exists()
     large(index, "afterlarge")
     install(settings, Store(store.root, 1400 << 10), "afterlarge")
+
+
+def test_drafts_that_killed_kernels_left_go_and_a_fresh_one_stays(store: Store) -> None:
+    old, fresh = (store.root / "tmp" / name for name in ("old", "fresh"))
+    old.parent.mkdir(parents=True)
+    for draft in (old, fresh):
+        draft.write_text("{}")
+    os.utime(old, (1, 1))
+    with store.staging():
+        pass
+    assert not old.exists()
+    assert fresh.exists()
+
+
+def test_a_resolution_that_cannot_be_written_leaves_no_draft(store: Store) -> None:
+    (store.root / "resolutions" / "key.json").mkdir(parents=True)
+    (store.root / "tmp").mkdir()
+    store.remember("key", [])
+    assert not list(store.root.glob("tmp/*"))
+
+
+def test_a_staging_folder_that_cannot_be_locked_is_deleted_and_leaves_nothing_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    before = len(os.listdir("/dev/fd"))
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with pytest.raises(e.PackageCacheError), store.staging():
+        pass
+    assert len(os.listdir("/dev/fd")) == before
+    assert not list(store.root.glob("tmp/*"))
 
 
 def test_a_requirement_is_written_again_from_its_parts(index: Index, settings: PackageSettings, store: Store) -> None:
