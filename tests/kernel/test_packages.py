@@ -518,6 +518,18 @@ def test_no_more_is_fetched_at_one_time_than_there_is_room(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
     index.add("piece", files={"piece/data": secrets.token_bytes(2 << 20)}, requires=("stalled",))
-    with index.stalled(), pytest.raises(e.PackageCacheError, match="is full"):
+    with index.stalled(), pytest.raises(e.PackageCacheError, match="half of the package cache"):
         install(settings, Store(store.root, 2 << 20), "piece")
     assert not list(store.root.glob("tmp/*"))
+
+
+def test_what_another_kernel_fetches_does_not_end_ones_own_installation(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("modest")
+    own = Store(store.root, 2 << 20)
+    with Store(store.root, 2 << 20).staging() as others:
+        (others / "fetched.whl").write_bytes(bytes(3 << 20))
+        assert names(install(settings, own, "modest")) == {"modest": "pypi"}
+        with pytest.raises(e.PackageNotFound):
+            install(settings, own, "nowhere-to-be-found")

@@ -82,10 +82,6 @@ class Store:
             except OSError as error:
                 raise self._unwritable(error) from error
 
-    def staged_bytes(self) -> int:
-        """The bytes of all packages that any kernel is unpacking at the moment."""
-        return size_of_files(self._tmp)
-
     def _unwritable(self, error: OSError) -> PackageCacheError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         return unwritable("is full" if full else f"cannot be written ({error.strerror})")
