@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import json
 import os
 import resource
@@ -303,6 +305,26 @@ def test_a_full_disk_is_said_and_costs_nothing(index: Index, settings: PackageSe
     assert names(install(settings, Store(store.root), "large")) == {"large": "pypi"}
 
 
+def test_a_lease_stays_when_a_full_disk_takes_no_further_one(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    large(index, "leased", "others", "wanted")
+    folder = install(settings, store, "leased").installed[0].folder
+    other = Store(store.root)
+    install(settings, other, "others")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
+    try:
+        store.room.use(["0" * 64])
+        store.room.use_only(["0" * 64])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with pytest.raises(e.PackageCacheError, match="in use"):
+        install(settings, Store(store.root, 1536 << 10), "wanted")
+    assert (folder / "leased.py").is_file()
+    assert len(list(store.root.glob("leases/*"))) == 3, "one each"
+
+
 def taken(store: Store) -> int:
     """What the cache takes on disk, without what is being made."""
     return sum(file.stat().st_size for part in ("wheels", "unpacked") for file in (store.root / part).rglob("*"))
@@ -326,6 +348,29 @@ def test_the_cache_keeps_to_its_cap_and_the_longest_unused_goes(
     left = {file.name.split("-")[0] for file in store.root.glob("wheels/*/*")}
     assert "pile5" in left
     assert "pile0" not in left
+
+
+def test_no_other_kernel_takes_room_before_a_package_is_in_its_place(
+    index: Index, settings: PackageSettings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add("placed")
+    rename = os.rename
+    waits: dict[str, bool] = {}
+
+    def observed(source: Path, target: Path) -> None:
+        part = Path(target).parent.name
+        if part in ("wheels", "unpacked"):
+            with (store.root / "lock").open("rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    waits[part] = False
+                except BlockingIOError:
+                    waits[part] = True
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", observed)
+    install(settings, store, "placed")
+    assert waits == {"wheels": True, "unpacked": True}
 
 
 def test_what_a_live_kernel_has_stays_and_a_new_installation_is_refused(
@@ -366,6 +411,39 @@ def test_what_killed_kernels_left_in_the_making_goes_and_their_leases_too(
     assert not abandoned.exists()
     large(index, "afterlarge")
     install(settings, Store(store.root, 1400 << 10), "afterlarge")
+
+
+def test_drafts_that_killed_kernels_left_go_and_a_fresh_one_stays(store: Store) -> None:
+    old, fresh = (store.root / "tmp" / name for name in ("old", "fresh"))
+    old.parent.mkdir(parents=True)
+    for draft in (old, fresh):
+        draft.write_text("{}")
+    os.utime(old, (1, 1))
+    with store.staging():
+        pass
+    assert not old.exists()
+    assert fresh.exists()
+
+
+def test_a_resolution_that_cannot_be_written_leaves_no_draft(store: Store) -> None:
+    (store.root / "resolutions" / "key.json").mkdir(parents=True)
+    (store.root / "tmp").mkdir()
+    store.remember("key", [])
+    assert not list(store.root.glob("tmp/*"))
+
+
+def test_a_staging_folder_that_cannot_be_locked_is_deleted_and_leaves_nothing_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    before = len(os.listdir("/dev/fd"))
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with pytest.raises(e.PackageCacheError), store.staging():
+        pass
+    assert len(os.listdir("/dev/fd")) == before
+    assert not list(store.root.glob("tmp/*"))
 
 
 def test_a_requirement_is_written_again_from_its_parts(index: Index, settings: PackageSettings, store: Store) -> None:
@@ -440,6 +518,18 @@ def test_no_more_is_fetched_at_one_time_than_there_is_room(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
     index.add("piece", files={"piece/data": secrets.token_bytes(2 << 20)}, requires=("stalled",))
-    with index.stalled(), pytest.raises(e.PackageCacheError, match="is full"):
+    with index.stalled(), pytest.raises(e.PackageCacheError, match="half of the package cache"):
         install(settings, Store(store.root, 2 << 20), "piece")
     assert not list(store.root.glob("tmp/*"))
+
+
+def test_what_another_kernel_fetches_does_not_end_ones_own_installation(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("modest")
+    own = Store(store.root, 2 << 20)
+    with Store(store.root, 2 << 20).staging() as others:
+        (others / "fetched.whl").write_bytes(bytes(3 << 20))
+        assert names(install(settings, own, "modest")) == {"modest": "pypi"}
+        with pytest.raises(e.PackageNotFound):
+            install(settings, own, "nowhere-to-be-found")

@@ -3,16 +3,18 @@ touch."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kernelmcp_kernel.guests.storage import Excess, count
+from kernelmcp_kernel.guests.storage import Excess, StorageWatch, count
 from kernelmcp_kernel.runtime.directory import _delete
 from kernelmcp_kernel.settings import Quota
 
@@ -189,6 +191,56 @@ def test_the_trusted_count_sees_hidden_and_endless_directories(tmp_path: Path) -
     assert not sandbox.exists()
 
 
+def test_the_trusted_count_sees_files_in_a_directory_that_cannot_be_entered(tmp_path: Path) -> None:
+    shut = tmp_path / "sandbox" / "shut"
+    shut.mkdir(parents=True)
+    (shut / "file").write_bytes(bytes(1000))
+    shut.chmod(0o400)
+    assert count(tmp_path / "sandbox", Quota(1 << 20, 10)) == Quota(1000, 2)
+
+
+def test_the_trusted_count_of_a_tree_a_thousand_deep_is_right_and_leaves_nothing_open(tmp_path: Path) -> None:
+    sandbox = tmp_path / "sandbox"
+    deep = sandbox
+    for level in range(1000):
+        deep /= "d"
+        deep.mkdir(parents=True)
+        if level % 10 == 0:
+            (deep / "e").mkdir()
+            (deep / "e" / "file").write_bytes(bytes(10))
+    before = len(os.listdir("/dev/fd"))
+    assert count(sandbox, Quota(1 << 20, 10_000)) == Quota(1000, 1200)
+    assert len(os.listdir("/dev/fd")) == before
+    _delete(sandbox)
+
+
+def test_a_guest_that_puts_a_link_in_place_of_a_parent_meanwhile_leads_the_count_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, outside = tmp_path / "sandbox", tmp_path / "outside"
+    for parent, size in ((sandbox / "parent", 10), (outside, 5000)):
+        (parent / "hidden").mkdir(parents=True)
+        (parent / "hidden" / "file").write_bytes(bytes(size))
+        (parent / "hidden").chmod(0o300)
+
+    def swapping(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **named: Any) -> Any:
+            if str(path).endswith("hidden") and not (sandbox / "parent").is_symlink():
+                (sandbox / "parent").rename(sandbox / "moved")
+                (sandbox / "parent").symlink_to(outside)
+            return function(path, *arguments, **named)
+
+        return call
+
+    for name in ("open", "scandir"):
+        monkeypatch.setattr(os, name, swapping(getattr(os, name)))
+    stored = count(sandbox, Quota(1 << 20, 10))
+    monkeypatch.undo()
+    assert (sandbox / "parent").is_symlink()
+    assert stored == Quota(10, 3)
+    assert (outside / "hidden").stat().st_mode & 0o777 == 0o300
+
+
 @pytest.fixture
 def linked(tmp_path: Path) -> tuple[Path, Path]:
     """A sandbox directory in which folders are links to one outside; a host can make them, a guest cannot."""
@@ -227,3 +279,20 @@ def test_a_guests_own_count_does_not_follow_a_link_to_a_directory(stored: Stored
 
     assert wait_until(is_counted)
     assert counted[-1] < 2 << 20
+
+
+def test_what_lies_in_the_slack_of_a_quota_does_not_become_a_right_to_more(tmp_path: Path) -> None:
+    quota = Quota(max_bytes=1 << 30, max_files=100)
+
+    async def grow() -> None:
+        watch = StorageWatch(tmp_path, quota, lambda: True, lambda _: None)
+        for number in range(1000):
+            (tmp_path / f"f{number}").touch()
+            watch.allow(quota)  # as before each cell
+            await watch._count()
+            if watch._reason is not None:
+                assert number < 300
+                return
+        pytest.fail("the quota grew with what was stored")
+
+    asyncio.run(grow())

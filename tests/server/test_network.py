@@ -76,7 +76,7 @@ async def test_a_session_reaches_what_the_settings_allow_and_nothing_else(connec
         ("allow_hosts = ['*.[::1]']", "'*.[::1]': an address has no names below it"),
         ("allow_hosts = ['\u017fite.example']", "is not a host"),
         (f"allow_hosts = ['{LONG}']", "longer than the 253 characters"),
-        ("headers = {'*.example.org' = {A = 'x'}}", "a secret goes to a host that is named"),
+        ("headers = {'*.example.org' = {A = 'x'}}", "a secret must go to one that is named in full"),
         ("headers = {'api.test' = {'A B' = 'x'}}", "'A B' of api.test is not a header that can be set"),
         ("headers = {'api.test' = {Host = 'x'}}", "'Host' of api.test is not a header that can be set"),
         ('headers = {"api.test" = {A = "tk-secret\\r\\nB: c"}}', "characters that no header may have"),

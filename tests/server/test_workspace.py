@@ -162,7 +162,7 @@ def test_a_listing_that_was_cut_names_the_first_files_and_says_so(workspace: Wor
     for limit, complete in ((12, True), (10, False)):
         found = workspace.listing(limit=limit)
         assert [entry.path for entry in found.files] == [f"f{number:02}" for number in range(limit)]
-        assert (found.complete, found.count) == (complete, 12)
+        assert (found.complete, found.entries) == (complete, 12)
 
 
 def test_names_of_any_bytes_are_listed(workspace: Workspace, sandbox: Path) -> None:

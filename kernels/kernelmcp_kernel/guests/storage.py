@@ -1,18 +1,19 @@
 """What a guest's files take, counted in trusted code: the host side in the guest (storage.mjs) answers ENOSPC, but
 guest JavaScript can take that out.
 
-Counting goes by path and is bounded: at worst a hostile guest makes it count wrong against itself.
+Counting follows no link and is bounded. A hostile guest that moves its directories meanwhile can make it count wrong,
+until the next count, but not look or change anything elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 from kernelmcp_kernel.settings import Quota
@@ -29,6 +30,10 @@ _BUSY_SECONDS = 1.0
 _IDLE_SECONDS = 5.0
 _SHARE = 20
 
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Descriptors of one count. Deeper trees than this are opened again from above now and then.
+_MAX_OPEN = 32
+
 
 class Excess(Exception):
     """A guest has stored more than its quota and the slack. The text says what."""
@@ -39,15 +44,15 @@ def count(folder: Path, quota: Quota) -> Quota:
     max_bytes = int(quota.max_bytes * _SLACK) + _SLACK_BYTES
     max_files = int(quota.max_files * _SLACK) + _SLACK_FILES
     size = files = 0
-    pending = [str(folder)]
-    while pending:
-        current = pending.pop()
-        try:
-            with _entries(current) as entries:
+    with contextlib.suppress(OSError), contextlib.closing(_Descent(folder)) as descent:
+        pending = [""]
+        while pending:
+            current = pending.pop()
+            with contextlib.suppress(OSError), os.scandir(descent.open(current)) as entries:
                 for entry in entries:
                     files += 1
                     if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
+                        pending.append(f"{current}/{entry.name}" if current else entry.name)
                     else:
                         with contextlib.suppress(OSError):
                             size += entry.stat(follow_symlinks=False).st_size
@@ -55,33 +60,70 @@ def count(folder: Path, quota: Quota) -> Quota:
                         raise Excess(f"its files take more than the {quota.max_bytes:,} bytes that are allowed")
                     if files > max_files:
                         raise Excess(f"it has more than the {quota.max_files:,} files that are allowed")
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # only renaming makes such a tree, and it cannot be counted
-                raise Excess("its directories are nested too deeply for any path to name them") from None
     return Quota(size, files)
 
 
-@contextlib.contextmanager
-def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """What is in a directory. A guest can make one without the right to read it: that is made readable first."""
+class _Descent:
+    """Opens the directories below one, component by component and through no link, so that a guest which moves them
+    meanwhile leads nowhere else.
+
+    Quick for a walk that goes down before it goes on: descriptors of the deepest directories on the way stay open, a
+    bounded number, because a guest can nest them a thousand deep.
+    """
+
+    def __init__(self, top: Path) -> None:
+        # The path to the top is the host's, and may have links.
+        real = os.path.realpath(top)
+        self._max_length = os.pathconf(real, "PC_PATH_MAX") - len(os.fsencode(real)) - 2
+        self._names: list[str] = []
+        self._open = {0: _open_directory(real, None)}
+
+    def open(self, path: str) -> int:
+        """A descriptor of the directory at this path below the top, until the next call. Raises OSError, Excess."""
+        if len(os.fsencode(path)) > self._max_length:  # only renaming makes such a tree
+            raise Excess("its directories are nested too deeply for any path to name them")
+        names = path.split("/") if path else []
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._names, names, strict=False)))
+        for depth in [depth for depth in self._open if depth > shared]:
+            os.close(self._open.pop(depth))
+        self._names = names
+        for depth in range(max(self._open), len(names)):
+            self._open[depth + 1] = _open_directory(names[depth], self._open[depth])
+            if len(self._open) > _MAX_OPEN:
+                os.close(self._open.pop(min(filter(None, self._open))))
+        return self._open[len(names)]
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def _open_directory(name: str, above: int | None) -> int:
+    """Open a directory in another. A guest can make one without the right to read it: that is made readable first."""
     try:
-        found = os.scandir(folder)
+        fd = os.open(name, _DIRECTORY, dir_fd=above)
     except PermissionError:
-        _reveal(folder)
-        found = os.scandir(folder)
-    with found:
-        yield found
+        _reveal(name, above)
+        return os.open(name, _DIRECTORY, dir_fd=above)
+    with contextlib.suppress(OSError):
+        if os.fstat(fd).st_mode & 0o500 != 0o500:  # its names can be read, but not the sizes of its files
+            os.fchmod(fd, 0o700)
+    return fd
 
 
-def _reveal(folder: str) -> None:
+def _reveal(name: str, above: int | None) -> None:
     if sys.platform != "linux":
-        os.chmod(folder, 0o700, follow_symlinks=False)
+        os.chmod(name, 0o700, dir_fd=above, follow_symlinks=False)
         return
-    fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=above)
     try:
         os.chmod(f"/proc/self/fd/{fd}", 0o700)
     finally:
         os.close(fd)
+
+
+def _each(choose: Callable[[int, int], int], one: Quota, other: Quota) -> Quota:
+    return Quota(choose(one.max_bytes, other.max_bytes), choose(one.max_files, other.max_files))
 
 
 class StorageWatch:
@@ -97,11 +139,17 @@ class StorageWatch:
         self._task: asyncio.Task[None] | None = None
         self._earliest = 0.0
         self._stored = Quota(0, 0)
+        self._granted = quota
         self._reason: str | None = None
 
     def allow(self, quota: Quota) -> None:
-        """Set the quota. A smaller one than before does not end a guest for files that it has already."""
-        self._quota = Quota(max(quota.max_bytes, self._stored.max_bytes), max(quota.max_files, self._stored.max_files))
+        """Set what may be stored from now on.
+
+        A smaller quota than before ends no guest for what is stored already, as far as that was allowed once; what lies
+        in the slack does not become a right to more.
+        """
+        granted = self._granted = _each(max, self._granted, quota)
+        self._quota = _each(max, quota, _each(min, self._stored, granted))
 
     def poke(self) -> None:
         """Count soon: a cell begins, and may write files."""

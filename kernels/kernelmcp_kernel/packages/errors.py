@@ -66,3 +66,11 @@ def unwritable(what: str) -> PackageCacheError:
         f"the package cache {what}, so nothing new can be installed; what is in it still can. Whoever runs the server "
         "must free space or make KERNELMCP_HOME/packages writable"
     )
+
+
+def over_share(max_bytes: int) -> PackageCacheError:
+    """The error for a session that needs more of the package cache than it may use."""
+    return PackageCacheError(
+        f"this session's packages would take more than {max_bytes / 2**20:,.0f} MB, half of the package cache "
+        "(packages.max_cache_mb); use fewer packages, or ask for a higher limit"
+    )

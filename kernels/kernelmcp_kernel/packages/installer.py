@@ -142,7 +142,8 @@ class Installer:
             return packages
         cached = await asyncio.to_thread(store.wheel_files)
         with store.staging() as staging:
-            request = Request(self._settings, wanted, self._present, cached, self._has_room)
+            max_bytes = store.room.max_staged_bytes
+            request = Request(self._settings, wanted, self._present, cached, max_bytes)
             files = await download(request, staging, say)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
@@ -151,10 +152,6 @@ class Installer:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
         await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
         return packages
-
-    def _has_room(self) -> bool:
-        """Whether what is being fetched may go on growing. Blocking."""
-        return self._store.staged_bytes() <= self._store.room.max_staged_bytes
 
     def _recall(self, wanted: list[Requirement]) -> list[Wheel] | None:
         """What was resolved before: for just this, or for each requirement in a fresh session if that fits together."""

@@ -47,15 +47,22 @@ class Leases:
             self._write(wanted)
 
     def _write(self, wanted: frozenset[str]) -> None:
-        if self._file is None:
-            file = self._folder / secrets.token_hex(8)
-            self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-            self._file = file
-        text = "".join(f"{sha256}\n" for sha256 in sorted(wanted)).encode()
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, text, 0)
-        self.own = wanted
+        """Put a new file in the place of the old one, which counts until then: a full disk must not end a lease."""
+        file = self._folder / secrets.token_hex(8)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with open(fd, "wb", closefd=False) as stream:
+                stream.write("".join(f"{sha256}\n" for sha256 in sorted(wanted)).encode())
+        except BaseException:
+            os.close(fd)
+            file.unlink(missing_ok=True)
+            raise
+        old, old_fd = self._file, self._fd
+        self._file, self._fd, self.own = file, fd, wanted
+        if old is not None:
+            os.close(old_fd)
+            old.unlink(missing_ok=True)
 
     def held(self) -> set[str]:
         """The packages that live processes use, this one too. Only for use inside `alone`.

@@ -25,8 +25,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from kernelmcp_kernel.packages import distribution, pip_output, pip_policy
-from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, unwritable
+from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, over_share
 from kernelmcp_kernel.packages.requirements import checked
+from kernelmcp_kernel.packages.room import size_of_files
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 from kernelmcp_kernel.runtime.guest_process import packages_root
 from kernelmcp_kernel.sandbox import confine
@@ -64,12 +65,12 @@ class Request:
     requirements: list[Requirement]
     present: Mapping[str, Present]
     cached: list[tuple[str, Path]]
-    has_room: Callable[[], bool] = lambda: True
-    """Asked now and then while pip fetches; blocking."""
+    max_bytes: int
+    """What may lie in the folder while pip fetches."""
 
 
 async def download(request: Request, folder: Path, say: Say) -> list[Path]:
-    """The wheels of a request, in folders beneath `folder`. Raises PackageError.
+    """The wheels of a request, in folders beneath `folder`, an empty one. Raises PackageError.
 
     A source that does not answer is left out in a further try: first Pyodide's distribution (PyPI has most of it), then
     all that is not cached.
@@ -136,7 +137,7 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
         stderr=asyncio.subprocess.STDOUT,
         limit=_MAX_LINE_BYTES,
     )
-    watch = asyncio.create_task(_watch_room(request, process))
+    watch = asyncio.create_task(_watch_room(folder.parent, request.max_bytes, process))
     try:
         output = await _read(process, say)
         status = await process.wait()
@@ -145,8 +146,8 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if status != 0 and not request.has_room():
-        raise unwritable("is full")
+    if status != 0 and watch.done() and not watch.cancelled() and watch.result():
+        raise over_share(request.max_bytes)
     if status != 0:
         raise pip_output.explain(output, _log_lines(folder / "log"))
     wheels = (folder / "wheels").glob("*.whl")
@@ -165,12 +166,15 @@ def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
 
 
-async def _watch_room(request: Request, process: asyncio.subprocess.Process) -> None:
-    """End pip when more is being fetched than may be."""
-    while await asyncio.to_thread(request.has_room):  # noqa: ASYNC110  # a folder's size has no event
+async def _watch_room(folder: Path, max_bytes: int, process: asyncio.subprocess.Process) -> bool:
+    """End pip when more is being fetched than may be. Returns whether pip still ran."""
+    while await asyncio.to_thread(size_of_files, folder) <= max_bytes:  # noqa: ASYNC110  # a folder has no event
         await asyncio.sleep(_WATCH_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
+    try:
         process.kill()
+    except ProcessLookupError:
+        return False
+    return True
 
 
 async def _read(process: asyncio.subprocess.Process, say: Say) -> str:

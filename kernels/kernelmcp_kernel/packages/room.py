@@ -12,11 +12,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.packages.errors import PackageCacheError
+from kernelmcp_kernel.packages.errors import PackageCacheError, over_share
 from kernelmcp_kernel.packages.leases import Leases
 
 STAMP = ".kernelmcp-package.json"
@@ -44,7 +44,7 @@ class Room:
 
     @property
     def max_staged_bytes(self) -> int:
-        """What may be in the making at one time, by all kernels together."""
+        """What one session may be fetching at one time."""
         return self._max_bytes // 2
 
     def use(self, packages: Iterable[str]) -> None:
@@ -63,35 +63,34 @@ class Room:
         with contextlib.suppress(OSError):
             self._leases.keep(packages)
 
-    def make(self, needed: int) -> None:
-        """Delete unused packages until so many bytes fit. Raises PackageCacheError, OSError."""
+    @contextlib.contextmanager
+    def making(self, needed: int) -> Iterator[None]:
+        """Delete unused packages until so many bytes fit, which must be put in place inside: other processes wait, so
+        that none takes the same room. Raises PackageCacheError, OSError."""
         with self._leases.alone():
-            entries = self._entries()
-            self._check_share(entries, needed)
-            used = sum(entry.bytes for entry in entries.values())
-            free = self._unused(entries) if used + needed > self._max_bytes else []
-            while used + needed > self._max_bytes:
-                if not free:
-                    raise PackageCacheError(
-                        f"the package cache has the {self._megabytes(self._max_bytes)} that it may have "
-                        "(packages.max_cache_mb), and all of it is in use; stop sessions that have large packages, "
-                        "or ask for a higher limit. What is in it still can be installed"
-                    )
-                sha256 = free.pop(0)
-                used -= entries[sha256].bytes
-                self._delete(sha256)
+            self._make(needed)
+            yield
+
+    def _make(self, needed: int) -> None:
+        entries = self._entries()
+        self._check_share(entries, needed)
+        used = sum(entry.bytes for entry in entries.values())
+        free = self._unused(entries) if used + needed > self._max_bytes else []
+        while used + needed > self._max_bytes:
+            if not free:
+                raise PackageCacheError(
+                    f"the package cache has the {self._max_bytes / 2**20:,.0f} MB that it may have "
+                    "(packages.max_cache_mb), and all of it is in use; stop sessions that have large packages, "
+                    "or ask for a higher limit. What is in it still can be installed"
+                )
+            sha256 = free.pop(0)
+            used -= entries[sha256].bytes
+            self._delete(sha256)
 
     def _check_share(self, entries: dict[str, _Entry], needed: int) -> None:
         own = sum(entries[sha256].bytes for sha256 in self._leases.own if sha256 in entries)
         if own + needed > self._max_bytes // 2:
-            raise PackageCacheError(
-                f"this session's packages would take more than {self._megabytes(self._max_bytes // 2)}, half of the "
-                "package cache (packages.max_cache_mb); use fewer packages, or ask for a higher limit"
-            )
-
-    @staticmethod
-    def _megabytes(size: int) -> str:
-        return f"{size / 2**20:,.0f} MB"
+            raise over_share(self._max_bytes // 2)
 
     def _entries(self) -> dict[str, _Entry]:
         found: dict[str, _Entry] = {}

@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ from kernelmcp_kernel.packages.unpack import unpack
 _READ_BYTES = 1 << 20
 # The largest that people use, with a manual for a description, have 300 kB.
 _MAX_METADATA_BYTES = 4 << 20
-# Between making a staging folder and locking it no process takes that long.
+# Between making a staging folder and locking it, or writing a draft, no process takes that long.
 _UNLOCKED_SECONDS = 60.0
 # packages.max_cache_mb where it is not set.
 _MAX_BYTES = 4096 << 20
@@ -68,35 +69,34 @@ class Store:
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
         """A folder to work in, gone afterwards. Raises PackageCacheError."""
-        try:
-            self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-            folder = Path(tempfile.mkdtemp(dir=self._tmp))
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            self._sweep()
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
-            yield folder
-        except OSError as error:
-            raise self._unwritable(error) from error
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            os.close(fd)
-
-    def staged_bytes(self) -> int:
-        """The bytes of all packages that any kernel is unpacking at the moment."""
-        return size_of_files(self._tmp)
+        with contextlib.ExitStack() as stack:
+            try:
+                self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+                folder = Path(tempfile.mkdtemp(dir=self._tmp))
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+                fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                stack.callback(os.close, fd)
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                self._sweep()
+                yield folder
+            except OSError as error:
+                raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> PackageCacheError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         return unwritable("is full" if full else f"cannot be written ({error.strerror})")
 
     def _sweep(self) -> None:
-        for folder in self._tmp.iterdir():
+        """Delete what killed kernels left: folders whose lock is free, and drafts of resolutions."""
+        for left in self._tmp.iterdir():
             with contextlib.suppress(OSError):
-                if time.time() - folder.stat().st_mtime > _UNLOCKED_SECONDS:
-                    delete_abandoned(folder)
+                found = left.lstat()
+                if time.time() - found.st_mtime <= _UNLOCKED_SECONDS:
+                    continue
+                if stat.S_ISDIR(found.st_mode):
+                    delete_abandoned(left)
+                else:
+                    left.unlink()
 
     # -- wheels
 
@@ -109,11 +109,11 @@ class Store:
         if self._has_wheel(wheel):
             return wheel
         with self.staging() as staging:
-            self.room.make(file.stat().st_size)
             folder = staging / "wheel"
             folder.mkdir()
             os.replace(file, folder / place.name)
-            self._put(folder, place.parent, lambda: self._has_wheel(wheel))
+            with self.room.making((folder / place.name).stat().st_size):
+                self._put(folder, place.parent, lambda: self._has_wheel(wheel))
         return wheel
 
     def _wheel_file(self, wheel: Wheel) -> Path:
@@ -155,9 +155,9 @@ class Store:
             unpack(self._wheel_file(wheel), folder, max_bytes)
             _check_identity(folder, wheel)
             size = size_of_files(folder)
-            self.room.make(size)
             (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), "bytes": size}), "utf-8")
-            self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
+            with self.room.making(size):
+                self._put(folder, self.unpacked / wheel.sha256, lambda: self.find(wheel) is not None)
         return self.find(wheel)
 
     def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
@@ -190,9 +190,13 @@ class Store:
         with contextlib.suppress(OSError):
             self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
             fd, draft = tempfile.mkstemp(dir=self._tmp)
-            with os.fdopen(fd, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            os.replace(draft, self._resolutions / f"{key}.json")
+            try:
+                with os.fdopen(fd, "w", encoding="utf-8") as stream:
+                    stream.write(text)
+                os.replace(draft, self._resolutions / f"{key}.json")
+            except OSError:
+                os.unlink(draft)
+                raise
             self.room.trim_resolutions()
 
 

@@ -5,11 +5,16 @@ Imports little: it is read before a guest is spawned.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernelmcp_kernel.settings import KernelSettings, settings
+
+# As Linux has it.
+_MAX_LINKS = 40
 
 
 def guest_folders(found: KernelSettings | None = None) -> list[Path]:
@@ -20,11 +25,41 @@ def guest_folders(found: KernelSettings | None = None) -> list[Path]:
 
 
 def is_trusted(path: str | Path) -> bool:
-    """Whether this path, which may not exist, lies where no guest writes. A relative one lies anywhere."""
+    """Whether no guest can write this path, or change where it leads. It need not exist, but be absolute."""
     if not os.path.isabs(path):
         return False
-    real = Path(path).resolve()
-    return not any(real.is_relative_to(folder) for folder in guest_folders())
+    folders = guest_folders()
+    try:
+        return not any(place.is_relative_to(folder) for place in _places(Path(path)) for folder in folders)
+    except OSError:
+        return False
+
+
+def _places(path: Path) -> Iterator[Path]:
+    """Everything that is looked up on the way to an absolute path, links and what they lead to.
+
+    Where the path ends is not enough: a link that a guest made ends outside its folders until the guest puts a file in
+    its place. Raises OSError when links lead in a circle.
+    """
+    current, ahead, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            current = current.parent
+            continue
+        step = current / name
+        yield step
+        try:
+            target = Path(os.readlink(step))
+        except OSError:  # no link, or nothing is there
+            current = step
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        if target.is_absolute():
+            current = Path(target.anchor)
+        ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
 
 
 def keep_trusted_imports() -> None:
