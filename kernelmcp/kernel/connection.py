@@ -21,6 +21,8 @@ from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable
 RECONNECT_INTERVAL_MS = 5
 # Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
 MESSAGES_PER_TURN = 100
+# Of one request, in its large messages: a second of unpacking or two.
+MAX_VALUES = 1_600_000
 # Which part of a message its content is.
 _CONTENT = 4
 
@@ -50,6 +52,7 @@ class Request:
     on_output: OnOutput | None
     is_execution: bool
     reply: dict[str, Any] | None = None
+    values: int = 0
     idle: bool = False
 
     def settle(self) -> None:
@@ -135,15 +138,24 @@ class Connection:
                 await asyncio.sleep(0)
 
     def _unpack(self, parts: list[bytes]) -> dict[str, Any]:
-        """The message. Its content is left unread when it would take too much memory; a stream's text never does,
-        because it is one string."""
-        session = self._session
-        if is_readable(parts[_CONTENT]):
+        """The message. Its content is left unread when it would take too much memory, or when its request has had its
+        share of values: unpacking them holds up everybody. A text or a picture is one value, whatever its size."""
+        session, content = self._session, parts[_CONTENT]
+        if len(content) <= SMALL_MESSAGE_BYTES:
             return session.deserialize(parts)
         message = session.deserialize(parts, content=False)
-        is_stream = message["msg_type"] == "stream"
-        message["content"] = session.unpack(parts[_CONTENT]) if is_stream else dict(UNREAD)
+        if message["msg_type"] == "stream" or (is_readable(content) and self._has_share(message, content)):
+            message["content"] = session.unpack(content)
+        else:
+            message["content"] = dict(UNREAD)
         return message
+
+    def _has_share(self, message: dict[str, Any], content: bytes) -> bool:
+        request = self._requests.get(message["parent_header"].get("msg_id"))
+        if request is None:
+            return False  # nobody would look at it
+        request.values += content.count(b",")
+        return request.values <= MAX_VALUES
 
     def _dispatch(self, message: dict[str, Any], is_iopub: bool) -> None:
         msg_id = message["parent_header"].get("msg_id")

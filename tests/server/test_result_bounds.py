@@ -106,3 +106,15 @@ async def test_no_mixture_of_outputs_makes_a_larger_one(connect: Connect, seed: 
                 lines.append(f"print({chance.choice(values)})")
             code = "\n".join([*lines, "def handler(event, context): return [1e15, '\\x01' * 20_000]", values[0]])
             await check(client, await run(client, code, event={}), code)
+
+
+async def test_a_cell_that_displays_large_values_without_end_is_read_only_in_part_and_pictures_are_not_meant(
+    connect: Connect,
+) -> None:
+    async with connect() as client:
+        code = "data = list(range(700_000))\nfor _ in range(6): display({'application/json': data}, raw=True)"
+        many = (await client.call_tool("execute_code", {"code": code})).structured_content
+        assert many["outputs_dropped"] >= 4
+        code = "for _ in range(12): display({'text/html': 'x' * 1_000_000}, raw=True)"
+        whole = (await client.call_tool("execute_code", {"code": code})).structured_content
+        assert whole["outputs_dropped"] == 0
