@@ -1,4 +1,4 @@
-"""Hatchling's hook: builds the guest's runtime before a wheel (an editable one too) is packed."""
+"""Hatchling's hook: builds what the guests of each language run on before a wheel (an editable one too) is packed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ class RuntimeBuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         sources = Path(self.root) / "kernels"
         sys.path.insert(0, str(sources))  # in the build's own process, which ends with the build
-        from kernelmcp_kernel.runtime.build import build_runtime
+        from kernelmcp_kernel.languages import builders
         from kernelmcp_kernel.runtime.identity import BuildError
 
         try:
-            build_runtime(sources / "kernelmcp_kernel", self.app.display_info)
+            for build_runtime in builders():
+                build_runtime(sources / "kernelmcp_kernel", self.app.display_info)
         except BuildError as error:
             self.app.abort(f"kernelmcp: {error}")

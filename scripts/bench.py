@@ -302,23 +302,24 @@ async def call(client: Client, code: str, **arguments: Any) -> Any:
 async def measure_confinement(folder: Path, rounds: int) -> list[Row]:
     """Guests with all layers and with none, in turn: to the boot's end, and `x += 1` in each."""
     sys.path.insert(0, str(ROOT))
+    from kernelmcp_kernel import languages
     from kernelmcp_kernel.guests.guest import Guest, new_request_id
     from kernelmcp_kernel.runtime.directory import SandboxDirectory
     from kernelmcp_kernel.runtime.guest_process import spawn_guest
-    from kernelmcp_kernel.runtime.image import find_image
     from tests.attacks.attackers import LAYERS, without
 
     starts: dict[bool, list[float]] = {True: [], False: []}
     executions: dict[bool, list[float]] = {True: [], False: []}
-    image, sandbox = find_image(), SandboxDirectory(folder / "sandbox")
+    sandbox = SandboxDirectory(folder / "sandbox")
+    launch = languages.main().launch(sandbox)
     request = {"code": "x = 1", "silent": False, "store_history": False, "user_expressions": {}}
     request |= {"allow_stdin": False, "execution_count": 1}
 
     async def start(confined: bool) -> Guest:
         off = frozenset() if confined else frozenset(LAYERS)
         begin = time.perf_counter()
-        spawned = spawn_guest(sandbox, image.path, image.build_id, lambda policy: without(policy, off))
-        guest = Guest(spawned, lambda frame: None)
+        spawned = spawn_guest(sandbox, launch, lambda policy: without(policy, off))
+        guest = Guest(spawned, lambda guest, frame: None)
         await guest.ready()
         starts[confined].append((time.perf_counter() - begin) * 1e3)
         await guest.request("execute", request, new_request_id())

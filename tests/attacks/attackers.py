@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from kernelmcp_kernel import languages
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
@@ -24,7 +25,6 @@ from kernelmcp_kernel.jupyter.iopub import Cell
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.packages import pip_policy
 from kernelmcp_kernel.runtime.guest_process import guest_policy, spawn_guest
-from kernelmcp_kernel.runtime.image import BootImage, rebuild_image
 from kernelmcp_kernel.sandbox.confine import OS_LAYERS, Policy, spawn
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import NetworkSettings, PackageSettings
@@ -65,8 +65,8 @@ class GuestAttacker:
 
     name = "guest"
 
-    def __init__(self, world: World, image: BootImage, off: frozenset[str]) -> None:
-        self._world, self._image, self._off = world, image, off
+    def __init__(self, world: World, off: frozenset[str]) -> None:
+        self._world, self._off = world, off
         self._said: list[str] = []
         self._calls = HostCalls({"fetch": Network(NetworkSettings()).fetch})
         self.pid = 0
@@ -81,9 +81,8 @@ class GuestAttacker:
 
     async def _ready(self) -> Guest:
         if self._guest is None or self._guest.death is not None:
-            spawned = spawn_guest(
-                self._world.sandbox, self._image.path, self._image.build_id, lambda policy: without(policy, self._off)
-            )
+            launch = languages.main().launch(self._world.sandbox)
+            spawned = spawn_guest(self._world.sandbox, launch, lambda policy: without(policy, self._off))
             self.pid = spawned.pid
             self._guest = Guest(spawned, self._on_frame)
             try:
@@ -91,11 +90,11 @@ class GuestAttacker:
             except GuestDied as error:
                 if "status 65" not in str(error):
                     raise
-                self._image = rebuild_image()
+                languages.main().mend(65)
                 return await self._ready()
         return self._guest
 
-    def _on_frame(self, frame: Frame) -> None:
+    def _on_frame(self, guest: Guest, frame: Frame) -> None:
         self._said.append(json.dumps(frame.content))
         if frame.type == "call" and self._guest is not None:
             self._calls.start(self._guest, frame.content, Cell(parent={}))
@@ -130,8 +129,8 @@ class GuestAttacker:
 class ProgramAttacker:
     """A program in the guest's place, without WebAssembly and Node's permission model around it."""
 
-    def __init__(self, world: World, image: BootImage, off: frozenset[str]) -> None:
-        self._world, self._image, self._off = world, image, off
+    def __init__(self, world: World, off: frozenset[str]) -> None:
+        self._world, self._off = world, off
         self.pid = 0
         self._stack = contextlib.ExitStack()
 
@@ -150,7 +149,7 @@ class ProgramAttacker:
         self._replies, replies_theirs = os.pipe()
 
         descriptors = [null, null, null, requests_theirs, replies_theirs, null]
-        policy = guest_policy(self._world.sandbox, self._image.path, self._image.build_id, descriptors)
+        policy = guest_policy(self._world.sandbox, languages.main().launch(self._world.sandbox), descriptors)
         self._world.sandbox.seal()  # as `runtime` does before a guest starts
         self.pid = spawn(without(self._changed(policy), self._off - {"permission", "globals"}))
         for fd in (null, requests_theirs, replies_theirs):
@@ -259,7 +258,7 @@ def _extensions() -> list[Path]:
 
 
 Attacker = GuestAttacker | JavaScriptAttacker | NativeAttacker
-ATTACKERS: dict[str, Callable[[World, BootImage, frozenset[str]], Attacker]] = {
+ATTACKERS: dict[str, Callable[[World, frozenset[str]], Attacker]] = {
     "guest": GuestAttacker,
     "javascript": JavaScriptAttacker,
     "native": NativeAttacker,

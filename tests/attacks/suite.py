@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.runtime.image import find_image
-
 from .attackers import ATTACKERS, LAYERS, Attacker
 from .world import World, surroundings
 
@@ -41,7 +39,7 @@ async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kma-") as folder:
         async with surroundings(Path(folder)) as world:
-            attacker = ATTACKERS[kind](world, find_image(), off)
+            attacker = ATTACKERS[kind](world, off)
             try:
                 titles = await attacker.attempts()
                 await _control(world, attacker)

@@ -21,9 +21,9 @@ import pytest
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
+from kernelmcp_kernel.languages.python.image import find_image
 from kernelmcp_kernel.runtime.guest_process import closed_to
 from kernelmcp_kernel.runtime.identity import node_binary
-from kernelmcp_kernel.runtime.image import find_image
 from tests.kernel.wheels import DEAD_INDEX
 
 from .world import World, surroundings

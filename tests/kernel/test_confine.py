@@ -14,13 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kernelmcp_kernel import languages
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
+from kernelmcp_kernel.languages.python.image import find_image
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import closed_to, give_to_guest, spawn_guest
 from kernelmcp_kernel.runtime.identity import node_binary
-from kernelmcp_kernel.runtime.image import find_image
 from kernelmcp_kernel.sandbox import cgroup, landlock, probe, seatbelt
 from kernelmcp_kernel.sandbox.confine import Policy, layers
 from kernelmcp_kernel.sandbox.elf import linked_files
@@ -121,24 +122,27 @@ def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:
     def fail(policy: Policy) -> Policy:
         raise OSError("no more processes")
 
-    image, sandbox = find_image(), SandboxDirectory(tmp_path / "sandbox")
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
+    launch = languages.main().launch(sandbox)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="no more processes"):
-        spawn_guest(sandbox, image.path, image.build_id, fail)
+        spawn_guest(sandbox, launch, fail)
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_after_its_end_a_kernel_starts_no_guest_for_what_is_queued(tmp_path: Path) -> None:
     async def run() -> list[psutil.Process]:
-        slot = GuestSupervisor(SandboxDirectory(tmp_path / "sandbox"), lambda frame: None, logging.getLogger("test"))
-        await slot.guest.ready()
-        queued = asyncio.ensure_future(slot.request("execute", {"code": "1"}, new_request_id()))
-        slot.close()
+        supervisor = GuestSupervisor(
+            languages.main(), SandboxDirectory(tmp_path / "sandbox"), lambda *_: None, logging.getLogger("test")
+        )
+        await supervisor.guest.ready()
+        queued = asyncio.ensure_future(supervisor.request("execute", {"code": "1"}, new_request_id()))
+        supervisor.close()
         with pytest.raises(GuestDied):
             await queued
         with pytest.raises(GuestDied, match="shutting down"):
-            await slot.request("execute", {"code": "1"}, new_request_id())
-        slot.guest.kill("the test is over")
+            await supervisor.request("execute", {"code": "1"}, new_request_id())
+        supervisor.guest.kill("the test is over")
         return [child for child in psutil.Process().children() if "main.mjs" in " ".join(child.cmdline())]
 
     assert asyncio.run(run()) == []

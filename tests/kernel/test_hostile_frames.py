@@ -98,7 +98,8 @@ def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any], m
         for fd in (requests_theirs, frames_theirs, interrupts_theirs, errors_theirs):
             os.close(fd)
         found: list[Frame] = []
-        guest = Guest(Spawned(process.pid, requests, frames, interrupts, errors, max_resident_mb), found.append)
+        spawned = Spawned(process.pid, requests, frames, interrupts, errors, max_resident_mb)
+        guest = Guest(spawned, lambda _, frame: found.append(frame))
         try:
             async with asyncio.timeout(DEADLINE):
                 return await use(guest, found)

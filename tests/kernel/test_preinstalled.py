@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kernelmcp_kernel.runtime.guest_process import PACKAGE
+from kernelmcp_kernel.runtime.places import PACKAGE
 
 from .conftest import running_kernel
 from .wheels import Index, serve_index

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.runtime.build import build_runtime
+from kernelmcp_kernel.languages.python.build import build_runtime
 from kernelmcp_kernel.runtime.identity import BuildError, build_id, node_version
 
 

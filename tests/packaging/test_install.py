@@ -83,9 +83,9 @@ def test_the_source_archive_can_build_itself_and_brings_no_runtime(tmp_path: Pat
     wanted = {
         "LICENSE",
         "hatch_build.py",
-        "kernels/kernelmcp_kernel/runtime/build.py",
+        "kernels/kernelmcp_kernel/languages/python/build.py",
         "kernels/kernelmcp_kernel/host/build.mjs",
-        "kernels/kernelspec/kernel.json",
+        "kernels/kernelmcp_kernel/kernelspec/kernel.json",
         "kernels/package-lock.json",
         "kernels/requirements-guest.txt",
         "pyproject.toml",

@@ -33,7 +33,18 @@ SERVER_ORDER = [
     "atomic",
     "errors",
 ]
-KERNEL_ORDER = ["__main__", "jupyter", "network", "packages", "guests", "runtime", "sandbox", "settings", "__init__"]
+KERNEL_ORDER = [
+    "__main__",
+    "jupyter",
+    "network",
+    "packages",
+    "guests",
+    "languages",
+    "runtime",
+    "sandbox",
+    "settings",
+    "__init__",
+]
 # Libraries that one folder has to itself, and who may know them besides.
 ONE_PLACE = {
     "jupyter_client": {"kernel", "commands"},  # doctor looks for kernelspecs

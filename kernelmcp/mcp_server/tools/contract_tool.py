@@ -5,7 +5,7 @@ Must not know sessions.
 """
 
 import difflib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import structlog
@@ -80,8 +80,14 @@ def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[st
     return f"{name!r}: {message}"
 
 
-def contract_tool(function: ToolFunction, title: str, annotations: ToolAnnotations) -> ContractTool:
-    """From a function whose return annotation is `Annotated[CallToolResult, <its structured content>]`."""
+def contract_tool(
+    function: ToolFunction, title: str, annotations: ToolAnnotations, choices: Mapping[str, list[str]] | None = None
+) -> ContractTool:
+    """From a function whose return annotation is `Annotated[CallToolResult, <its structured content>]`.
+
+    `choices`: the values that some optional arguments take, where only a running server knows them. They are shown to
+    the model; the function itself refuses others.
+    """
     description = "\n".join(line.strip() for line in (function.__doc__ or "").strip().splitlines())
     tool = cast(
         "ContractTool",
@@ -93,6 +99,9 @@ def contract_tool(function: ToolFunction, title: str, annotations: ToolAnnotatio
     model.model_config = model.model_config | ConfigDict(extra="forbid")
     model.model_rebuild(force=True)
     tool.parameters = model.model_json_schema(by_alias=True)
+    for argument, values in (choices or {}).items():
+        described = tool.parameters["properties"][argument]["description"]
+        tool.parameters["properties"][argument] = {"enum": [*values, None], "default": None, "description": described}
     if tool.fn_metadata.output_schema is not None:
         tool.fn_metadata.output_schema = with_errors(tool.fn_metadata.output_schema)
     return tool

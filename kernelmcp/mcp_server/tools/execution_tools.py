@@ -22,7 +22,7 @@ from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results import to_result
-from kernelmcp.mcp_server.runtimes import runtimes
+from kernelmcp.mcp_server.runtimes import MAIN, as_cell, check_language, languages, runtimes
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller, mint_handle
 from kernelmcp.sessions.registry import Registry
@@ -35,6 +35,7 @@ SessionId = Annotated[
         "connection's own session; a connection that has none gets a new one, and the result says so and gives its id."
     ),
 ]
+Language = Annotated[str | None, Field(description="Left out, it is the session's own language.")]
 Timeout = Annotated[
     float | None,
     Field(
@@ -76,7 +77,7 @@ class Tools:
         self,
         code: Annotated[str, Field(description="The cell to run.")],
         ctx: Ctx,
-        language: Literal["python", "javascript", "shell"] = "python",
+        language: Language = None,
         session_id: SessionId = None,
         timeout: Timeout = None,
         event: Event = None,
@@ -89,10 +90,17 @@ class Tools:
         has allowed (with requests, urllib.request or pyodide.http). A long cell answers with status "running" and an
         execution_id: wait for it with get_execution.
         """
-        _check_available(language)
+        check_language(self._settings, language)
         caller = self.caller(ctx)
         session, created = await self._registry.find_or_create(caller, session_id)
-        execution = session.submit(_checked_code(code), timeout, event)
+        chosen = language or session.record.language
+        if event is not None and chosen != MAIN:
+            raise InvalidArgument(
+                f"event calls a handler of Python's, and the cell is in {chosen}",
+                "Leave event out.",
+                argument="event",
+            )
+        execution = session.submit(as_cell(self._settings, chosen, _checked_code(code)), timeout, event)
         execution.session_created = created
         execution.has_minted_session = session_id is None and caller.default_handle is None
         try:
@@ -158,15 +166,15 @@ class Tools:
     async def create_session(
         self,
         ctx: Ctx,
-        language: Literal["python", "javascript", "shell"] = "python",
+        language: Language = None,
         session_id: SessionId = None,
         flavor: Annotated[Flavor | None, Field(description="How much memory the session may use.")] = None,
     ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
         """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
         that must not mix with other work, or that needs more memory."""
-        _check_available(language)
+        check_language(self._settings, language)
         handle = mint_handle() if session_id is None else session_id
-        session, created = await self._registry.find_or_create(self.caller(ctx), handle, flavor)
+        session, created = await self._registry.find_or_create(self.caller(ctx), handle, flavor, language or MAIN)
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,
@@ -250,26 +258,18 @@ class Tools:
     # -- registration -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ContractTool]:
+        choices = {"language": languages(self._settings)}
         return [
-            contract_tool(self.execute_code, "Run code", RUNS_CODE),
+            contract_tool(self.execute_code, "Run code", RUNS_CODE, choices),
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
             contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
-            contract_tool(self.create_session, "Create a session", MAKES),
+            contract_tool(self.create_session, "Create a session", MAKES, choices),
             contract_tool(self.get_sessions, "List sessions", READ_ONLY),
             contract_tool(self.stop_session, "Stop a session", DESTROYS),
             contract_tool(self.destroy_session, "Destroy a session", DESTROYS),
             contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
             contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
         ]
-
-
-def _check_available(language: str) -> None:
-    if language != "python":
-        raise InvalidArgument(
-            f"language {language!r} is not available in this version of kernelmcp",
-            'Use language "python".',
-            argument="language",
-        )
 
 
 def _checked_code(code: str) -> str:

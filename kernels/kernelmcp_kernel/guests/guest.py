@@ -43,7 +43,7 @@ class Guest:
     """A running guest. `on_frame` gets every frame that belongs to the current request or to an earlier one."""
 
     def __init__(
-        self, spawned: Spawned, on_frame: Callable[[Frame], None], background_cpu_seconds: float | None = None
+        self, spawned: Spawned, on_frame: Callable[[Guest, Frame], None], background_cpu_seconds: float | None = None
     ) -> None:
         self.pid = spawned.pid
         self.death: str | None = None
@@ -199,7 +199,7 @@ class Guest:
             if frame.id == self._id:
                 self._cancel_kill()
         else:
-            self._on_frame(frame)
+            self._on_frame(self, frame)
         return self.death is None
 
     def _on_end(self) -> None:

@@ -1,4 +1,4 @@
-"""Keeps one live guest for a kernel: starts it, replaces it when it has ended, and reports that variables were lost."""
+"""Keeps one live guest of a language: starts it, replaces it when it has ended, and says that variables were lost."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest
+from kernelmcp_kernel.languages.interface import Language
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
 from kernelmcp_kernel.runtime.identity import BuildError
-from kernelmcp_kernel.runtime.image import BootImage, find_image, rebuild_image
 from kernelmcp_kernel.settings import Quota, settings
-
-# The guest host's exit status for an image that it refuses (EX_DATAERR).
-_EXIT_BAD_IMAGE = 65
 
 
 @dataclass(frozen=True)
@@ -35,15 +32,17 @@ class Loss:
 
 
 class GuestSupervisor:
-    """Keeps a kernel's guest. For the thread of the event loop, but `interrupt` and `close` are for any."""
+    """Keeps a language's guest. For the thread of the event loop, but `interrupt` and `close` are for any."""
 
     def __init__(
         self,
+        language: Language,
         sandbox: SandboxDirectory,
-        on_frame: Callable[[Frame], None],
+        on_frame: Callable[[Guest, Frame], None],
         log: logging.Logger,
         early: Spawned | None = None,
     ) -> None:
+        self._language = language
         self._sandbox = sandbox
         self._on_frame = on_frame
         self._log = log
@@ -51,9 +50,8 @@ class GuestSupervisor:
         self._requests = asyncio.Lock()
         self._interrupted_early = False
         self._closed = False
-        self._image: BootImage = find_image()
         self._quota = settings().quota
-        self._mounts = {package.point: package.mount() for package in self._image.packages}
+        self._mounts = {package["point"]: package for package in language.mounts()}
         self.guest = self._start(early)
         self._loss: Loss | None = None
         self._reported = False
@@ -61,7 +59,7 @@ class GuestSupervisor:
     def _start(self, spawned: Spawned | None = None) -> Guest:
         if self._closed:
             raise GuestDied("the kernel is shutting down")
-        spawned = spawned or spawn_guest(self._sandbox, self._image.path, self._image.build_id)
+        spawned = spawned or spawn_guest(self._sandbox, self._language.launch(self._sandbox))
         guest = Guest(spawned, self._on_frame, settings().background_cpu_seconds)
         if variables := settings().env:
             guest.set_environment(variables)
@@ -134,14 +132,9 @@ class GuestSupervisor:
 
     async def _live(self) -> Guest:
         await self.guest.ready()
-        if self.guest.exit_status is not None and os.waitstatus_to_exitcode(self.guest.exit_status) == _EXIT_BAD_IMAGE:
-            self._log.warning(
-                "the boot image %s is damaged (%s): building a new one", self._image.path, self.guest.death
-            )
-            self._image = await asyncio.to_thread(rebuild_image)
-            self.guest = self._start()
-            await self.guest.ready()
-        elif self.guest.death is not None:
+        if self.guest.death is not None:
+            if self.guest.exit_status is not None:
+                await asyncio.to_thread(self._language.mend, os.waitstatus_to_exitcode(self.guest.exit_status))
             self.guest = self._start()
             await self.guest.ready()
         if self.guest.death is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, OutputForwarder
-from kernelmcp_kernel.runtime.image import find_image
+from kernelmcp_kernel.languages.python.image import find_image
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
-from kernelmcp_kernel.guests.guest import new_request_id
+from kernelmcp_kernel.guests.guest import Guest, new_request_id
+from kernelmcp_kernel.guests.guests import Guests
 from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
@@ -36,6 +37,7 @@ from kernelmcp_kernel.jupyter.iopub import OutputForwarder
 from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
+from kernelmcp_kernel.languages import divide, language_info
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
 from kernelmcp_kernel.runtime.guest_process import Spawned
@@ -49,19 +51,11 @@ class StorageFull(ValueError):
 
 
 class SandboxKernel(AnsweringKernel):
-    """CPython in a sandboxed guest process, behind the Jupyter protocol."""
+    """Languages in sandboxed guest processes, behind the Jupyter protocol."""
 
     implementation = "kernelmcp"
     banner = "Python in a sandbox (kernelmcp)"
-    language_info: ClassVar[Content] = {
-        "name": "python",
-        "version": "3.14.2",
-        "mimetype": "text/x-python",
-        "file_extension": ".py",
-        "codemirror_mode": {"name": "ipython", "version": 3},
-        "pygments_lexer": "ipython3",
-        "nbconvert_exporter": "python",
-    }
+    language_info: ClassVar[Content] = language_info()
     _execute_sleep = 0.0  # ipykernel sleeps so long for output to be flushed; our output is queued before the reply
 
     # What the launcher started before the imports; under IPKernelApp there is none.
@@ -106,9 +100,9 @@ class SandboxKernel(AnsweringKernel):
 
     def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._supervisor = GuestSupervisor(self._sandbox, self._on_frame, self.log, self.early_guest)
+        self._guests = Guests(self._sandbox, self._on_frame, self.log, self.early_guest)
         self._storage = StorageWatch(
-            self._sandbox.path, settings().quota, lambda: self._cell is not None, self._end_guest
+            self._sandbox.path, settings().quota, lambda: self._cell is not None, self._guests.kill
         )
 
     async def do_shutdown(self, restart: bool) -> Content:
@@ -124,14 +118,14 @@ class SandboxKernel(AnsweringKernel):
         if self._closed:
             return
         self._closed = True
-        if hasattr(self, "_supervisor"):
-            self._supervisor.close()
+        if hasattr(self, "_guests"):
+            self._guests.close()
             self._loop.call_soon_threadsafe(self._storage.close)
         self._sandbox.close()
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
-        if hasattr(self, "_supervisor"):  # else the kernel is just starting, and nothing runs
+        if hasattr(self, "_guests"):  # else the kernel is just starting, and nothing runs
             self._loop.call_soon_threadsafe(self._interrupt, named_request(parent.get("metadata")))
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
@@ -139,7 +133,7 @@ class SandboxKernel(AnsweringKernel):
         """Interrupt the running cell; if the request names an execution, only that one."""
         if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
             return
-        self._supervisor.interrupt()
+        self._guests.interrupt()
         self._calls.cancel(INTERRUPTED)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
@@ -192,9 +186,13 @@ class SandboxKernel(AnsweringKernel):
             check_request(request)
             if store_history:
                 self._history.add(count, code)
-            reply = checked_reply(await self._on_loop(self._run(request, request_id, limit, quota(cell_meta))))
-            report.earlier_loss(cell, self._supervisor.take_loss())
-            report.background(cell, self._supervisor.guest.background)
+            part = divide(code)
+            if part.offset:
+                request |= {"code": part.body, "arguments": part.arguments}
+            supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
+            reply = checked_reply(await self._on_loop(supervisor.request("execute", request, request_id, limit)))
+            report.earlier_loss(cell, supervisor.take_loss())
+            report.background(cell, supervisor.guest.background)
         except GuestDied as error:
             reply = report.guest_died(cell, error)
         except ValueError as error:
@@ -213,20 +211,17 @@ class SandboxKernel(AnsweringKernel):
             self.execution_count -= 1  # ipykernel has counted it already
         return {**reply, "execution_count": count}
 
-    async def _run(self, request: Content, request_id: str, limit: CpuLimit, allowed: Quota) -> Content:
+    async def _prepare(self, language: str, allowed: Quota) -> GuestSupervisor:
+        """Whoever runs the cell, once its files are within the quota. Raises GuestDied, StorageFull."""
         self._storage.allow(allowed)
-        self._supervisor.set_quota(allowed)
+        self._guests.set_quota(allowed)
         if (reason := await self._storage.refusal()) is not None:
             raise StorageFull(
                 f"{reason}. Nothing runs until some are deleted from outside "
                 "(reset_workspace with scope 'files' deletes them all)."
             )
         self._storage.poke()
-        return await self._supervisor.request("execute", request, request_id, limit)
-
-    def _end_guest(self, reason: str) -> None:
-        if self._supervisor.guest.used:
-            self._supervisor.guest.kill(reason)
+        return self._guests.of(language)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
         """Called by ipykernel for the metadata of the execute_reply."""
@@ -234,9 +229,8 @@ class SandboxKernel(AnsweringKernel):
 
     # -- the guest
 
-    def _on_frame(self, frame: Frame) -> None:
-        """A frame from the guest that is not the reply to a request."""
-        guest = self._supervisor.guest
+    def _on_frame(self, guest: Guest, frame: Frame) -> None:
+        """A frame from a guest that is not the reply to a request."""
         if frame.type != "call":
             self._forwarder.output(frame)
         else:
@@ -251,7 +245,7 @@ class SandboxKernel(AnsweringKernel):
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
 
     def _mount(self, packages: list[dict[str, str]]) -> None:
-        self._supervisor.mount(packages)
+        self._guests.main.mount(packages)
 
     def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
         self.session.send(

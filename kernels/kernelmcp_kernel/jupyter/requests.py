@@ -14,10 +14,11 @@ from ipykernel.kernelbase import Kernel
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
-from kernelmcp_kernel.guests.supervisor import GuestSupervisor
+from kernelmcp_kernel.guests.guests import Guests
 from kernelmcp_kernel.jupyter.execute_messages import header_of
 from kernelmcp_kernel.jupyter.history import History, Search
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.languages import divide
 
 Content = dict[str, Any]
 Result = TypeVar("Result")
@@ -28,7 +29,7 @@ _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 class AnsweringKernel(Kernel):
     """Answers a frontend's requests other than running cells."""
 
-    _supervisor: GuestSupervisor
+    _guests: Guests
     _forwarder: OutputForwarder
     _loop: asyncio.AbstractEventLoop
 
@@ -44,7 +45,7 @@ class AnsweringKernel(Kernel):
         """complete_request."""
         position = len(code) if cursor_pos is None else cursor_pos
         nothing: Content = {"matches": [], "cursor_start": position, "cursor_end": position, "metadata": {}}
-        return await self._ask("complete", {"code": code, "cursor_pos": position}, nothing)
+        return await self._ask_about(code, "complete", {"cursor_pos": position}, nothing)
 
     async def do_inspect(
         self, code: str, cursor_pos: int | None, detail_level: int = 0, omit_sections: tuple[str, ...] = ()
@@ -52,11 +53,12 @@ class AnsweringKernel(Kernel):
         """inspect_request."""
         position = len(code) if cursor_pos is None else cursor_pos
         nothing: Content = {"found": False, "data": {}, "metadata": {}}
-        return await self._ask("inspect", {"code": code, "cursor_pos": position, "detail_level": detail_level}, nothing)
+        content = {"cursor_pos": position, "detail_level": detail_level}
+        return await self._ask_about(code, "inspect", content, nothing)
 
     async def do_is_complete(self, code: str) -> Content:
         """is_complete_request."""
-        return await self._ask("is_complete", {"code": code}, {"status": "unknown"})
+        return await self._ask_about(code, "is_complete", {}, {"status": "unknown"})
 
     async def do_history(
         self,
@@ -95,7 +97,7 @@ class AnsweringKernel(Kernel):
 
     async def _notify(self, op: str, content: Content, request_id: str) -> bool:
         try:
-            return self._supervisor.notify(op, content, request_id)
+            return self._guests.main.notify(op, content, request_id)
         except ValueError as error:  # larger than a frame
             self.log.warning("%s failed: %s", op, error)
             return True
@@ -113,10 +115,24 @@ class AnsweringKernel(Kernel):
         content = {"status": "error", "ename": "NotImplementedError", "evalue": text, "traceback": [text]}
         self.session.send(stream, reply, content, parent, ident=ident)
 
-    async def _ask(self, op: str, content: Content, otherwise: Content, request_id: str = "") -> Content:
+    async def _ask_about(self, code: str, op: str, content: Content, otherwise: Content) -> Content:
+        """Ask the guest of a cell's language about the cell; `offset`, if it is there, is where its text begins."""
+        part = divide(code)
+        located: Content = {"offset": part.offset} if part.offset else {}
+        return await self._ask(op, {"code": code, **content, **located}, otherwise, language=part.language)
+
+    async def _ask(
+        self, op: str, content: Content, otherwise: Content, request_id: str = "", language: str | None = None
+    ) -> Content:
         """Make a request other than a cell; the answer is `otherwise` when the guest fails."""
+        request_id = request_id or new_request_id()
+
+        async def request() -> Content:
+            supervisor = self._guests.of(language) if language else self._guests.main
+            return await supervisor.request(op, content, request_id)
+
         try:
-            reply = await self._on_loop(self._supervisor.request(op, content, request_id or new_request_id()))
+            reply = await self._on_loop(request())
         except (GuestDied, ValueError) as error:
             self.log.warning("%s failed: %s", op, error)
             return {"status": "ok", **otherwise}

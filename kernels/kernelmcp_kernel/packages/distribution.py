@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from kernelmcp_kernel.runtime.guest_process import RUNTIME
+from kernelmcp_kernel.runtime.places import RUNTIME
 from kernelmcp_kernel.settings import PackageSettings, data_home
 
 # Where Pyodide publishes the packages of a release.

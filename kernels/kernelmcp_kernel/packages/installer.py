@@ -17,13 +17,13 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kernelmcp_kernel.languages.python.image import Preinstalled
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
 from kernelmcp_kernel.packages.requirements import check_allowed, check_not_denied, parse_all
 from kernelmcp_kernel.packages.resolver import Present, Request, Say, download
 from kernelmcp_kernel.packages.store import Store, Wheel, metadata_file
-from kernelmcp_kernel.runtime.guest_process import RUNTIME, packages_root
-from kernelmcp_kernel.runtime.image import Preinstalled
+from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
 from kernelmcp_kernel.settings import PackageSettings
 
 # Of a package, and more than any has. Each is parsed at each further installation.

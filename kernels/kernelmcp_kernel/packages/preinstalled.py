@@ -21,12 +21,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from kernelmcp_kernel.languages.python.image import Preinstalled, baked_files, find_baked
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.runtime.directory import PrivateDirectory
-from kernelmcp_kernel.runtime.guest_process import PACKAGE, spawn_builder
+from kernelmcp_kernel.runtime.guest_process import spawn_builder
 from kernelmcp_kernel.runtime.identity import BuildError, build_id
-from kernelmcp_kernel.runtime.image import Preinstalled, baked_files, find_baked
+from kernelmcp_kernel.runtime.node import node_launch
+from kernelmcp_kernel.runtime.places import HOST, INSIDE, PACKAGE, RUNTIME, packages_root
 from kernelmcp_kernel.settings import settings
 
 # After a failure no kernel tries again so soon: a start must not wait for the network each time.
@@ -86,7 +88,10 @@ def _bake(image: Path, listing: Path) -> None:
 
 def _build(mounts: list[dict[str, str]], sandbox: PrivateDirectory, file: Path, identity: str) -> None:
     with tempfile.TemporaryFile() as errors:
-        pid = spawn_builder(sandbox, mounts, file, identity, errors.fileno())
+        arguments = [str(RUNTIME), str(INSIDE), str(file), identity, json.dumps(mounts)]
+        readable = (RUNTIME, HOST, INSIDE, packages_root() / "unpacked")
+        launch = node_launch(HOST / "build.mjs", arguments, readable, (sandbox.tmp,))
+        pid = spawn_builder(sandbox, launch, MAX_IMAGE_BYTES >> 20, errors.fileno())
         killer = threading.Timer(BUILD_SECONDS, os.kill, (pid, signal.SIGKILL))
         killer.start()
         _, status = os.waitpid(pid, 0)

@@ -29,7 +29,7 @@ from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, Packa
 from kernelmcp_kernel.packages.requirements import checked
 from kernelmcp_kernel.packages.room import size_of_files
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
-from kernelmcp_kernel.runtime.guest_process import packages_root
+from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.sandbox import confine
 from kernelmcp_kernel.sandbox.confine import Policy
 from kernelmcp_kernel.settings import PackageSettings

@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp_kernel.runtime.guest_process import PACKAGE, RUNTIME
 from kernelmcp_kernel.runtime.identity import build_id
+from kernelmcp_kernel.runtime.places import PACKAGE, RUNTIME
 from kernelmcp_kernel.settings import data_home, settings
 
 
@@ -51,7 +51,7 @@ def find_image() -> BootImage:
 
 def rebuild_image() -> BootImage:
     """Build a new image (about 5 s). Raises BuildError, OSError."""
-    from kernelmcp_kernel.runtime.build import build_image  # heavy, and seldom needed
+    from kernelmcp_kernel.languages.python.build import build_image  # heavy, and seldom needed
 
     if settings().packages.preinstalled:
         for file in baked_files():  # the one with packages is made at the next start

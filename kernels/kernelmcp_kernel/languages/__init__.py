@@ -1,0 +1,86 @@
+"""The languages of cells: each is a folder here, with a `LANGUAGE` in its language.py, and a row in the kernelspec.
+
+The first row is the language of cells that say nothing; a cell in another one begins with one of its magics, as in
+`%%bash`. docs/languages.md says how to add one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kernelmcp_kernel.languages.interface import Language
+from kernelmcp_kernel.runtime.places import PACKAGE
+
+
+@dataclass(frozen=True)
+class Row:
+    """A language as the kernelspec offers it. The server reads the same rows."""
+
+    name: str
+    """Its folder here, and its name for clients."""
+    version: str
+    description: str
+    magics: tuple[str, ...] = ()
+    """The first words, without `%%`, of cells that are in it. The first of them is what the server writes."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The text of a cell, divided: in which language it is, what its magic says after its name, and the rest."""
+
+    language: str
+    arguments: str
+    body: str
+    offset: int
+    """Where the body begins in the text, characters."""
+
+
+@cache
+def table() -> tuple[Row, ...]:
+    """The rows, in order."""
+    spec: Any = json.loads((PACKAGE / "kernelspec" / "kernel.json").read_text("utf-8"))
+    rows: list[dict[str, Any]] = spec["metadata"]["languages"]
+    return tuple(Row(row["name"], row["version"], row["description"], tuple(row["magics"])) for row in rows)
+
+
+@cache
+def language(name: str) -> Language:
+    """The language of a row."""
+    found: Language = import_module(f"{__name__}.{name}.language").LANGUAGE
+    return found
+
+
+def builders() -> Iterator[Callable[[Path, Callable[[str], None]], bool]]:
+    """`build_runtime(package_dir, log)` of each language that has a `build.py`: what is to be made at installation."""
+    for row in table():
+        if find_spec(f"{__name__}.{row.name}.build"):
+            yield import_module(f"{__name__}.{row.name}.build").build_runtime
+
+
+def main() -> Language:
+    """The language of cells that name none."""
+    return language(table()[0].name)
+
+
+def language_info() -> dict[str, Any]:
+    """The main language's, as in kernel_info_reply."""
+    return {"name": table()[0].name, "version": table()[0].version, **main().language_info}
+
+
+def divide(code: str) -> Cell:
+    """Which language a cell is in. Any text is accepted; a magic of no row belongs to the main language."""
+    start = len(code) - len(code.lstrip())
+    first, newline, body = code[start:].partition("\n")
+    if first.startswith("%%"):
+        magic, _, arguments = first.removeprefix("%%").partition(" ")
+        for row in table():
+            if magic.strip() in row.magics:
+                return Cell(row.name, arguments.strip(), body, start + len(first) + len(newline))
+    return Cell(table()[0].name, "", code, 0)

@@ -1,0 +1,28 @@
+"""Where things lie: this package, what guests are made of, and the package cache."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from kernelmcp_kernel.settings import data_home, settings
+
+PACKAGE = Path(__file__).resolve().parents[1]
+RUNTIME = PACKAGE / "_runtime"
+HOST = PACKAGE / "host"
+INSIDE = PACKAGE / "inside"
+
+
+def packages_root() -> Path:
+    """The package cache. Guests may read what is unpacked in it, and nothing else of it."""
+    return data_home() / "packages"
+
+
+def open_package_cache() -> None:
+    """Make the folder of unpacked packages: a guest may read only what was there when it started."""
+    with contextlib.suppress(OSError):  # read-only: an install will say so
+        mode = settings().folder_mode
+        for folder in (packages_root(), packages_root() / "unpacked"):
+            folder.mkdir(parents=True, exist_ok=True, mode=mode)
+            if mode != 0o700:
+                folder.chmod(mode)  # made by a kernel without `guest_uid`

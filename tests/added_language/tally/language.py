@@ -1,0 +1,32 @@
+"""How a guest that runs Tally is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
+from kernelmcp_kernel.runtime.guest_process import Launch
+from kernelmcp_kernel.runtime.node import node_guest
+from kernelmcp_kernel.runtime.places import HOST
+
+FOLDER = Path(__file__).parent
+
+
+class Tally:
+    language_info: dict[str, Any] = {"mimetype": "text/plain", "file_extension": ".tally"}  # noqa: RUF012
+
+    def prepare(self) -> None:
+        pass
+
+    def launch(self, sandbox: SandboxDirectory) -> Launch:
+        return node_guest(FOLDER / "main.mjs", [str(sandbox.workspace)], sandbox, (FOLDER, HOST))
+
+    def mounts(self) -> list[dict[str, str]]:
+        return []
+
+    def mend(self, exit_code: int) -> None:
+        pass
+
+
+LANGUAGE = Tally()
