@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator
 
-from kernelmcp.config.hosts import check_headers, check_host
+from kernelmcp.config.allowed_hosts import check_headers, check_host
 from kernelmcp.config.section import Section
 
 

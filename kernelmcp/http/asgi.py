@@ -24,7 +24,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.http.access_log import AccessMiddleware
 from kernelmcp.http.connections import ConnectionEnds, Connections
 from kernelmcp.http.guard import Gate, Guard
-from kernelmcp.http.host_check import HostMiddleware
+from kernelmcp.http.host_and_origin import HostMiddleware
 from kernelmcp.http.metrics import CONTENT_TYPE, Metrics
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.tokens import Authenticator

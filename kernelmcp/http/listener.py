@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from kernelmcp.config.models import HttpSection
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.http.host_check import is_loopback
+from kernelmcp.http.host_and_origin import is_loopback
 
 # How long the rest of a refused request is read and thrown away, seconds: its client sees the answer only after it has
 # sent everything.

@@ -18,7 +18,7 @@ import pytest
 from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.jupyter.iopub import Cell
 from kernelmcp_kernel.network import Network
-from kernelmcp_kernel.network.addresses import AllowList, is_public, parse_address
+from kernelmcp_kernel.network.allowed_hosts import AllowList, is_public, parse_address
 from kernelmcp_kernel.network.credentials import Credentials
 from kernelmcp_kernel.network.request import parse_url
 from kernelmcp_kernel.settings import NetworkSettings

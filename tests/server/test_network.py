@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.config.hosts import check_host
+from kernelmcp.config.allowed_hosts import check_host
 from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError
-from kernelmcp_kernel.network.addresses import AllowList
+from kernelmcp_kernel.network.allowed_hosts import AllowList
 
 from .support import Connect
 

@@ -15,12 +15,12 @@ from typing import Any, ClassVar, cast
 
 from jupyter_client.session import Session
 
+from kernelmcp_kernel.guests.by_language import Guests
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
-from kernelmcp_kernel.guests.guests import Guests
 from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from ipykernel.kernelbase import Kernel
 
+from kernelmcp_kernel.guests.by_language import Guests
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
-from kernelmcp_kernel.guests.guests import Guests
 from kernelmcp_kernel.jupyter.execute_messages import header_of
 from kernelmcp_kernel.jupyter.history import History, Search
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder

@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from kernelmcp_kernel.guests.host_calls import HostCallError
-from kernelmcp_kernel.network.addresses import AllowList
+from kernelmcp_kernel.network.allowed_hosts import AllowList
 from kernelmcp_kernel.network.credentials import Credentials
 from kernelmcp_kernel.network.request import REDIRECTS, Request, Url, parse_request, redirected
 from kernelmcp_kernel.network.transport import MAX_CONNECTIONS, Response, Transport

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
-from kernelmcp_kernel.network.addresses import Address, parse_host
+from kernelmcp_kernel.network.allowed_hosts import Address, parse_host
 from kernelmcp_kernel.network.request import Headers, Url
 
 REDACTED = b"[redacted]"

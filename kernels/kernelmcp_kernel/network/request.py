@@ -14,7 +14,7 @@ from typing import Any, cast
 from urllib.parse import quote, urljoin
 
 from kernelmcp_kernel.guests.host_calls import HostCallError
-from kernelmcp_kernel.network.addresses import Address, parse_host
+from kernelmcp_kernel.network.allowed_hosts import Address, parse_host
 
 _MAX_URL_CHARS = 16 * 1024
 _MAX_HEADERS = 100

@@ -18,7 +18,7 @@ from typing import Any, cast
 import httpcore2
 
 from kernelmcp_kernel.guests.host_calls import HostCallError
-from kernelmcp_kernel.network.addresses import Address, AllowList, parse_address, parse_host
+from kernelmcp_kernel.network.allowed_hosts import Address, AllowList, parse_address, parse_host
 from kernelmcp_kernel.network.request import Headers, Url
 
 # Requests under way at a time; the others wait. Four answers of 20 MB as base64 fit what may wait for a guest.

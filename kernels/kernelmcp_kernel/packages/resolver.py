@@ -25,9 +25,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from kernelmcp_kernel.packages import distribution, pip_output, pip_policy
+from kernelmcp_kernel.packages.cache_cap import size_of_files
 from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, over_share
 from kernelmcp_kernel.packages.requirements import checked
-from kernelmcp_kernel.packages.room import size_of_files
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.sandbox import confine

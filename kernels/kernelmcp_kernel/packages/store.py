@@ -30,8 +30,8 @@ from typing import Any
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from kernelmcp_kernel.packages.cache_cap import STAMP, Room, delete_abandoned, size_of_files
 from kernelmcp_kernel.packages.errors import PackageCacheError, PackageInvalid, unwritable
-from kernelmcp_kernel.packages.room import STAMP, Room, delete_abandoned, size_of_files
 from kernelmcp_kernel.packages.unpack import unpack
 
 _READ_BYTES = 1 << 20

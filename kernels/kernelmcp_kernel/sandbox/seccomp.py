@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Callable
 
-from kernelmcp_kernel.sandbox.syscalls import AARCH64, NETWORK_AARCH64, NETWORK_X86_64, X86_64
+from kernelmcp_kernel.sandbox.syscall_numbers import AARCH64, NETWORK_AARCH64, NETWORK_X86_64, X86_64
 
 # Classic BPF opcodes, and offsets into struct seccomp_data.
 _LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06

@@ -13,7 +13,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 
-from kernelmcp_guest import blocking, memory, noticing
+from kernelmcp_guest import blocking, memory, swallowed_interrupts
 from kernelmcp_guest.interrupts import begin, interrupt, running
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
@@ -87,7 +87,7 @@ async def _execute_async(
         return context.run(_finish, shell, result, escaped, silent, user_expressions)
     finally:
         running.active = False
-        noticing.forget()
+        swallowed_interrupts.forget()
 
 
 def _finish(

@@ -11,7 +11,7 @@ import asyncio
 import sys
 from typing import Any
 
-from kernelmcp_guest import blocking, noticing
+from kernelmcp_guest import blocking, swallowed_interrupts
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.shell import GuestShell
 
@@ -37,7 +37,7 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
     GuestShell.instance().interrupted = True
     task = running.task
     if task is None or asyncio.current_task() is task:
-        noticing.raise_watched()
+        swallowed_interrupts.raise_watched()
     running.cancelled = True
     task.cancel()
 
@@ -50,7 +50,7 @@ def on_stuck_signal(signum: int, frame: object) -> None:
     if running.cancelled:
         running.cancelled = False
         raise KeyboardInterrupt
-    noticing.raise_again()
+    swallowed_interrupts.raise_again()
 
 
 def on_swallowed(unraisable: Any) -> None:

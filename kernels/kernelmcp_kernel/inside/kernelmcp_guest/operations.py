@@ -17,7 +17,7 @@ from typing import Any
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
-from kernelmcp_guest import comms, memory, noticing
+from kernelmcp_guest import comms, memory, swallowed_interrupts
 from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.execution import context, execute
 from kernelmcp_guest.interrupts import begin, running
@@ -97,7 +97,7 @@ def _handle(request: dict[str, Any]) -> Awaitable[None] | None:
         content = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
     finally:
         running.active = False
-        noticing.forget()
+        swallowed_interrupts.forget()
     if python_inspect.isawaitable(content):
         return _reply_later(request["id"], content)
     _reply(content)
