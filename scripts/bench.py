@@ -293,10 +293,10 @@ async def measure_install(client: Client) -> list[Row]:
 
 async def call(client: Client, code: str, **arguments: Any) -> Any:
     result = await client.call_tool("execute_code", {"code": code, **arguments})
-    content = result.structured_content
-    if content is None or content["status"] != "ok":
+    facts = (result.meta or {}).get("kernelmcp/result", {})
+    if facts.get("status") != "ok":
         raise RuntimeError(f"{code!r} did not run: {result}")
-    return content
+    return facts
 
 
 async def measure_confinement(folder: Path, rounds: int) -> list[Row]:

@@ -39,6 +39,7 @@ LONGEST_SECONDS = 0.4
 @asynccontextmanager
 async def connected(home: Path, **settings: str) -> AsyncIterator[Client]:
     env = {**os.environ, "KERNELMCP_HOME": str(home), "KERNELMCP_LOGGING__LEVEL": "error"}
+    env["KERNELMCP_TOOLS__STRUCTURED_CONTENT"] = "always"
     env |= {f"KERNELMCP_{name}": value for name, value in settings.items()}
     async with Client(StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)) as client:
         yield client

@@ -36,6 +36,7 @@ SPARE_MB = 40
 async def http_server(home: Path, **settings: str) -> AsyncIterator[tuple[str, int]]:
     """Its URL, and its process id."""
     env = {**os.environ, "KERNELMCP_HOME": str(home), "KERNELMCP_LOGGING__FORMAT": "json"}
+    env["KERNELMCP_TOOLS__STRUCTURED_CONTENT"] = "always"  # each answer is compared with its own code
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kernelmcp", "serve", "--transport", "http", "--port", "0"),
         env={**env, **{f"KERNELMCP_{name}": value for name, value in settings.items()}},

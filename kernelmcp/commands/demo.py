@@ -14,6 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, ImageContent, TextContent, TextResourceContents
 
 from kernelmcp.commands.demo_cells import CELLS, Cell
+from kernelmcp.mcp_server.structured import RESULT_KEY
 
 # The first start on a machine may build the boot image.
 DEADLINE_SECONDS = 300
@@ -57,18 +58,22 @@ async def _step(client: Client, screen: "Screen", number: int, cell: Cell, sessi
     if cell.timeout is not None:
         arguments["timeout"] = cell.timeout
     result = await client.call_tool("execute_code", arguments, progress_callback=on_progress)
-    while result.structured_content and result.structured_content.get("status") == "running":
-        poll = {"execution_id": result.structured_content["execution_id"], "wait_seconds": 30}
+    while (facts := _facts(result)).get("status") == "running":
+        poll = {"execution_id": facts["execution_id"], "wait_seconds": 30}
         result = await client.call_tool("get_execution", poll, progress_callback=on_progress)
     screen.result(result)
-    return bool(result.structured_content) and result.structured_content.get("status") == cell.expected_status
+    return _facts(result).get("status") == cell.expected_status
+
+
+def _facts(result: CallToolResult) -> dict[str, Any]:
+    return (result.meta or {}).get(RESULT_KEY, {})
 
 
 async def _call(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     result = await client.call_tool(tool, arguments)
-    if result.is_error or result.structured_content is None:
+    if result.is_error:
         raise SystemExit("\n".join(block.text for block in result.content if isinstance(block, TextContent)))
-    return result.structured_content
+    return _facts(result)
 
 
 async def _write_notebook(client: Client, session_id: str, output: Path) -> None:
@@ -101,7 +106,7 @@ class Screen:
             self.line(f"{self._green}~ {line}{self._off}")
 
     def result(self, result: CallToolResult) -> None:
-        facts: dict[str, Any] = result.structured_content or {}
+        facts = _facts(result)
         for block in result.content:
             if isinstance(block, TextContent):
                 for line in block.text.splitlines():

@@ -64,6 +64,12 @@ class SessionsSection(Section):
 class ToolsSection(Section):
     enabled: list[str] | None = None
     """Names of the tools to list. Default: all of them."""
+    structured_content: Literal["auto", "always", "never"] = "auto"
+    """Who gets `structuredContent` and output schemas. `auto`: a request whose `_meta` has `"kernelmcp/structured":
+    true`, and the clients of `structured_clients`. Several clients show a model that instead of the text and the
+    pictures."""
+    structured_clients: list[str] = ["mcp-inspector", "inspector-client", "inspector-cli"]
+    """Names (`clientInfo.name`) of clients that get it."""
 
     @field_validator("enabled")
     @classmethod

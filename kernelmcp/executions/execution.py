@@ -136,6 +136,7 @@ class Execution:
         if ours.get("limit") == "cpu_seconds" and self.interruption is None:
             self.limit, self.interruption = "cpu_seconds", "timeout"
         self.outputs.execution_count = content.get("execution_count")
+        self.outputs.feed_pages(content.get("payload"))
         error = self.outputs.error
         if content.get("status") == "ok":
             failed = self._take_return_value(content)

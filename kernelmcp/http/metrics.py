@@ -15,6 +15,7 @@ from kernelmcp.config.tool_names import TOOL_NAMES
 from kernelmcp.executions.execution import Execution
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.kernel.pool import Pool
+from kernelmcp.mcp_server.structured import RESULT_KEY
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.usage import tree_memory_mb
 
@@ -119,7 +120,7 @@ def _outcome(result: dict[str, Any]) -> str:
     """`ok`, `failed` (the guest's code), or one of the error codes. `result` is as it goes to the client."""
     if not result.get("isError"):
         return "ok"
-    structured: dict[str, Any] = result.get("structuredContent") or {}
-    error: Any = structured.get("error")
+    meta = cast("dict[str, dict[str, Any]]", result.get("_meta") or {})
+    error: Any = meta.get(RESULT_KEY, {}).get("error")
     code: Any = cast("dict[str, Any]", error).get("error_code") if isinstance(error, dict) else None
     return str(code or "failed")

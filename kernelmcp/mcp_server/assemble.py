@@ -21,6 +21,7 @@ from kernelmcp.mcp_server.completions import Completions
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
+from kernelmcp.mcp_server.structured import Structured
 from kernelmcp.mcp_server.tools.execution_tools import Tools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
@@ -71,6 +72,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
         )
+        server.structured = Structured(settings)
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed

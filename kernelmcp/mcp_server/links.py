@@ -13,7 +13,7 @@ from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import clean
 from kernelmcp.pictures.headers import IMAGE_TYPES
 
-MAX_LINKS = 20
+MAX_LINKS = 5
 MAX_LISTED_OUTPUTS = 100
 # Of all mime types that a result lists.
 MAX_LISTED_CHARS = 50_000

@@ -11,9 +11,11 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
+    CallToolResult,
     GetPromptResult,
     InputRequiredResult,
     ListResourcesResult,
+    ListToolsResult,
     PaginatedRequestParams,
     Resource,
 )
@@ -24,6 +26,7 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
+from kernelmcp.mcp_server.structured import Structured
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
@@ -42,10 +45,22 @@ OUTPUT_TYPE = "application/octet-stream"
 
 class ResourceServer(MCPServer[Any]):
     """Puts three things of mcp's right: a resource without parameters gets no context there, a template has one type
-    for all, and a client's mistake with a prompt is an internal error."""
+    for all, and a client's mistake with a prompt is an internal error. And not every client gets structured content."""
 
     resources: "Resources"
     files: FileResources
+    structured: Structured
+
+    async def _handle_list_tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=self.structured.in_list(await self.list_tools(), ctx))
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Ctx | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        result = await super().call_tool(name, arguments, context)
+        if context is None or isinstance(result, InputRequiredResult):
+            return result
+        return self.structured.in_result(result, context.request_context)
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Ctx | None = None

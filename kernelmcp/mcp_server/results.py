@@ -4,7 +4,6 @@ Must not know sessions.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,14 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import EXIT_CODES, Execution
+from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.links import best_type, changed_files, cut_links, file_links, output_infos, output_links, uri
+from kernelmcp.mcp_server.readable import is_empty, readable
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
-from kernelmcp.mcp_server.truncation import MIN_SHARE_CHARS, cut_spool, cut_text, cut_value, share
+from kernelmcp.mcp_server.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
+from kernelmcp.mcp_server.view import Cursor, View
 from kernelmcp.output.outputs import Display
-from kernelmcp.output.sanitize import joined
+from kernelmcp.output.sanitize import clean, joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of
 
@@ -27,26 +29,50 @@ MAX_TEXT_BYTES = 700_000
 # For notes about pictures, and for the JSON around everything.
 RESERVE_BYTES = 10_000
 MIN_BUDGET_CHARS = 200
+# To fit the text into its budget: the notes may change a little with what is cut.
+ATTEMPTS = 3
+# Of the JSON of all links in a result.
+MAX_LINKS_CHARS = 500
+# Changed files that the text names.
+MAX_NAMED_FILES = 10
+MAX_FILE_NAMES_CHARS = 500
 # Pictures of which a result says what became of them.
 MAX_NAMED_PICTURES = 20
 RESOURCE_LINKS_SINCE = "2025-06-18"
 
 
-async def to_result(execution: Execution, budget_chars: int, protocol_version: str | None) -> CallToolResult:
-    """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`."""
+async def to_result(
+    execution: Execution,
+    budget_chars: int,
+    protocol_version: str | None,
+    since: Cursor | None = None,
+    host_path: str | None = None,
+) -> CallToolResult:
+    """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`.
+
+    `since`: only what came after that position. `host_path`: where the workspace is, for a client on this machine.
+    """
     with_links = protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE
-    draft = _draft(execution, budget_chars)
+    view = View(execution, since or Cursor(), host_path)
+    draft = _draft(view, budget_chars)
+    # What stands around the cell's own text takes part of the budget.
+    room = budget_chars
+    for _ in range(ATTEMPTS):
+        if (over := len(draft.text) - budget_chars) <= 0 or room == MIN_BUDGET_CHARS:
+            break
+        room = max(MIN_BUDGET_CHARS, room - over)
+        draft = _draft(view, room)
     # The budget counts characters: a control character takes six bytes of JSON, and a setting may be anything.
-    while (size := draft.size()) > MAX_TEXT_BYTES and budget_chars > MIN_BUDGET_CHARS:
-        budget_chars //= 2
-        draft = _draft(execution, budget_chars)
+    while (size := draft.size()) > MAX_TEXT_BYTES and room > MIN_BUDGET_CHARS:
+        room //= 2
+        draft = _draft(view, room)
     pictures = await pictures_of(draft.rich, MAX_RESULT_BYTES - size - RESERVE_BYTES)
     text = _with_picture_notes(execution, draft, pictures)
     content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
     if with_links:
         # An output that is here as a picture has no link: to a client it would be a second picture.
         shown = {uri(execution, f"outputs/{number}") for number in pictures.shown}
-        content += draft.links(info for info in draft.structured["outputs"] if info["uri"] not in shown)
+        content += draft.links([info for info in draft.structured["outputs"] if info["uri"] not in shown])
     is_error = not draft.structured["success"] and execution.status != "running"
     return CallToolResult(content=content, structured_content=dict(draft.structured), is_error=is_error)
 
@@ -59,9 +85,18 @@ class _Draft:
     text: str
     rich: list[tuple[int, Display]]
 
-    def links(self, outputs: Iterable[OutputInfo]) -> list[ContentBlock]:
+    def links(self, outputs: list[OutputInfo]) -> list[ContentBlock]:
+        """The first ones; the text says where the others are."""
         changed = file_links(self.structured["files_changed"])
-        return [*cut_links(self.structured["truncated"] or {}), *output_links(outputs), *changed]
+        found = [*cut_links(self.structured["truncated"] or {}), *output_links(outputs), *changed]
+        room = MAX_LINKS_CHARS
+        kept: list[ContentBlock] = []
+        for link in found:
+            room -= len(link.model_dump_json(by_alias=True, exclude_none=True))
+            if room < 0:
+                break
+            kept.append(link)
+        return kept
 
     def size(self) -> int:
         """Bytes of JSON, at most: of text alone they are estimated, because most results are that."""
@@ -75,22 +110,22 @@ class _Draft:
         return len(json.dumps([self.structured, self.text, links], ensure_ascii=False).encode())
 
 
-def _draft(execution: Execution, budget_chars: int) -> _Draft:
-    outputs = execution.outputs
+def _draft(view: View, budget_chars: int) -> _Draft:
+    execution, outputs = view.execution, view.execution.outputs
     traceback = execution.error.traceback if execution.error else ""
     shares = share(
         budget_chars,
-        [outputs.stdout.total_chars, outputs.stderr.total_chars, outputs.result_chars, len(traceback)],
+        [view.chars("stdout"), view.chars("stderr"), outputs.result_chars, len(traceback)],
     )
     truncated: dict[str, Truncation] = {}
-    stdout = cut_spool(outputs.stdout, shares[0], uri(execution, "stdout"), "stdout", truncated)
-    stderr = cut_spool(outputs.stderr, shares[1], uri(execution, "stderr"), "stderr", truncated)
+    stdout, shown_stdout = view.stream("stdout", shares[0], truncated)
+    stderr, shown_stderr = view.stream("stderr", shares[1], truncated)
     result = outputs.result and cut_text(
         outputs.result, outputs.result_chars, shares[2], uri(execution, "result"), "result", truncated
     )
     traceback = cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
     error = execution.error
-    rich = list(outputs.rich_displays())
+    rich = [(number, display) for number, display in outputs.rich_displays() if number >= view.since.displays]
     structured: ExecutionResult = {
         "session_id": execution.session_id,
         "session_created": execution.session_created,
@@ -113,7 +148,10 @@ def _draft(execution: Execution, budget_chars: int) -> _Draft:
     }
     if execution.event is not None:
         structured["return_value"] = execution.return_value
-    return _Draft(structured, _text(execution, structured, rich, budget_chars), rich)
+    if execution.status == "running":
+        structured["cursor"] = str(view.end)
+    text = _text(view, structured, (shown_stdout, shown_stderr), rich, budget_chars)
+    return _Draft(structured, text, rich)
 
 
 def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures) -> str:
@@ -142,12 +180,15 @@ def error_result(error: ServerError) -> CallToolResult:
     )
 
 
-def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[int, Display]], budget: int) -> str:
-    parts = [structured["stdout"].rstrip("\n")]
-    if stderr := structured["stderr"].rstrip("\n"):
+def _text(
+    view: View, structured: ExecutionResult, streams: tuple[str, str], rich: list[tuple[int, Display]], budget: int
+) -> str:
+    execution = view.execution
+    parts = [streams[0].rstrip("\n")]
+    if stderr := streams[1].rstrip("\n"):
         parts.append(f"[stderr]\n{stderr}")
     parts += _displayed_text(execution, rich, budget // 4)
-    if structured["result"] is not None:
+    if structured["result"] is not None and not (rich and is_empty(structured["result"])):
         parts.append(structured["result"])
     if execution.event is not None and structured["success"]:
         parts.append("return_value: " + cut_value(execution.return_value, budget // 2))
@@ -160,10 +201,10 @@ def _text(execution: Execution, structured: ExecutionResult, rich: list[tuple[in
         )
     if error := structured["error"]:
         parts.append(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}")
-    parts += _notes(execution)
     if not any(parts) and rich:
         kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
         parts.append(f"[displayed: {', '.join(kinds)}]")
+    parts += _notes(view)
     return "\n".join(part for part in parts if part) or "(no output)"
 
 
@@ -171,11 +212,13 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
     """The text form of displayed objects that are not pictures, such as tables."""
     parts: list[str] = []
     for number, display in rich:
-        text: Any = display.data.get("text/markdown") or display.data.get("text/plain")
-        if display.kind == "execute_result" or display.data.keys() & set(headers.IMAGE_TYPES) or not text:
+        text: Any = readable(display.data)
+        if display.data.keys() & set(headers.IMAGE_TYPES) or not text:
             continue
+        if display.kind == "execute_result" and text == display.data.get("text/plain"):
+            continue  # it is the result
         if budget < MIN_SHARE_CHARS:
-            parts.append("[more was displayed than fits here: see the field outputs]")
+            parts.append(f"[more was displayed than fits here: {uri(execution, f'outputs/{number}')} and following]")
             break
         whole = joined(text)
         text = cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
@@ -184,7 +227,8 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
     return parts
 
 
-def _notes(execution: Execution) -> list[str]:
+def _notes(view: View) -> list[str]:
+    execution = view.execution
     notes: list[str] = []
     if execution.has_minted_session:
         notes.append(
@@ -193,9 +237,10 @@ def _notes(execution: Execution) -> list[str]:
         )
     if execution.status == "running":
         waits = "is waiting for its turn" if execution.started is None else "is still running"
+        seconds = execution.execution_time_ms / 1000 if execution.started is not None else execution.queued_ms / 1000
         notes.append(
-            f"[The execution {waits}. Call get_execution with execution_id={execution.id!r} to wait for it, or "
-            "cancel_execution to stop it.]"
+            f"[The execution {waits}, after {seconds:,.1f} s. Wait for it and for newer output with "
+            f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
         )
     elif execution.interruption and execution.status == "ok":
         why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
@@ -217,4 +262,25 @@ def _notes(execution: Execution) -> list[str]:
         notes.append(f"[The kernel was restarted before this cell. {execution.gone}]")
     elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
         notes.append(f"[{execution.gone}]")
-    return notes
+    return [*notes, *_file_notes(view)]
+
+
+def _file_notes(view: View) -> list[str]:
+    """The files that the cell changed, and where they are on the host."""
+    where = f" On this machine they are in {clean(view.host_path)}." if view.host_path else ""
+    if not (changed := view.execution.files_changed):
+        new = view.execution.session_created and view.host_path and view.since == Cursor()
+        return [f"[The files of this session are in {clean(view.host_path or '')} on this machine.]"] if new else []
+    names: list[str] = []
+    room = MAX_FILE_NAMES_CHARS
+    for file in changed[:MAX_NAMED_FILES]:
+        name = clean(file.path)
+        shown = f"{name if name.isprintable() else repr(name)} ({file.size:,} bytes)"
+        room -= len(shown)
+        if room < 0:
+            break
+        names.append(shown)
+    rest = len(changed) - len(names)
+    count = f"at least {rest:,}" if len(changed) >= MAX_CHANGED else f"{rest:,}"
+    more = f"{count} more (get_workspace_info lists them)" if rest else ""
+    return [f"[Files changed: {', '.join([*names, more] if more else names)}.{where}]"]

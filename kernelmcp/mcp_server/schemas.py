@@ -62,6 +62,8 @@ class ExecutionResult(TypedDict):
     state_lost: bool
     execution_time_ms: float
     queued_ms: float
+    cursor: NotRequired[str]
+    """While it runs: the position that `since` takes."""
 
 
 class CancelResult(TypedDict):

@@ -34,6 +34,9 @@ MAX_TRACEBACK_CHARS = 200_000
 # An update reaches this many displays of an id, the newest ones: it must cost little, however many there are.
 MAX_DISPLAYS_PER_ID = 100
 MAX_DISPLAY_ID_CHARS = 200
+# Help texts of one cell, and the length of one.
+MAX_PAGES = 10
+MAX_PAGE_CHARS = 100_000
 # How many mime types one displayed object may have. A plotting library sends five.
 MAX_MIME_TYPES = 32
 
@@ -139,6 +142,14 @@ class Outputs:
             if self._clear_next and kind in ("stream", "display_data", "execute_result", "error"):
                 self._clear()
             handler(self, content)
+
+    def feed_pages(self, payload: Any) -> None:
+        """The help texts (`name?`) in the payload of an execute_reply, as displayed objects: there is no pager here."""
+        for item in cast("list[Any]", payload)[:MAX_PAGES] if isinstance(payload, list) else []:
+            page = as_dict(item)
+            text = as_dict(page.get("data")).get("text/plain")
+            if page.get("source") == "page" and isinstance(text, str):
+                self.feed("display_data", {"data": {"text/plain": without_colour(clean(text[:MAX_PAGE_CHARS]))}})
 
     def _stream(self, content: dict[str, Any]) -> None:
         name: StreamName = "stderr" if content.get("name") == "stderr" else "stdout"

@@ -43,6 +43,8 @@ class Spool:
         self.chars: int = 0
         """Characters kept."""
         self.dropped_chars: int = 0
+        self.has_returns: bool = False
+        """Whether there are carriage returns in it, as progress bars write them."""
 
     @property
     def total_chars(self) -> int:
@@ -54,6 +56,7 @@ class Spool:
 
     def append(self, text: str) -> int:
         """Append as much of the text as fits; returns how many bytes were kept."""
+        self.has_returns = self.has_returns or "\r" in text
         data = text.encode()
         room = 0 if self._closed else self._max_bytes - self.size
         if len(data) > room:

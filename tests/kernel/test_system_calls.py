@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.runtime.guest_process import grants
+from kernelmcp_kernel.runtime.node import grants
 
 from .conftest import running_kernel
 from .driver import Kernel

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp_types import Implementation
 
 from .support import DEADLINE, Connect
 
@@ -33,6 +34,8 @@ def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
         "KERNELMCP_HOME": str(tmp_path / "home"),
         "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
         "KERNELMCP_KERNELS__KERNELSPEC": kernelspec,
+        # test_results.py has what clients get without it.
+        "KERNELMCP_TOOLS__STRUCTURED_CONTENT": "always",
     }
 
 
@@ -42,13 +45,17 @@ def connect(server_env: dict[str, str]) -> Connect:
 
     @asynccontextmanager
     async def connect(
-        mode: str = "legacy", environment: dict[str, str] | None = None, program: str | None = None, **settings: str
+        mode: str = "legacy",
+        environment: dict[str, str] | None = None,
+        program: str | None = None,
+        client_info: Implementation | None = None,
+        **settings: str,
     ) -> AsyncIterator[Client]:
         env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()} | (environment or {})
         arguments = ["-m", "kernelmcp"] if program is None else ["-c", program]
         server = StdioServerParameters(command=sys.executable, args=arguments, env=env)
         with anyio.fail_after(10 * DEADLINE):  # all that a test does with it
-            async with Client(server, mode=mode) as client:
+            async with Client(server, mode=mode, client_info=client_info) as client:
                 yield client
 
     return connect

@@ -99,6 +99,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[HttpServ
     env: Mapping[str, str] = {
         **os.environ,
         "KERNELMCP_HOME": str(folder / "home"),
+        "KERNELMCP_TOOLS__STRUCTURED_CONTENT": "always",
         "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
         "KERNELMCP_KERNELS__KERNELSPEC": os.environ.get("TEST_KERNELSPEC", "kernelmcp"),
         "KERNELMCP_LOGGING__FORMAT": "json",

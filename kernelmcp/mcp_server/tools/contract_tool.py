@@ -98,13 +98,31 @@ def contract_tool(
     model = tool.fn_metadata.arg_model
     model.model_config = model.model_config | ConfigDict(extra="forbid")
     model.model_rebuild(force=True)
-    tool.parameters = model.model_json_schema(by_alias=True)
+    tool.parameters = concise(model.model_json_schema(by_alias=True))
     for argument, values in (choices or {}).items():
-        described = tool.parameters["properties"][argument]["description"]
-        tool.parameters["properties"][argument] = {"enum": [*values, None], "default": None, "description": described}
+        tool.parameters["properties"][argument]["enum"] = values
     if tool.fn_metadata.output_schema is not None:
         tool.fn_metadata.output_schema = with_errors(tool.fn_metadata.output_schema)
     return tool
+
+
+def concise(schema: dict[str, Any]) -> dict[str, Any]:
+    """An input schema without what says nothing to a model: titles, and null as a way to leave an argument out (which
+    is accepted all the same)."""
+    properties: dict[str, Any] = {}
+    for name, given in schema.get("properties", {}).items():
+        shown = {key: value for key, value in given.items() if key != "title"}
+        kinds = [kind for kind in shown.pop("anyOf", []) if kind != {"type": "null"}]
+        if len(kinds) == 1:
+            shown |= kinds[0]
+        elif kinds:
+            shown["anyOf"] = kinds
+        if shown.get("default", ...) is None:
+            del shown["default"]
+        if shown.get("additionalProperties") is True:
+            del shown["additionalProperties"]
+        properties[name] = shown
+    return {key: value for key, value in schema.items() if key != "title"} | {"properties": properties}
 
 
 def with_errors(schema: dict[str, Any]) -> dict[str, Any]:

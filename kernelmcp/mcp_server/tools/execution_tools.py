@@ -24,7 +24,8 @@ from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results import to_result
 from kernelmcp.mcp_server.runtimes import MAIN, as_cell, check_language, languages, runtimes
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.sessions.caller import Caller, mint_handle
+from kernelmcp.mcp_server.view import Cursor
+from kernelmcp.sessions.caller import LOCAL, Caller, mint_handle
 from kernelmcp.sessions.registry import Registry
 
 Ctx = Context[Any, Any]
@@ -117,19 +118,30 @@ class Tools:
         execution_id: ExecutionId,
         ctx: Ctx,
         wait_seconds: Annotated[float, Field(ge=0, description="How long to wait for its end, seconds.")] = 10,
+        since: Annotated[
+            str | None, Field(description="From the last answer: then only newer output comes. Left out: all of it.")
+        ] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Get an execution's state and output, waiting for its end up to wait_seconds. Use it when execute_code
         answered with status "running"."""
+        cursor = Cursor.parse(since)
         execution = self._registry.execution(self.caller(ctx), execution_id)
         await wait_for(execution, min(wait_seconds, self._settings.config.sessions.inline_wait_seconds), ctx)
-        return await self._result(execution, ctx)
+        return await self._result(execution, ctx, cursor)
 
-    async def _result(self, execution: Execution, ctx: Ctx) -> CallToolResult:
+    async def _result(self, execution: Execution, ctx: Ctx, since: Cursor | None = None) -> CallToolResult:
         if execution.failure is not None:
             raise execution.failure
         if execution.done.is_set():
             await self._log.report(execution, ctx)
-        return await to_result(execution, self._settings.policy.output_budget_chars, ctx.protocol_version)
+        budget = self._settings.policy.output_budget_chars
+        return await to_result(execution, budget, ctx.protocol_version, since, self._host_path(execution, ctx))
+
+    def _host_path(self, execution: Execution, ctx: Ctx) -> str | None:
+        """Where the session's files are; a client on another machine cannot use a path of this one."""
+        session = self._registry.find_open(execution.principal, execution.session_id)
+        directory = session.files.workspace if session is not None else None
+        return str(directory) if directory and self.caller(ctx).principal == LOCAL else None
 
     async def cancel_execution(
         self, ctx: Ctx, session_id: SessionId = None, execution_id: ExecutionId | None = None

@@ -1,0 +1,93 @@
+"""Which part of an execution's outputs a result shows: all of it, or what came since the last answer."""
+
+import re
+from dataclasses import dataclass
+
+from kernelmcp.errors import InvalidArgument
+from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.links import uri
+from kernelmcp.mcp_server.schemas import Truncation
+from kernelmcp.mcp_server.truncation import cut_spool, cut_text
+from kernelmcp.output.outputs import StreamName
+
+# What is read of a stream to look for progress lines, or for what is new; beyond, only its ends are.
+MAX_READ_BYTES = 1 << 20
+_CURSOR = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A position in the outputs: bytes of stdout and stderr, and a number of displays."""
+
+    stdout: int = 0
+    stderr: int = 0
+    displays: int = 0
+
+    @classmethod
+    def parse(cls, text: str | None) -> "Cursor":
+        """Raises InvalidArgument. None is the beginning."""
+        if text is None:
+            return cls()
+        if (match := _CURSOR.fullmatch(text)) is None:
+            raise InvalidArgument(
+                f"{text[:100]!r} is not a position in an output",
+                "Give the value of since that the last answer names, or leave it out.",
+                argument="since",
+            )
+        return cls(*map(int, match.groups()))
+
+    def __str__(self) -> str:
+        return f"{self.stdout}-{self.stderr}-{self.displays}"
+
+
+@dataclass(frozen=True)
+class View:
+    execution: Execution
+    since: Cursor = Cursor()
+    host_path: str | None = None
+    """Where the workspace is on this machine; None for clients elsewhere."""
+
+    @property
+    def end(self) -> Cursor:
+        """Where the next view begins."""
+        outputs = self.execution.outputs
+        return Cursor(outputs.stdout.size, outputs.stderr.size, len(outputs.displays))
+
+    def chars(self, name: StreamName) -> int:
+        """About how much of a stream there is to show, characters."""
+        spool = self.execution.outputs.spool(name)
+        return max(0, spool.size - start) if (start := self._start(name)) else spool.total_chars
+
+    def stream(self, name: StreamName, budget: int, truncated: dict[str, Truncation]) -> tuple[str, str]:
+        """A stream cut to the budget: as it is, and as a terminal would show it, for the text. What is cut of the first
+        is noted in `truncated`."""
+        spool, link, start = self.execution.outputs.spool(name), uri(self.execution, name), self._start(name)
+        if start:
+            fresh = spool.read(max(start, spool.size - MAX_READ_BYTES))
+            shown = without_overwritten(fresh)
+            return cut_text(fresh, len(fresh), budget, link, name, truncated), cut_text(
+                shown, len(shown), budget, link, name, {}
+            )
+        text = cut_spool(spool, budget, link, name, truncated)
+        if not spool.has_returns:
+            return text, text
+        if spool.size > MAX_READ_BYTES or spool.dropped_chars:
+            return text, without_overwritten(text)
+        shown = without_overwritten(spool.read())
+        return text, cut_text(shown, len(shown), budget, link, name, {})
+
+    def _start(self, name: StreamName) -> int:
+        start = self.since.stdout if name == "stdout" else self.since.stderr
+        # Beyond the end: the cell has cleared its output since.
+        return start if start <= self.execution.outputs.spool(name).size else 0
+
+
+def without_overwritten(text: str) -> str:
+    """Each line as it stands after its carriage returns: of a progress bar, the last state."""
+    if "\r" not in text:
+        return text
+    return "\n".join(_last_state(line) if "\r" in line else line for line in text.split("\n"))
+
+
+def _last_state(line: str) -> str:
+    return next((state for state in reversed(line.split("\r")) if state.strip()), "")

@@ -1,0 +1,180 @@
+"""What a model reads of a result: `content` alone, within the budget; and which clients get the structure as well."""
+
+from typing import Any
+
+import jsonschema
+import pytest
+from mcp import Client
+from mcp_types import CallToolResult, ImageContent, Implementation, TextContent
+
+from kernelmcp.mcp_server.readable import text_of_html
+from kernelmcp.mcp_server.structured import RESULT_KEY
+from kernelmcp.mcp_server.view import without_overwritten
+
+from .support import Connect
+
+pytestmark = pytest.mark.anyio
+AUTO = {"TOOLS__STRUCTURED_CONTENT": "auto"}
+MAX_CONTENT_CHARS = 8_500
+PICTURE = """
+import base64
+from IPython.display import Image, display
+display(Image(base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")))
+"""
+TQDM = """
+import sys
+for i in range(61):
+    bar = "#" * (i // 6)
+    print(f"\\r{i * 100 // 60:3d}%|{bar:10}| {i}/60 [00:{i:02}<00:{60 - i:02}, 1.00it/s]", end="", file=sys.stderr)
+"""
+
+
+def named(name: str) -> Implementation:
+    return Implementation(name=name, version="1")
+
+
+def chars(result: CallToolResult) -> int:
+    """Of all of its content, links as JSON; pictures are counted elsewhere."""
+    return sum(
+        len(block.text if isinstance(block, TextContent) else block.model_dump_json(by_alias=True, exclude_none=True))
+        for block in result.content
+        if not isinstance(block, ImageContent)
+    )
+
+
+async def execute(client: Client, code: str, **arguments: Any) -> CallToolResult:
+    return await client.call_tool("execute_code", {"code": code, "session_id": "s", **arguments})
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_client_that_shows_only_text_gets_everything_there(connect: Connect, mode: str) -> None:
+    async with connect(mode=mode, client_info=named("claude-code"), **AUTO) as client:
+        tools = (await client.list_tools()).tools
+        assert [tool.output_schema for tool in tools] == [None] * len(tools)
+        shown = await execute(client, f"{PICTURE}\nopen('made.txt', 'w').write('x')\nprint('said')\n6 * 7")
+        assert shown.structured_content is None
+        assert [block.type for block in shown.content][:2] == ["text", "image"]
+        for words in ("said", "42", "made.txt (1 bytes)", "On this machine they are in /"):
+            assert words in shown.content[0].text
+        facts = shown.meta[RESULT_KEY]
+        assert (facts["status"], facts["session_id"], facts["files_changed"][0]["path"]) == ("ok", "s", "made.txt")
+        assert not {"stdout", "stderr", "result"} & set(facts)
+
+        failed = await execute(client, "1 / 0")
+        assert failed.is_error
+        assert failed.structured_content is None
+        assert failed.meta[RESULT_KEY]["error"] == {"name": "ZeroDivisionError", "value": "division by zero"}
+        refused = await client.call_tool("get_execution", {"execution_id": "nope"})
+        assert refused.structured_content is None
+        assert refused.meta[RESULT_KEY]["error"]["error_code"] == "EXECUTION_NOT_FOUND"
+        assert chars(refused) < 600
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("by", ["name", "meta"])
+async def test_who_asks_for_the_structure_gets_it_and_it_is_valid(connect: Connect, mode: str, by: str) -> None:
+    name = "mcp-inspector" if by == "name" else "claude-code"
+    meta = {"kernelmcp/structured": True} if by == "meta" else None
+    async with connect(mode=mode, client_info=named(name), **AUTO) as client:
+        listed = await client.list_tools(meta=meta)
+        schema = next(tool.output_schema for tool in listed.tools if tool.name == "execute_code")
+        for code in ("1 + 1", "1 / 0", PICTURE):
+            found = await client.call_tool("execute_code", {"code": code, "session_id": "s"}, meta=meta)
+            jsonschema.validate(found.structured_content, schema)
+            assert RESULT_KEY in found.meta
+        refused = await client.call_tool("execute_code", {"code": "1", "tiemout": 1}, meta=meta)
+        jsonschema.validate(refused.structured_content, schema)
+
+
+async def test_never_is_never(connect: Connect) -> None:
+    async with connect(client_info=named("mcp-inspector"), TOOLS__STRUCTURED_CONTENT="never") as client:
+        assert (await execute(client, "1")).structured_content is None
+
+
+async def test_the_list_of_tools_is_short(connect: Connect) -> None:
+    async with connect(client_info=named("claude-code"), **AUTO) as client:
+        listed = await client.list_tools()
+        assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 12_000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('y' * 10_000_000)",
+        "for i in range(100_000): print(i)",
+        "{f'k{i}': {'a': list(range(50))} for i in range(2000)}",
+        "'z' * 1_000_000",
+        "def f(n):\n    return f(n + 1)\nf(0)",
+        "raise ValueError('v' * 50_000)",
+        "import sys\nprint('o' * 20_000); print('e' * 20_000, file=sys.stderr); 'r' * 20_000",
+        "from IPython.display import HTML, display\nfor i in range(300): display(HTML(f'<p>{i}</p>' * 200))",
+        "for i in range(200): open('n' * 200 + str(i), 'w').close()",
+    ],
+)
+async def test_a_result_keeps_to_its_budget(connect: Connect, code: str) -> None:
+    async with connect(client_info=named("claude-code"), **AUTO) as client:
+        assert chars(await execute(client, code)) <= MAX_CONTENT_CHARS
+
+
+async def test_progress_bars_and_many_files_are_short(connect: Connect) -> None:
+    async with connect(client_info=named("claude-code"), **AUTO) as client:
+        await execute(client, "1")
+        progress = await execute(client, TQDM)
+        assert "60/60" in progress.content[0].text
+        assert chars(progress) <= 200
+        files = await execute(client, "for i in range(200): open(f'file{i:03}.csv', 'w').write('x')")
+        assert chars(files) <= 1_200
+        text = files.content[0].text
+        assert "file000.csv (1 bytes)" in text
+        assert "at least 90 more" in text
+
+
+async def test_what_is_new_since_the_last_answer(connect: Connect) -> None:
+    async with connect(client_info=named("claude-code"), SESSIONS__INLINE_WAIT_SECONDS="0.2", **AUTO) as client:
+        code = "import time\nprint('first')\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('second')"
+        begun = await execute(client, f"import os\n{code}")
+        facts = begun.meta[RESULT_KEY]
+        while "first" not in begun.content[0].text:
+            begun = await client.call_tool("get_execution", {"execution_id": facts["execution_id"], "wait_seconds": 0})
+        cursor = begun.meta[RESULT_KEY]["cursor"]
+        assert f"since={cursor!r}" in begun.content[0].text
+        poll = {"execution_id": facts["execution_id"], "since": cursor, "wait_seconds": 0}
+        again = await client.call_tool("get_execution", poll)
+        assert "first" not in again.content[0].text
+        assert "still running, after" in again.content[0].text
+        await client.call_tool("write_file", {"path": "go", "content": "", "session_id": "s"})
+        while (ended := await client.call_tool("get_execution", poll)).meta[RESULT_KEY]["status"] == "running":
+            pass
+        assert ended.content[0].text == "second"
+        whole = await client.call_tool("get_execution", {"execution_id": facts["execution_id"]})
+        assert "first\nsecond" in whole.content[0].text
+        wrong = await client.call_tool("get_execution", poll | {"since": "yesterday"})
+        assert wrong.meta[RESULT_KEY]["error"]["context"] == {"argument": "since"}
+        beyond = await client.call_tool("get_execution", poll | {"since": "999999-0-0"})
+        assert "second" in beyond.content[0].text
+
+
+async def test_help_and_html_are_read_as_text(connect: Connect) -> None:
+    async with connect(client_info=named("claude-code"), **AUTO) as client:
+        assert "Return the number of items" in (await execute(client, "len?")).content[0].text
+        code = "def add(a, b):\n    return a + b"
+        await execute(client, code)
+        assert "return a + b" in (await execute(client, "add??")).content[0].text
+        html = "<style>p{}</style><h1>Report</h1><table><tr><td>1</td><td>2</td></tr></table><script>alert(3)</script>"
+        shown = (await execute(client, f"from IPython.display import HTML\nHTML({html!r})")).content[0].text
+        assert shown.startswith("Report\n1 | 2")
+        assert "object" not in shown
+        assert "alert" not in shown
+
+
+@pytest.mark.parametrize("html", ["<" * 100_000, "<script>" * 20_000, "<p " * 50_000, "&" * 100_000, "<!--" * 30_000])
+def test_hostile_html_is_read_in_bounds(html: str) -> None:
+    assert len(text_of_html(html)) <= 2_010
+
+
+def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
+    assert without_overwritten("a\rb\rc\nd\n") == "c\nd\n"
+    assert without_overwritten("50%\r100%\r") == "100%"
+    assert without_overwritten("dos\r\nlines\r\n") == "dos\nlines\n"
+    assert without_overwritten("\r\r") == ""
