@@ -33,6 +33,7 @@ from kernelmcp_kernel.jupyter.execute_messages import (
 )
 from kernelmcp_kernel.jupyter.install import Installs
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.kill import exit_status
 from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
@@ -62,6 +63,7 @@ class SandboxKernel(AnsweringKernel):
         "pygments_lexer": "ipython3",
         "nbconvert_exporter": "python",
     }
+    exit_status = 0  # of this process, when it ends
     _execute_sleep = 0.0  # ipykernel sleeps so long for output to be flushed; our output is queued before the reply
 
     # What the launcher started before the imports; under IPKernelApp there is none.
@@ -79,6 +81,7 @@ class SandboxKernel(AnsweringKernel):
                 "input": self._input,
                 "install": self._installs.answer,
                 "fetch": Network(settings().network).fetch,
+                "kill": self._kill,
             }
         )
         self._report = Report(self._publish)
@@ -249,6 +252,14 @@ class SandboxKernel(AnsweringKernel):
             raise HostCallError("this frontend does not support input requests")
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
+
+    async def _kill(self, call: Content, cell: Cell) -> None:
+        """os.kill of itself: this process ends. What the cell has put out is sent, its request is never answered."""
+        self.exit_status = exit_status(call.get("signal"))
+        self._forwarder.finish(cell)
+        self.close()
+        self.io_loop.stop()  # after this turn, in which the guest's end is not noticed any more
+        await self._loop.create_future()
 
     def _mount(self, packages: list[dict[str, str]]) -> None:
         self._supervisor.mount(packages)
