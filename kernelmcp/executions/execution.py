@@ -176,7 +176,7 @@ class Execution:
     def finish_killed(self, reason: str) -> None:
         """The kernel ended while it ran: it died, or we killed it because an interrupt did not help."""
         if self.interruption is None:
-            error = GuestError("KernelDied", f"{reason}. {self.gone}", "")
+            error = GuestError("KernelDied", f"{reason[:1].upper()}{reason[1:]}. {self.gone}", "")
         else:
             error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {self.gone}", "")
         self.finish(self.interruption or "dead", error, state_lost=True)
