@@ -28,6 +28,7 @@ from kernelmcp_kernel.jupyter.execute_messages import (
     checked_reply,
     cpu_seconds,
     header_of,
+    hexadecimal,
     named_request,
     quota,
 )
@@ -187,6 +188,8 @@ class SandboxKernel(AnsweringKernel):
             "allow_stdin": allow_stdin,
             "execution_count": count,
             "parent": header_of(cell.parent),
+            "control": header_of(self.get_parent("control")),
+            "idents": {"shell": hexadecimal(ident), "control": hexadecimal(self._parent_ident["control"])},
         }
         request_id = new_request_id()
         self._forwarder.open(request_id, cell)
