@@ -311,7 +311,7 @@ async def measure_confinement(folder: Path, rounds: int) -> list[Row]:
     starts: dict[bool, list[float]] = {True: [], False: []}
     executions: dict[bool, list[float]] = {True: [], False: []}
     sandbox = SandboxDirectory(folder / "sandbox")
-    launch = languages.main().launch(sandbox)
+    launch = languages.main_language().launch(sandbox)
     request = {"code": "x = 1", "silent": False, "store_history": False, "user_expressions": {}}
     request |= {"allow_stdin": False, "execution_count": 1}
 

@@ -21,6 +21,7 @@ from kernelmcp.errors import ServerError
 from kernelmcp.executions import handler_call
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.outputs import GuestError, Outputs, guest_error
+from kernelmcp.output.sanitize import clean
 
 Status = Literal["ok", "error", "timeout", "interrupted", "running", "dead"]
 Interruption = Literal["timeout", "interrupted"]
@@ -72,6 +73,8 @@ class Execution:
     return_value: Any = None
     files_changed: list[Entry] = field(default_factory=list[Entry])
     """The files of the workspace that it made or changed."""
+    language: str | None = None
+    """Of a cell that is not in the main one: such a cell can lose what is its own language's only."""
     lost_before: bool = False
     """Variables of earlier executions are gone, and the result of this one must say so."""
     files_deleted: bool = False
@@ -105,8 +108,10 @@ class Execution:
 
     @property
     def gone(self) -> str:
-        """A sentence for the caller that says what is lost with the kernel."""
-        return GONE_WITH_FILES if self.files_deleted else GONE
+        """A sentence for the caller that says what is lost with the kernel, or with the guest of one language."""
+        if self.files_deleted:
+            return GONE_WITH_FILES
+        return f"What earlier cells in {self.language} defined is gone; the rest is kept." if self.language else GONE
 
     # -- ends ---------------------------------------------------------------------------------------------------
 
@@ -133,6 +138,8 @@ class Execution:
         metadata: Any = reply.get("metadata", {}).get("kernelmcp")
         ours: dict[str, Any] = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
         state_lost = ours.get("state_lost") is True
+        if isinstance(language := ours.get("language"), str) and not self.lost_before:
+            self.language = clean(language)[:64]
         if ours.get("limit") == "cpu_seconds" and self.interruption is None:
             self.limit, self.interruption = "cpu_seconds", "timeout"
         self.outputs.execution_count = content.get("execution_count")
@@ -150,7 +157,7 @@ class Execution:
             died = state_lost and error.name == "GuestDied"
             status = self.interruption or ("dead" if died else "error")
             if died:
-                error = GuestError(error.name, f"{error.value} {self.gone}".strip(), error.traceback)
+                error = GuestError(error.name, f"{error.value} {self.gone}".strip(), "")  # it has no other traceback
         interrupted = self._interruption_error() if status != "ok" else None
         self.finish(status, error or interrupted, state_lost=state_lost)
 
@@ -177,7 +184,7 @@ class Execution:
     def finish_killed(self, reason: str) -> None:
         """The kernel ended while it ran: it died, or we killed it because an interrupt did not help."""
         if self.interruption is None:
-            error = GuestError("KernelDied", f"{reason}. {self.gone}", "")
+            error = GuestError("KernelDied", f"{reason[:1].upper()}{reason[1:]}. {self.gone}", "")
         else:
             error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {self.gone}", "")
         self.finish(self.interruption or "dead", error, state_lost=True)

@@ -20,6 +20,7 @@ import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 
+from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
 from kernelmcp.kernel.connection import Connection, OnOutput
 from kernelmcp.output.sanitize import clean
@@ -32,6 +33,8 @@ LAST_WORDS_SECONDS = 0.05
 EXIT_POLL_SECONDS = 0.1
 # A killed process that is not reaped by then is stuck in the operating system.
 REAP_SECONDS = 1.0
+# What a shell adds to the number of the signal that a process has ended with.
+SIGNALLED = 128
 LOG_TAIL_BYTES = 2000
 MAX_LAST_WORDS_CHARS = 300
 log = structlog.get_logger(__name__)
@@ -149,10 +152,10 @@ class Kernel:
 
     async def watch(self) -> None:
         """Wait for the end of the process, then fail what is pending."""
-        await self._wait_for_exit()
+        status = await self._wait_for_exit()
         self._exited.set()
         await anyio.sleep(LAST_WORDS_SECONDS)
-        self.fail("the kernel process ended unexpectedly")
+        self.fail(_how_it_ended(status, own=self.launch.kernelspec == OWN_KERNELSPEC))
 
     def fail(self, reason: str) -> None:
         """Fail every pending request with `KernelDied`: the kernel is over."""
@@ -186,10 +189,11 @@ class Kernel:
         for file in self.launch.runtime.glob(f"{self.launch.name}[.-]*"):
             file.unlink(missing_ok=True)
 
-    async def _wait_for_exit(self) -> None:
+    async def _wait_for_exit(self) -> int | None:
+        """Its exit status, as subprocess has it."""
         provisioner = self._manager.provisioner
         if provisioner is None or not self.pid:
-            return
+            return None
         fd = _pidfd(self.pid)
         if fd is not None:
             try:
@@ -197,8 +201,9 @@ class Kernel:
             finally:
                 os.close(fd)
         # After a pidfd this only reaps. Without one the operating system has no event to wait for.
-        while await provisioner.poll() is None:  # noqa: ASYNC110
+        while (status := await provisioner.poll()) is None:  # noqa: ASYNC110
             await anyio.sleep(EXIT_POLL_SECONDS)
+        return status
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -239,6 +244,20 @@ class Kernel:
             return self._log_file.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
         except OSError:
             return ""
+
+
+def _how_it_ended(status: int | None, *, own: bool) -> str:
+    """A clause for the caller. Our own kernel exits with 128 and the signal's number when its code has sent it a deadly
+    signal, and at no other time; a real signal came from elsewhere, as when the system has no memory."""
+    if own and status is not None and (name := _signal_name(status - SIGNALLED)):
+        return f"the code ended its own kernel process with {name}"
+    if status is not None and (name := _signal_name(-status)):
+        return f"the kernel process ended unexpectedly: {name}"
+    return "the kernel process ended unexpectedly" + (f", with status {status}" if status else "")
+
+
+def _signal_name(number: int) -> str | None:
+    return next((each.name for each in signal.Signals if each == number), None)
 
 
 def _is_setting(name: str) -> bool:

@@ -259,7 +259,9 @@ def _notes(view: View) -> list[str]:
             "larger flavor with create_session.]"
         )
     if execution.state_lost and execution.status in ("ok", "error"):
-        notes.append(f"[The kernel was restarted before this cell. {execution.gone}]")
+        notes.append(
+            f"[{'The guest' if execution.language else 'The kernel'} was restarted before this cell. {execution.gone}]"
+        )
     elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
         notes.append(f"[{execution.gone}]")
     return [*notes, *_file_notes(view)]

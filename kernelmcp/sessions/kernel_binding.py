@@ -126,7 +126,7 @@ class KernelBinding:
         has_files = self.files.sandbox is not None
         self.files.move_to(fresh.sandbox)
         own = self._settings.config.kernels.kernelspec == OWN_KERNELSPEC
-        if has_files and not own and self._record.language == "python":
+        if has_files and not own:
             # The working directory of any other kernel is the one that the rename just replaced.
             await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True)
         self.files.settle_in(fresh.sandbox)

@@ -29,6 +29,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
+# What a kernel runs when a cell names no language. Kernelspecs that are not ours have one, whatever it is.
+MAIN_LANGUAGE = "python"
+
+
 class Record(BaseModel):
     """What is kept of a session when its server ends, beside its files and its transcript."""
 
@@ -36,7 +40,8 @@ class Record(BaseModel):
 
     session_id: str
     principal: str
-    language: str = "python"
+    language: str = MAIN_LANGUAGE
+    """Of its cells that name none."""
     flavor: Flavor = "medium"
     created_at: str
     last_used_at: str

@@ -30,7 +30,7 @@ from kernelmcp.sessions.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life
 from kernelmcp.sessions.old_sessions import OldSessions
-from kernelmcp.sessions.record import Record, now, read_record
+from kernelmcp.sessions.record import MAIN_LANGUAGE, Record, now, read_record
 from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.session_files import SessionFiles
 from kernelmcp.sessions.stored import StoredSessions
@@ -92,7 +92,7 @@ class Registry:
         )
 
     async def find_or_create(
-        self, caller: Caller, session_id: str | None, flavor: Flavor | None = None, language: str = "python"
+        self, caller: Caller, session_id: str | None, flavor: Flavor | None = None, language: str = MAIN_LANGUAGE
     ) -> tuple[Session, bool]:
         """The caller's session, whose kernel is at least being started, and whether the session is new.
 

@@ -38,13 +38,13 @@ def main() -> None:
 
 def _start_guest() -> tuple[SandboxDirectory, Spawned]:
     """Raises SystemExit (status 1, with the reason on stderr) where no guest can run."""
-    language = languages.main()
+    language = languages.main_language()
     try:
         language.prepare()
+        sandbox = open_directory()
+        return sandbox, spawn_guest(sandbox, language.launch(sandbox))
     except BuildError as error:
         sys.exit(str(error))
-    sandbox = open_directory()
-    return sandbox, spawn_guest(sandbox, language.launch(sandbox))
 
 
 def _check_required_layers() -> None:

@@ -16,16 +16,23 @@ TALLY = Path(__file__).parent / "tally"
 ROW = {"name": "tally", "version": "1", "description": "Counts.", "magics": ["tally", "tl"]}
 
 
+def link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
 def add_tally(folder: Path) -> Path:
     """A copy of the kernel's package with Tally in it; gives a share/jupyter folder with its kernelspec."""
     copy = folder / "lib" / "kernelmcp_kernel"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.building"), copy_function=os.link)
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "*.building"), copy_function=link)
     # The folder.
     shutil.copytree(TALLY, copy / "languages" / "tally", ignore=shutil.ignore_patterns("__pycache__"))
     # The row.
     kernelspec = copy / "kernelspec" / "kernel.json"
     spec = json.loads(kernelspec.read_text())
-    spec["metadata"]["languages"].append(ROW)
+    spec["metadata"]["kernelmcp"]["languages"].append(ROW)
     kernelspec.unlink()  # a link to the installed one
     kernelspec.write_text(json.dumps(spec))
     # What an installation does with the kernelspec, but for the path of a copy that is not installed.

@@ -22,6 +22,7 @@ from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
 from kernelmcp_kernel.guests.host_calls import HostCalls
 from kernelmcp_kernel.jupyter.iopub import Cell
+from kernelmcp_kernel.languages.python.language import EXIT_BAD_IMAGE
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.packages import pip_policy
 from kernelmcp_kernel.runtime.guest_process import guest_policy, spawn_guest
@@ -81,7 +82,7 @@ class GuestAttacker:
 
     async def _ready(self) -> Guest:
         if self._guest is None or self._guest.death is not None:
-            launch = languages.main().launch(self._world.sandbox)
+            launch = languages.main_language().launch(self._world.sandbox)
             spawned = spawn_guest(self._world.sandbox, launch, lambda policy: without(policy, self._off))
             self.pid = spawned.pid
             self._guest = Guest(spawned, self._on_frame)
@@ -90,7 +91,7 @@ class GuestAttacker:
             except GuestDied as error:
                 if "status 65" not in str(error):
                     raise
-                languages.main().mend(65)
+                languages.main_language().mend(EXIT_BAD_IMAGE)
                 return await self._ready()
         return self._guest
 
@@ -149,7 +150,7 @@ class ProgramAttacker:
         self._replies, replies_theirs = os.pipe()
 
         descriptors = [null, null, null, requests_theirs, replies_theirs, null]
-        policy = guest_policy(self._world.sandbox, languages.main().launch(self._world.sandbox), descriptors)
+        policy = guest_policy(self._world.sandbox, languages.main_language().launch(self._world.sandbox), descriptors)
         self._world.sandbox.seal()  # as `runtime` does before a guest starts
         self.pid = spawn(without(self._changed(policy), self._off - {"permission", "globals"}))
         for fd in (null, requests_theirs, replies_theirs):

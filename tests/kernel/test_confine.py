@@ -123,7 +123,7 @@ def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:
         raise OSError("no more processes")
 
     sandbox = SandboxDirectory(tmp_path / "sandbox")
-    launch = languages.main().launch(sandbox)
+    launch = languages.main_language().launch(sandbox)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="no more processes"):
         spawn_guest(sandbox, launch, fail)
@@ -133,7 +133,10 @@ def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:
 def test_after_its_end_a_kernel_starts_no_guest_for_what_is_queued(tmp_path: Path) -> None:
     async def run() -> list[psutil.Process]:
         supervisor = GuestSupervisor(
-            languages.main(), SandboxDirectory(tmp_path / "sandbox"), lambda *_: None, logging.getLogger("test")
+            languages.main_language(),
+            SandboxDirectory(tmp_path / "sandbox"),
+            lambda *_: None,
+            logging.getLogger("test"),
         )
         await supervisor.guest.ready()
         queued = asyncio.ensure_future(supervisor.request("execute", {"code": "1"}, new_request_id()))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import psutil
 from nbclient import NotebookClient
 
 from .conftest import running_kernel
@@ -55,6 +56,10 @@ def test_the_kernel_runs_under_ipkernelapp(tmp_path: Path) -> None:
         assert ran.error == "KeyboardInterrupt: "
         requests = [kernel.send("1 / 0"), kernel.send("2")]
         assert [kernel.reply(r)["content"]["status"] for r in requests] == ["error", "aborted"]
+        guests = kernel.guests()
+        kernel.send("import os; os.kill(os.getpid(), 9)")
+        assert wait_until(lambda: not kernel.manager.is_alive())
+        assert not any(guest.is_running() and guest.status() != psutil.STATUS_ZOMBIE for guest in guests)
 
 
 def test_a_private_directory_goes_with_its_kernel_and_a_killed_one_is_swept(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from mcp import Client
 
 from kernelmcp.files import safe_open
 
-from .support import DEADLINE, Connect
+from .support import DEADLINE, Connect, kernel_pids
 
 pytestmark = pytest.mark.anyio
 
@@ -102,3 +102,75 @@ def test_deleting_for_good_says_what_stays(tmp_path: Path) -> None:
     safe_open.delete_for_good(tmp_path / "folder")
     safe_open.delete_for_good(tmp_path / "missing")
     assert list(tmp_path.iterdir()) == []
+
+
+async def run(client: Client, code: str) -> dict[str, Any]:
+    return await call(client, "execute_code", session_id="s", code=code)
+
+
+async def test_a_cell_that_ends_its_own_kernel_process_is_told_as_that(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "x = 1; open('f', 'w').write('kept')")
+        code = "import os, signal; print('before'); os.kill(os.getpid(), signal.SIGTERM)"
+        told = await client.call_tool("execute_code", {"session_id": "s", "code": code})
+        ran = told.structured_content
+        assert told.is_error
+        assert ran is not None
+        assert (ran["status"], ran["exit_code"], ran["state_lost"], ran["stdout"]) == ("dead", 137, True, "before\n")
+        assert ran["error"]["name"] == "KernelDied"
+        assert ran["error"]["value"] == (
+            "The code ended its own kernel process with SIGTERM. All variables, imports and definitions of this"
+            " session are gone; files are kept. Run the setup again."
+        )
+        assert ran["error"]["value"] in told.content[0].text
+        after = await run(client, "'x' in globals(), open('f').read()")
+        assert (after["status"], after["result"]) == ("ok", "(False, 'kept')")
+
+
+async def test_a_kernel_process_that_others_killed_is_not_told_as_the_codes_doing(connect: Connect) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        await run(client, "1")
+        [pid] = kernel_pids()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(until_busy_then_kill, client, pid)
+            ran = await run(client, "while True: pass")
+        assert ran["error"]["value"].startswith("The kernel process ended unexpectedly: SIGKILL. All variables")
+
+
+async def until_busy_then_kill(client: Client, pid: int) -> None:
+    while (await call(client, "get_sessions"))["sessions"][0]["state"] != "busy":
+        await anyio.lowlevel.checkpoint()
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_cells_that_end_their_kernels_one_after_the_other_leave_nothing_behind(
+    connect: Connect, tmp_path: Path
+) -> None:
+    async with connect() as client:
+        [server] = [one for one in psutil.Process().children() if "kernelmcp" in " ".join(one.cmdline())]
+
+        def counts() -> tuple[int, int, int, int]:
+            """Processes, sandbox directories, sockets and the like, descriptors."""
+            sandboxes, runtime = tmp_path / "home" / "sandboxes", Path(f"/tmp/kmt-{os.getpid()}")
+            processes, files = server.children(recursive=True), list(runtime.rglob("*"))
+            return len(processes), len(list(sandboxes.iterdir())), len(files), server.num_fds()
+
+        async def settled() -> tuple[int, int, int, int]:
+            """What the server has at rest, with a session's kernel and a warm one."""
+            await run(client, "1")
+            found, same = (0, 0, 0, 0), 0
+            with anyio.fail_after(DEADLINE):
+                while same < 20:
+                    await anyio.sleep(0.05)
+                    now = counts()
+                    found, same = now, same + 1 if now == found else 0
+            return found
+
+        await run(client, "open('f', 'w').write('kept')")
+        await run(client, "import os; os.kill(os.getpid(), 9)")
+        before = await settled()
+        for number in (9, 15, 1, 6, 11) * 4:
+            ran = await run(client, f"import os; os.kill(os.getpid(), {number})")
+            assert ran["status"] == "dead", ran
+        assert await settled() == before
+        assert (await run(client, "open('f').read()"))["result"] == "'kept'"

@@ -22,10 +22,11 @@ from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results import to_result
-from kernelmcp.mcp_server.runtimes import MAIN, as_cell, check_language, languages, runtimes
+from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.view import Cursor
 from kernelmcp.sessions.caller import LOCAL, Caller, mint_handle
+from kernelmcp.sessions.record import MAIN_LANGUAGE
 from kernelmcp.sessions.registry import Registry
 
 Ctx = Context[Any, Any]
@@ -36,7 +37,7 @@ SessionId = Annotated[
         "connection's own session; a connection that has none gets a new one, and the result says so and gives its id."
     ),
 ]
-Language = Annotated[str | None, Field(description="Left out, it is the session's own language.")]
+Language = Annotated[str | None, Field(max_length=64, description="Left out, it is the session's own language.")]
 Timeout = Annotated[
     float | None,
     Field(
@@ -68,6 +69,7 @@ class Tools:
 
     def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller], log: ClientLog) -> None:
         self._settings = settings
+        self._runtimes = Runtimes(settings)
         self._registry = registry
         self.caller = caller
         self._log = log
@@ -91,17 +93,15 @@ class Tools:
         has allowed (with requests, urllib.request or pyodide.http). A long cell answers with status "running" and an
         execution_id: wait for it with get_execution.
         """
-        check_language(self._settings, language)
+        code = _checked_code(code)
+        self._runtimes.check(language)
+        named = self._runtimes.named_in(code) or language
+        _check_event(event, named)
         caller = self.caller(ctx)
         session, created = await self._registry.find_or_create(caller, session_id)
-        chosen = language or session.record.language
-        if event is not None and chosen != MAIN:
-            raise InvalidArgument(
-                f"event calls a handler of Python's, and the cell is in {chosen}",
-                "Leave event out.",
-                argument="event",
-            )
-        execution = session.submit(as_cell(self._settings, chosen, _checked_code(code)), timeout, event)
+        chosen = named or session.record.language
+        _check_event(event, chosen)
+        execution = session.submit(self._runtimes.as_cell(chosen, code), timeout, event)
         execution.session_created = created
         execution.has_minted_session = session_id is None and caller.default_handle is None
         try:
@@ -184,9 +184,11 @@ class Tools:
     ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
         """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
         that must not mix with other work, or that needs more memory."""
-        check_language(self._settings, language)
+        self._runtimes.check(language)
         handle = mint_handle() if session_id is None else session_id
-        session, created = await self._registry.find_or_create(self.caller(ctx), handle, flavor, language or MAIN)
+        session, created = await self._registry.find_or_create(
+            self.caller(ctx), handle, flavor, language or MAIN_LANGUAGE
+        )
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,
@@ -263,14 +265,14 @@ class Tools:
 
     async def list_runtimes(self) -> Annotated[CallToolResult, schemas.RuntimeList]:
         """List the languages that can be run, with their versions."""
-        found = runtimes(self._settings)
-        lines = [f"{runtime['name']}: {runtime['description']}" for runtime in found]
+        found = await anyio.to_thread.run_sync(self._runtimes.describe)
+        lines = [" ".join(filter(None, _described(runtime))) for runtime in found]
         return structured_result({"runtimes": found}, "\n".join(lines))
 
     # -- registration -------------------------------------------------------------------------------------------
 
     def all(self) -> list[ContractTool]:
-        choices = {"language": languages(self._settings)}
+        choices = {"language": self._runtimes.names}
         return [
             contract_tool(self.execute_code, "Run code", RUNS_CODE, choices),
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
@@ -282,6 +284,17 @@ class Tools:
             contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
             contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
         ]
+
+
+def _described(runtime: schemas.RuntimeInfo) -> tuple[str | None, ...]:
+    return f"{runtime['name']}:", runtime["version"], runtime["description"]
+
+
+def _check_event(event: dict[str, Any] | None, language: str | None) -> None:
+    if event is not None and language not in (None, MAIN_LANGUAGE):
+        raise InvalidArgument(
+            f"event calls a handler of Python's, and the cell is in {language}", "Leave event out.", argument="event"
+        )
 
 
 def _checked_code(code: str) -> str:

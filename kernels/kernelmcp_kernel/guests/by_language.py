@@ -1,8 +1,9 @@
 """The guests of a kernel: one for its main language from the start, and one for each other language from its first
-cell on. They share the sandbox directory, the limits and the queue, and nothing else."""
+cell on. They share the sandbox directory and the queue; each has the limits for itself."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -15,6 +16,10 @@ from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
+
+
+class StartFailed(ValueError):
+    """A language has no guest, and none could be started; nothing is lost by that."""
 
 
 class Guests:
@@ -30,22 +35,46 @@ class Guests:
         self._sandbox = sandbox
         self._on_frame = on_frame
         self._log = log
+        self._loop = asyncio.get_running_loop()
         self._quota = settings().quota
-        self.main = GuestSupervisor(languages.main(), sandbox, on_frame, log, early)
+        self._closed = False
+        self._starting = asyncio.Lock()
+        self._preparing: asyncio.Future[None] | None = None
+        self.main = GuestSupervisor(languages.main_language(), sandbox, on_frame, log, early)
         self._by_name = {languages.table()[0].name: self.main}
 
-    def of(self, language: str) -> GuestSupervisor:
-        """The guest of a language, started if there is none yet. Raises GuestDied where it cannot be."""
-        if language not in self._by_name:
-            chosen = languages.language(language)
+    async def of(self, language: str) -> GuestSupervisor:
+        """The guest of a language, started if there is none yet. Raises StartFailed."""
+        async with self._starting:
+            if (found := self._by_name.get(language)) is not None:
+                return found
             try:
-                chosen.prepare()
-                supervisor = GuestSupervisor(chosen, self._sandbox, self._on_frame, self._log)
-            except (BuildError, OSError) as error:
-                raise GuestDied(f"the sandbox could not start: {error}") from error
-            supervisor.set_quota(self._quota)
-            self._by_name[language] = supervisor
-        return self._by_name[language]
+                return await self._start(language)
+            except asyncio.CancelledError:
+                if self._preparing is None or not self._preparing.cancelled():
+                    raise
+                raise StartFailed(f"interrupted while {language} was being prepared") from None
+            except (BuildError, ImportError, OSError, GuestDied) as error:
+                raise StartFailed(f"{language} could not start: {error}") from error
+            finally:
+                self._preparing = None
+
+    async def _start(self, language: str) -> GuestSupervisor:
+        chosen = languages.find(language)
+        self._preparing = asyncio.ensure_future(asyncio.to_thread(chosen.prepare))
+        await self._preparing
+        if self._closed:
+            raise GuestDied("the kernel is shutting down")
+        started = GuestSupervisor(chosen, self._sandbox, self._on_frame, self._log)
+        started.set_quota(self._quota)
+        self._by_name[language] = started
+        if self._closed:  # meanwhile, in another thread, which may not have seen it
+            started.close()
+        return started
+
+    def running(self, language: str) -> GuestSupervisor | None:
+        """The guest of a language that has run a cell, or is the main one."""
+        return self._by_name.get(language)
 
     def set_quota(self, quota: Quota) -> None:
         """Apply a quota to every guest, and to those that come."""
@@ -54,8 +83,13 @@ class Guests:
             supervisor.set_quota(quota)
 
     def interrupt(self) -> None:
-        """Interrupt what runs. From any thread."""
-        for supervisor in list(self._by_name.values()):
+        """Interrupt what runs, or is about to. From any thread."""
+        self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
+        for supervisor in self._by_name.values():
             supervisor.interrupt()
 
     def kill(self, reason: str) -> None:
@@ -66,5 +100,6 @@ class Guests:
 
     def close(self) -> None:
         """End all guests for good. From any thread."""
+        self._closed = True
         for supervisor in list(self._by_name.values()):
             supervisor.close()

@@ -14,6 +14,10 @@ class Cell:
     ident: Any = None  # the client's ZMQ routing id, for input requests
     silent: bool = False
     allow_stdin: bool = False
+    request_id: str = ""
+    """Of the request to the guest, which nobody but this guest can know."""
+    host_calls: frozenset[str] = frozenset()
+    """What its guest may call."""
     stream_chars: int = 0
     display_bytes: int = 0
     messages: int = 0

@@ -46,7 +46,7 @@ class HostCalls:
         if not isinstance(number, int) or not isinstance(arguments, dict):
             return
         kind = str(cast("Arguments", arguments).get("call"))
-        handler = self._handlers.get(kind)
+        handler = self._handlers.get(kind) if cell is not None and kind in cell.host_calls else None
         # `input` is one person, one question at a time.
         taken = kind == "input" and kind in self._running.values()
         if cell is None:

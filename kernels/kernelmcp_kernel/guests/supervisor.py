@@ -93,7 +93,8 @@ class GuestSupervisor:
         self._log.warning("the guest process has ended: %s", guest.death)
         self._loss = Loss(str(guest.death), self._reported)
         self._reported = False
-        self.guest = self._start()
+        if self.guest is guest:  # else a request came first, and has started the next one
+            self.guest = self._start()
 
     async def request(
         self, op: str, content: dict[str, Any], request_id: str, limit: CpuLimit | None = None

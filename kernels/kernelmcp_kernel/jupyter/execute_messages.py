@@ -18,6 +18,11 @@ def header_of(message: Content) -> Content:
     return {name: str(value) for name, value in message.get("header", {}).items()}
 
 
+def hexadecimal(ident: Any) -> list[str]:
+    """The routing ids of a message as JSON. Before the first message of a channel there are none."""
+    return [part.hex() for part in cast("list[bytes]", ident)] if isinstance(ident, list) else []
+
+
 def check_request(request: Content) -> None:
     """Check an execute_request. Raises ValueError for one that breaks the protocol."""
     if not isinstance(request["code"], str):

@@ -29,15 +29,17 @@ from kernelmcp_kernel.jupyter.execute_messages import (
     checked_reply,
     cpu_seconds,
     header_of,
+    hexadecimal,
     named_request,
     quota,
 )
 from kernelmcp_kernel.jupyter.install import Installs
-from kernelmcp_kernel.jupyter.iopub import OutputForwarder
+from kernelmcp_kernel.jupyter.iopub import COMM_TYPES, OutputForwarder
+from kernelmcp_kernel.jupyter.kill import exit_status
 from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
-from kernelmcp_kernel.languages import divide, language_info
+from kernelmcp_kernel.languages import divide, find, language_info
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
 from kernelmcp_kernel.runtime.guest_process import Spawned
@@ -56,6 +58,7 @@ class SandboxKernel(AnsweringKernel):
     implementation = "kernelmcp"
     banner = "Python in a sandbox (kernelmcp)"
     language_info: ClassVar[Content] = language_info()
+    exit_status = 0  # of this process, when it ends
     _execute_sleep = 0.0  # ipykernel sleeps so long for output to be flushed; our output is queued before the reply
 
     # What the launcher started before the imports; under IPKernelApp there is none.
@@ -73,6 +76,7 @@ class SandboxKernel(AnsweringKernel):
                 "input": self._input,
                 "install": self._installs.answer,
                 "fetch": Network(settings().network).fetch,
+                "kill": self._kill,
             }
         )
         self._report = Report(self._publish)
@@ -169,7 +173,8 @@ class SandboxKernel(AnsweringKernel):
         report = self._report = Report(self._publish)
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
-        cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin)
+        request_id = new_request_id()
+        cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin, request_id)
         request = {
             "code": code,
             "silent": bool(silent),
@@ -178,8 +183,9 @@ class SandboxKernel(AnsweringKernel):
             "allow_stdin": allow_stdin,
             "execution_count": count,
             "parent": header_of(cell.parent),
+            "control": header_of(self.get_parent("control")),
+            "idents": {"shell": hexadecimal(ident), "control": hexadecimal(self._parent_ident["control"])},
         }
-        request_id = new_request_id()
         self._forwarder.open(request_id, cell)
         limit = CpuLimit(cpu_seconds(cell_meta))
         try:
@@ -189,6 +195,8 @@ class SandboxKernel(AnsweringKernel):
             part = divide(code)
             if part.offset:
                 request |= {"code": part.body, "arguments": part.arguments}
+                report.metadata["language"] = part.language
+            cell.host_calls = find(part.language).host_calls
             supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
             reply = checked_reply(await self._on_loop(supervisor.request("execute", request, request_id, limit)))
             report.earlier_loss(cell, supervisor.take_loss())
@@ -212,7 +220,7 @@ class SandboxKernel(AnsweringKernel):
         return {**reply, "execution_count": count}
 
     async def _prepare(self, language: str, allowed: Quota) -> GuestSupervisor:
-        """Whoever runs the cell, once its files are within the quota. Raises GuestDied, StorageFull."""
+        """Whoever runs the cell, once its files are within the quota. Raises StartFailed, StorageFull."""
         self._storage.allow(allowed)
         self._guests.set_quota(allowed)
         if (reason := await self._storage.refusal()) is not None:
@@ -221,7 +229,7 @@ class SandboxKernel(AnsweringKernel):
                 "(reset_workspace with scope 'files' deletes them all)."
             )
         self._storage.poke()
-        return self._guests.of(language)
+        return await self._guests.of(language)
 
     def finish_metadata(self, parent: Content, metadata: Content, reply_content: Content) -> Content:
         """Called by ipykernel for the metadata of the execute_reply."""
@@ -231,11 +239,13 @@ class SandboxKernel(AnsweringKernel):
 
     def _on_frame(self, guest: Guest, frame: Frame) -> None:
         """A frame from a guest that is not the reply to a request."""
-        if frame.type != "call":
+        if frame.type == "call":
+            cell = self._cell
+            # A comm message may run beside a cell of another language, and is none.
+            current = cell is not None and frame.id == cell.request_id
+            self._calls.start(guest, frame.content, cell if current else None)
+        elif frame.type not in COMM_TYPES or guest is self._guests.main.guest:  # others have no comms
             self._forwarder.output(frame)
-        else:
-            current = frame.id == guest.current_id and guest.busy
-            self._calls.start(guest, frame.content, self._cell if current else None)
 
     async def _input(self, call: Content, cell: Cell) -> str:
         """input(): ask the frontend, until it answers or the cell has ended."""
@@ -243,6 +253,14 @@ class SandboxKernel(AnsweringKernel):
             raise HostCallError("this frontend does not support input requests")
         request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
         return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
+
+    async def _kill(self, call: Content, cell: Cell) -> None:
+        """os.kill of itself: this process ends. What the cell has put out is sent, its request is never answered."""
+        self.exit_status = exit_status(call.get("signal"))
+        self._forwarder.finish(cell)
+        self.close()
+        self.io_loop.stop()  # after this turn, in which the guest's end is not noticed any more
+        await self._loop.create_future()
 
     def _mount(self, packages: list[dict[str, str]]) -> None:
         self._guests.main.mount(packages)

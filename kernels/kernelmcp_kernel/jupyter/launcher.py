@@ -93,7 +93,7 @@ def run(connection_file: str) -> None:
     finally:
         kernel.close()
         _send_the_rest(iopub)
-        os._exit(0)  # the other threads hold nothing; joining them takes 50 ms
+        os._exit(kernel.exit_status)  # the other threads hold nothing; joining them takes 50 ms
 
 
 def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connection, name: str) -> zmq.Socket[bytes]:

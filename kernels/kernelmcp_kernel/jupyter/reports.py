@@ -27,7 +27,8 @@ class Report:
     def guest_died(self, cell: Cell, error: GuestDied) -> Content:
         """The reply of a cell whose guest ended while it ran."""
         self._note_loss(str(error))
-        text = f"The sandbox process ended: {error}. Its variables are lost; files are kept."
+        whose = f" of {self.metadata['language']}" if "language" in self.metadata else ""
+        text = f"The sandbox process{whose} ended: {error}. Its variables are lost; files are kept."
         return self._error(cell, type(error).__name__, text)
 
     def failure(self, cell: Cell, error: ValueError) -> Content:

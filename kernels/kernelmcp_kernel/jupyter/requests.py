@@ -15,6 +15,7 @@ from kernelmcp_kernel.guests.by_language import Guests
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
+from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.jupyter.execute_messages import header_of
 from kernelmcp_kernel.jupyter.history import History, Search
 from kernelmcp_kernel.jupyter.iopub import OutputForwarder
@@ -116,23 +117,29 @@ class AnsweringKernel(Kernel):
         self.session.send(stream, reply, content, parent, ident=ident)
 
     async def _ask_about(self, code: str, op: str, content: Content, otherwise: Content) -> Content:
-        """Ask the guest of a cell's language about the cell; `offset`, if it is there, is where its text begins."""
-        part = divide(code)
-        located: Content = {"offset": part.offset} if part.offset else {}
-        return await self._ask(op, {"code": code, **content, **located}, otherwise, language=part.language)
+        """Ask the guest of a cell's language about the cell, if it is there; `offset` is where the cell's text begins,
+        and left out where that is 0."""
+        part = divide(str(code))  # a client may send anything
+        if not part.offset:
+            return await self._ask(op, {"code": code, **content}, otherwise)
+        if (supervisor := self._guests.running(part.language)) is None:
+            return {"status": "ok", **otherwise}
+        located = {"code": code, **content, "offset": part.offset}
+        return await self._ask(op, located, otherwise, supervisor=supervisor)
 
     async def _ask(
-        self, op: str, content: Content, otherwise: Content, request_id: str = "", language: str | None = None
+        self,
+        op: str,
+        content: Content,
+        otherwise: Content,
+        request_id: str = "",
+        supervisor: GuestSupervisor | None = None,
     ) -> Content:
-        """Make a request other than a cell; the answer is `otherwise` when the guest fails."""
-        request_id = request_id or new_request_id()
-
-        async def request() -> Content:
-            supervisor = self._guests.of(language) if language else self._guests.main
-            return await supervisor.request(op, content, request_id)
-
+        """Make a request other than a cell, by default of the main language's guest; the answer is `otherwise` when the
+        guest fails."""
+        asked = supervisor or self._guests.main
         try:
-            reply = await self._on_loop(request())
+            reply = await self._on_loop(asked.request(op, content, request_id or new_request_id()))
         except (GuestDied, ValueError) as error:
             self.log.warning("%s failed: %s", op, error)
             return {"status": "ok", **otherwise}

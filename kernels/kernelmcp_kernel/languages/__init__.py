@@ -32,27 +32,27 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """The text of a cell, divided: in which language it is, what its magic says after its name, and the rest."""
+class Part:
+    """The text of a cell, taken apart: in which language it is, what its magic says after its name, and the rest."""
 
     language: str
     arguments: str
     body: str
     offset: int
-    """Where the body begins in the text, characters."""
+    """Where the body begins in the text, in code points."""
 
 
 @cache
 def table() -> tuple[Row, ...]:
     """The rows, in order."""
     spec: Any = json.loads((PACKAGE / "kernelspec" / "kernel.json").read_text("utf-8"))
-    rows: list[dict[str, Any]] = spec["metadata"]["languages"]
+    rows: list[dict[str, Any]] = spec["metadata"]["kernelmcp"]["languages"]
     return tuple(Row(row["name"], row["version"], row["description"], tuple(row["magics"])) for row in rows)
 
 
 @cache
-def language(name: str) -> Language:
-    """The language of a row."""
+def find(name: str) -> Language:
+    """The language of a row. Raises ImportError where it has no folder."""
     found: Language = import_module(f"{__name__}.{name}.language").LANGUAGE
     return found
 
@@ -64,23 +64,24 @@ def builders() -> Iterator[Callable[[Path, Callable[[str], None]], bool]]:
             yield import_module(f"{__name__}.{row.name}.build").build_runtime
 
 
-def main() -> Language:
+def main_language() -> Language:
     """The language of cells that name none."""
-    return language(table()[0].name)
+    return find(table()[0].name)
 
 
 def language_info() -> dict[str, Any]:
     """The main language's, as in kernel_info_reply."""
-    return {"name": table()[0].name, "version": table()[0].version, **main().language_info}
+    return {"name": table()[0].name, "version": table()[0].version, **main_language().language_info}
 
 
-def divide(code: str) -> Cell:
+def divide(code: str) -> Part:
     """Which language a cell is in. Any text is accepted; a magic of no row belongs to the main language."""
     start = len(code) - len(code.lstrip())
-    first, newline, body = code[start:].partition("\n")
-    if first.startswith("%%"):
-        magic, _, arguments = first.removeprefix("%%").partition(" ")
+    if code.startswith("%%", start):
+        end = code.find("\n", start)
+        end = len(code) if end < 0 else end + 1
+        magic, _, arguments = code[start + 2 : end].rstrip().partition(" ")
         for row in table():
-            if magic.strip() in row.magics:
-                return Cell(row.name, arguments.strip(), body, start + len(first) + len(newline))
-    return Cell(table()[0].name, "", code, 0)
+            if magic in row.magics:
+                return Part(row.name, arguments.strip(), code[end:], end)
+    return Part(table()[0].name, "", code, 0)

@@ -5,6 +5,7 @@ Everything else about a language is in its own folder, and in its guest, which s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # building a language's runtime needs the table, and nothing that starts processes
@@ -15,11 +16,18 @@ if TYPE_CHECKING:  # building a language's runtime needs the table, and nothing 
 class Language(Protocol):
     """Starts guests of one language. One object a kernel process."""
 
-    language_info: dict[str, Any]
-    """What kernel_info_reply says about it, but `name` and `version`, which are in the kernelspec."""
+    @property
+    def language_info(self) -> Mapping[str, Any]:
+        """What kernel_info_reply says about it, but `name` and `version`, which are in the kernelspec."""
+        ...
+
+    @property
+    def host_calls(self) -> frozenset[str]:
+        """What its guests may ask the kernel process for (jupyter/kernel.py)."""
+        ...
 
     def prepare(self) -> None:
-        """Make what the first guest needs. May take long. Raises BuildError with what to do."""
+        """Make what the first guest needs. In a thread of its own; may take long. Raises BuildError with what to do."""
         ...
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
@@ -27,11 +35,11 @@ class Language(Protocol):
         ...
 
     def mounts(self) -> list[dict[str, str]]:
-        """Folders that every guest of this kernel sees: each is {folder, point}."""
+        """Folders that every guest of this language sees: each is {folder, point}."""
         ...
 
     def mend(self, exit_code: int) -> None:
-        """Called before a guest that has ended is replaced, with how it ended (negative: by a signal): if that says
-        that something is damaged, make it anew. May take long; in a thread of its own. Raises BuildError, OSError.
+        """Called when a request finds no guest, with how the last one ended (negative: by a signal): if that says that
+        something is damaged, make it anew. In a thread of its own; may take long. Raises BuildError, OSError.
         """
         ...

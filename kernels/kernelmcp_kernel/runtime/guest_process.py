@@ -121,8 +121,9 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
 
 
 def _spawn(sandbox: SandboxDirectory, policy: Policy) -> int:
-    sandbox.seal()
-    if policy.uid is not None:
+    if policy.uid is None:
+        sandbox.seal()
+    else:
         give_to_guest(sandbox, policy.uid, (*policy.writable, *policy.readable, *policy.executable))
     return spawn(policy)
 

@@ -14,7 +14,13 @@ FOLDER = Path(__file__).parent
 
 
 class Tally:
-    language_info: dict[str, Any] = {"mimetype": "text/plain", "file_extension": ".tally"}  # noqa: RUF012
+    @property
+    def language_info(self) -> dict[str, Any]:
+        return {"mimetype": "text/plain", "file_extension": ".tally"}
+
+    @property
+    def host_calls(self) -> frozenset[str]:
+        return frozenset()
 
     def prepare(self) -> None:
         pass

@@ -1,6 +1,7 @@
 // The guest of Tally, a language of six statements: `name = 5`, `name`, `save file name`, `read path`,
 // `wait` and `crash`.
 import fs from "node:fs";
+import path from "node:path";
 import process from "node:process";
 import { readFrames, writeFrame } from "../../host/frames.mjs";
 
@@ -24,7 +25,7 @@ async function execute(id, { code, arguments: words }) {
     else if (name === "wait") await wait(id);
     else if (name === "crash") process.exit(3);
     else if (name === "save") fs.writeFileSync(`${workspace}/${rest[0]}`, String(numbers.get(rest[1])));
-    else if (name === "read") send("stream", id, { name: "stdout", text: fs.readFileSync(rest[0], "utf8") });
+    else if (name === "read") send("stream", id, { name: "stdout", text: fs.readFileSync(path.resolve(workspace, rest[0]), "utf8") });
     else if (numbers.has(name)) send("stream", id, { name: "stdout", text: `${numbers.get(name)}\n` });
     else throw new Error(`${name} is not defined`);
   }

@@ -5,7 +5,6 @@
 
 import hashlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -27,8 +26,6 @@ _ADVICE = {
     "turtle": "there is no screen",
 }
 
-_kill = os.kill
-
 
 def _no_processes(*args: Any, **kwargs: Any) -> NoReturn:
     __tracebackhide__ = True
@@ -44,16 +41,6 @@ def _no_hash(name: str) -> NoReturn:
     """hashlib's module-level `__getattr__`, so that `hasattr` still says no."""
     reason = ": this Python is built without OpenSSL" if name in ("pbkdf2_hmac", "scrypt") else ""
     raise AttributeError(f"module 'hashlib' has no attribute {name!r}{reason}", name=name, obj=hashlib)
-
-
-def _signal_process(pid: int, number: int, /) -> None:
-    """os.kill: this process is the only one, and a signal without a handler would end it with all its variables."""
-    __tracebackhide__ = True
-    if pid not in (os.getpid(), 0):
-        raise ProcessLookupError(f"{pid} is not a process of the sandbox")
-    if number and signal.getsignal(number) in (signal.SIG_DFL, None):
-        raise PermissionError(f"signal {number} would end the sandbox; os._exit() does, too")
-    _kill(os.getpid(), number)
 
 
 class _NoPopen(subprocess.Popen[Any]):  # a class still, for the code that subclasses it
@@ -86,7 +73,6 @@ def install() -> None:
     for name in ("system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"):
         setattr(os, name, _no_processes)
     os._exit = _exit
-    os.kill = _signal_process
     subprocess.Popen = _NoPopen
     socket.socket.__init__ = _no_sockets
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):

@@ -30,8 +30,11 @@ def execute(
     allow_stdin: bool,
     execution_count: int,
     parent: dict[str, Any] | None = None,
+    idents: dict[str, list[str]] | None = None,
+    control: dict[str, Any] | None = None,
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-    """Run a cell; `parent` is the header of its message.
+    """Run a cell; `parent` is the header of its message, `control` that of the last one on the control channel, and
+    `idents` the routing ids of who sent them.
 
     Returns the content of the execute_reply, or a coroutine of it when the cell awaits.
     """
@@ -41,6 +44,7 @@ def execute(
     shell.last_error = shell.result_error = None
     shell.interrupted = False
     shell.kernel.parent.set(parent)
+    shell.kernel.note_channels(idents or {}, control or {})
     blocking.stdin_allowed = allow_stdin
     transformed, failure = code, None
     try:

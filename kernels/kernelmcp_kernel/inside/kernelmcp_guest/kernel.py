@@ -31,10 +31,19 @@ class GuestKernel:
     def __init__(self) -> None:
         self.session = GuestSession()
         self.parent: ContextVar[dict[str, Any] | None] = ContextVar("parent", default=None)
+        self._control: dict[str, Any] = {}
+        # Private in ipykernel, and kept there because packages read it: the routing ids of who asked, by channel.
+        self._parent_ident: dict[str, list[bytes]] = {"shell": [], "control": []}
+
+    def note_channels(self, idents: dict[str, list[str]], control: dict[str, Any]) -> None:
+        """Who asked (in hexadecimal), and the header of the newest control message, as they are when a cell begins."""
+        self._control = control
+        self._parent_ident = {channel: [bytes.fromhex(each) for each in found] for channel, found in idents.items()}
 
     def get_parent(self, channel: str | None = None) -> dict[str, Any]:
-        """The message that is being answered; of its fields only the header is known here."""
-        header = self.parent.get() or {}
+        """The message that is being answered, or with `control` the last one on that channel before the cell; of its
+        fields only the header is known here."""
+        header = self._control if channel == "control" else self.parent.get() or {}
         found: dict[str, Any] = {"header": header, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
         return {**found, "msg_id": header.get("msg_id", ""), "msg_type": header.get("msg_type", "")}
 

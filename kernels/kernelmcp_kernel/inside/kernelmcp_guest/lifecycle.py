@@ -28,6 +28,7 @@ from kernelmcp_guest import (
     network,
     operations,
     packages,
+    signals,
     summaries,
     xhr,
 )
@@ -80,6 +81,7 @@ async def build(points: str) -> None:
     comms.install()
     nesting.install()
     network.install()
+    signals.install()
     xhr.install()
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
         __import__(name)

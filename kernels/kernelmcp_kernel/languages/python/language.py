@@ -21,22 +21,28 @@ from kernelmcp_kernel.settings import settings
 _log = logging.getLogger(__name__)
 
 # The guest host's exit status for an image that it refuses (EX_DATAERR).
-_EXIT_BAD_IMAGE = 65
+EXIT_BAD_IMAGE = 65
 
 
 class Python:
     """Guests that are restored from a boot image."""
 
-    language_info: dict[str, Any] = {  # noqa: RUF012
-        "mimetype": "text/x-python",
-        "file_extension": ".py",
-        "codemirror_mode": {"name": "ipython", "version": 3},
-        "pygments_lexer": "ipython3",
-        "nbconvert_exporter": "python",
-    }
-
     def __init__(self) -> None:
         self._image: BootImage | None = None
+
+    @property
+    def language_info(self) -> dict[str, Any]:
+        return {
+            "mimetype": "text/x-python",
+            "file_extension": ".py",
+            "codemirror_mode": {"name": "ipython", "version": 3},
+            "pygments_lexer": "ipython3",
+            "nbconvert_exporter": "python",
+        }
+
+    @property
+    def host_calls(self) -> frozenset[str]:
+        return frozenset({"input", "install", "fetch", "kill"})
 
     def prepare(self) -> None:
         _check_node()
@@ -65,7 +71,7 @@ class Python:
         return [package.mount() for package in self._found().packages]
 
     def mend(self, exit_code: int) -> None:
-        if exit_code == _EXIT_BAD_IMAGE:
+        if exit_code == EXIT_BAD_IMAGE:
             _log.warning("the boot image %s is damaged or stale: building a new one", self._found().path)
             self._image = rebuild_image()
 
