@@ -23,6 +23,7 @@ from pydantic import AnyUrl
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
@@ -50,6 +51,7 @@ class ResourceServer(MCPServer[Any]):
     resources: "Resources"
     files: FileResources
     structured: Structured
+    callers: Callers
 
     async def _handle_list_tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=self.structured.in_list(await self.list_tools(), ctx))
@@ -60,7 +62,7 @@ class ResourceServer(MCPServer[Any]):
         result = await super().call_tool(name, arguments, context)
         if context is None or isinstance(result, InputRequiredResult):
             return result
-        return self.structured.in_result(result, context.request_context)
+        return self.structured.in_result(self.callers.in_result(result), context.request_context)
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Ctx | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kernelmcp.errors import SessionDamaged
 from kernelmcp.files.home import Home
-from kernelmcp.sessions.caller import LOCAL, Caller, check_name
+from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, mint_handle
 from kernelmcp.sessions.record import Record, read_record
 
 
@@ -41,6 +41,20 @@ class StoredSessions:
                 continue
             if record is not None and record.principal == caller.principal:
                 yield record
+
+    def defaults(self, origin: Origin) -> Iterator[tuple[str, Record | SessionDamaged]]:
+        """The default sessions of this origin by name: their records, or that they cannot be read. Raises
+        `StorageFailed`."""
+        for directory in self._home.sessions.glob(f"{origin.mark}*"):
+            if len(directory.name) != len(mint_handle(origin.mark)):
+                continue  # somebody's own name, or another principal's
+            try:
+                record = self.record(Caller(LOCAL, lambda: None), directory.name)
+            except SessionDamaged as exc:
+                yield directory.name, exc
+                continue
+            if record is not None and record.default_of == origin:
+                yield directory.name, record
 
     def workspaces(self, record: Record) -> list[Path]:
         """The directories that may have the files of a session."""
