@@ -47,7 +47,7 @@ class Callers:
 
     def in_result(self, result: CallToolResult) -> CallToolResult:
         """The first result of a session that goes on says so, whatever it is the result of."""
-        fields = result.structured_content or {}
+        fields: dict[str, Any] = result.structured_content or {}
         note = self._default.take_note(fields.get("session_id"))
         if not note or fields.get("files_deleted"):
             return result  # a workspace that was reset has nothing of the earlier one

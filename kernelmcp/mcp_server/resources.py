@@ -168,29 +168,29 @@ class Resources:
         return await anyio.to_thread.run_sync(self._session(session_id, ctx).transcript.to_json)
 
     async def stdout(self, execution_id: str, ctx: Ctx) -> str:
-        return self._execution(execution_id, ctx).outputs.stdout.read()
+        return (await self._execution(execution_id, ctx)).outputs.stdout.read()
 
     async def stderr(self, execution_id: str, ctx: Ctx) -> str:
-        return self._execution(execution_id, ctx).outputs.stderr.read()
+        return (await self._execution(execution_id, ctx)).outputs.stderr.read()
 
     async def result(self, execution_id: str, ctx: Ctx) -> str:
-        return self._execution(execution_id, ctx).outputs.result or ""
+        return (await self._execution(execution_id, ctx)).outputs.result or ""
 
     async def error(self, execution_id: str, ctx: Ctx) -> str:
-        error = self._execution(execution_id, ctx).error
+        error = (await self._execution(execution_id, ctx)).error
         return (error.traceback or f"{error.name}: {error.value}") if error else ""
 
     async def output(self, execution_id: str, n: str, ctx: Ctx) -> str | bytes:
-        displays = self._execution(execution_id, ctx).outputs.displays
+        displays = (await self._execution(execution_id, ctx)).outputs.displays
         if not n.isdecimal() or int(n) >= len(displays):
             raise ResourceNotFoundError(f"execution {execution_id!r} has no output {n!r}, it has {len(displays)}")
         data = displays[int(n)].data
         picture = await anyio.to_thread.run_sync(headers.find, data)
         return picture.data if picture is not None else json.dumps(data)
 
-    def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
+    async def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
         try:
-            return self._registry.execution(self._caller(ctx), execution_id)
+            return await self._registry.execution(self._caller(ctx), execution_id)
         except ServerError as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc
 

@@ -66,9 +66,13 @@ def mint_handle(mark: str = "") -> str:
     return mark + secrets.token_hex(24 - MARK_CHARS // 2 if mark else 24)
 
 
+def is_name(handle: str) -> bool:
+    return _NAME.fullmatch(handle) is not None and handle not in (".", "..")
+
+
 def check_name(handle: str) -> None:
     """Raises `InvalidArgument` when this cannot be the name of a session."""
-    if not _NAME.fullmatch(handle) or handle in (".", ".."):
+    if not is_name(handle):
         raise InvalidArgument(
             f"{handle!r} is not a session id",
             "Use 1 to 64 of the characters A-Z a-z 0-9 . _ - or leave it out.",

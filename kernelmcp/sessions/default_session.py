@@ -97,12 +97,14 @@ def _describe(session: Session, last_used_at: str) -> str:
     """Which session it is, how old, what was lost, what is in its workspace; empty when there was nothing in it."""
     names = _names(session.files.workspace)
     lost = session.record.has_run
-    if not names and not lost:
+    broken = [draft.stem for draft in session.interrupted]
+    if not names and not lost and not broken:
         return ""
     age = _age((datetime.now(UTC) - datetime.fromisoformat(last_used_at)).total_seconds())
     parts = [
         f"This continues your session {session.id}, last used {age} ago in an earlier server process.",
         "Its variables, imports and definitions are lost." if lost else "",
+        f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
         f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",
         "reset_workspace starts afresh.",
     ]
@@ -120,8 +122,7 @@ def _names(workspace: Path | None) -> list[str]:
 def _listed(names: list[str]) -> str:
     shown = [_shown(name) for name in names[:MAX_NAMES]]
     if (rest := len(names) - len(shown)) > 0:
-        count = f"at least {rest:,}" if len(names) >= MAX_LOOKED_AT else f"{rest:,}"
-        shown.append(f"{count} more (get_workspace_info lists them)")
+        shown.append(f"at least {rest:,} more" if len(names) >= MAX_LOOKED_AT else f"{rest:,} more")
     return ", ".join(shown)
 
 

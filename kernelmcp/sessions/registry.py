@@ -15,12 +15,7 @@ import structlog
 
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import (
-    ExecutionNotFound,
-    ResourceLimitExceeded,
-    SessionNotFound,
-    StorageFailed,
-)
+from kernelmcp.errors import ExecutionNotFound, ResourceLimitExceeded, SessionNotFound, StorageFailed
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
@@ -147,15 +142,24 @@ class Registry:
         """A session that this server has opened; None when it has not."""
         return self._sessions.get((principal, session_id))
 
-    def execution(self, caller: Caller, execution_id: str) -> Execution:
+    async def execution(self, caller: Caller, execution_id: str) -> Execution:
+        """One of the caller's executions: in memory, or as its session's transcript has it. Raises `ExecutionNotFound`
+        and, when it runs in another server, `ResourceLimitExceeded`."""
         for session in self.all(caller):
             if (found := session.executions.get(execution_id)) is not None:
                 return found
-        raise ExecutionNotFound(
-            f"there is no execution {execution_id!r}",
-            "Ids come from execute_code. A session keeps only its newest executions, and only while its server runs.",
-            execution_id=execution_id,
-        )
+        policy = self._settings.policy
+        past = await anyio.to_thread.run_sync(self.stored.find_execution, caller, execution_id, policy)
+        if isinstance(past, Record):
+            self.open_stored(past)
+            past = await anyio.to_thread.run_sync(self.stored.draft, past, execution_id, policy)
+        if past is None:
+            raise ExecutionNotFound(
+                f"there is no execution {execution_id!r}",
+                "Ids come from execute_code. A session keeps its newest executions, and its transcript.",
+                execution_id=execution_id,
+            )
+        return past
 
     # -- make and end -------------------------------------------------------------------------------------------
 
