@@ -59,7 +59,7 @@ class SessionsSection(Section):
     with their files. Every older client over HTTP leaves one behind."""
     kept_executions: int = Field(default=100, ge=1)
     """Newest executions per session whose whole output can still be read, at most (`outputs_max_bytes` may allow
-    fewer); older ones answer EXECUTION_NOT_FOUND."""
+    fewer); of older ones what the transcript has."""
     max_queued: int = Field(default=64, ge=1)
     """Executions waiting in one session; more are refused, because a client that far ahead is in a loop."""
 

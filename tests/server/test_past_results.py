@@ -62,7 +62,9 @@ async def test_finished_results_are_readable_after_a_kill(connect: Connect) -> N
 async def test_what_was_beyond_the_caps_says_so(connect: Connect) -> None:
     async with connect() as client:
         code = (
-            "print('x' * 300_000)\nfor i in range(3): display({'a/b': str(i) * (3_000_000 if i == 1 else 1)}, raw=True)"
+            "print('x' * 300_000)\n"
+            "for i in range(3): display({'a/b': str(i) * (1_900_000 if i < 2 else 1)}, raw=True)\n"
+            "for i in range(2): display({'a/b': str(i + 1) * (1_900_000 if i < 1 else 1)}, raw=True)"
         )
         ran = await run(client, code)
     async with connect(**COLD) as client:
@@ -71,9 +73,10 @@ async def test_what_was_beyond_the_caps_says_so(connect: Connect) -> None:
         assert after["truncated"]["stdout"]["total_chars"] == 300_001
         assert "the server kept 100," in after["stdout"]
         assert "200,001 more bytes were cut" in await resource(client, execution_id, "stdout")
-        assert json.loads(await resource(client, execution_id, "outputs/0")) == {"a/b": "0"}
-        assert "too large" in await resource(client, execution_id, "outputs/1")
+        assert json.loads(await resource(client, execution_id, "outputs/1")) == {"a/b": "1" * 1_900_000}
         assert json.loads(await resource(client, execution_id, "outputs/2")) == {"a/b": "2"}
+        assert "too large" in await resource(client, execution_id, "outputs/3"), "4 MiB are full"
+        assert json.loads(await resource(client, execution_id, "outputs/4")) == {"a/b": "2"}
 
 
 async def test_an_execution_that_ran_when_the_server_was_killed_is_there_as_interrupted(
