@@ -116,6 +116,12 @@ class Transcript:
         with self._lock:
             self._open()
 
+    def waiting_cell(self, execution_id: str) -> bytes:
+        """The line of a cell that may not be in the journal yet; empty when none is waiting that may be it."""
+        wanted = json.dumps(execution_id).encode()
+        with self._pending_lock:
+            return next((line for line in self._pending if wanted in line), b"")
+
     def to_json(self) -> str:
         """The notebook as it would be on disk now. Raises `OSError`."""
         with self._lock:

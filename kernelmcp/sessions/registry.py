@@ -146,7 +146,7 @@ class Registry:
         """One of the caller's executions: in memory, or as its session's transcript has it. Raises `ExecutionNotFound`
         and, when it runs in another server, `ResourceLimitExceeded`."""
         for session in self.all(caller):
-            if (found := session.executions.get(execution_id)) is not None:
+            if (found := session.find_execution(execution_id)) is not None:
                 return found
         policy = self._settings.policy
         past = await anyio.to_thread.run_sync(self.stored.find_execution, caller, execution_id, policy)

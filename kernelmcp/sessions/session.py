@@ -20,7 +20,7 @@ from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.files.home import RECORD_FILES, Lock
 from kernelmcp.files.safe_open import delete_for_good
 from kernelmcp.notebook.drafts import DRAFTS, Drafts, delete
-from kernelmcp.notebook.finished import missing_from
+from kernelmcp.notebook.finished import from_line, missing_from
 from kernelmcp.notebook.transcript import JOURNAL, Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.kernel_binding import KernelBinding
@@ -157,6 +157,13 @@ class Session:
         self._queue.add(execution)
         self._drafts.begin(execution)
         return execution
+
+    def find_execution(self, execution_id: str) -> Execution | None:
+        """One that is kept, or on its way to the journal."""
+        if (kept := self.executions.get(execution_id)) is not None:
+            return kept
+        line = self.transcript.waiting_cell(execution_id)
+        return from_line(line, execution_id, self.id, self.principal, self._settings.policy) if line else None
 
     def touch(self) -> None:
         self.last_used = time.monotonic()
