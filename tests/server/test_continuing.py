@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psutil
 import pytest
 from mcp import Client
@@ -121,6 +122,28 @@ async def test_two_servers_at_once_do_not_share_and_the_third_takes_the_newest(c
     async with connect(**COLD) as one, connect(**COLD) as other:
         assert paths(await info(one)) == ["second"]
         assert paths(await info(other)) == ["first"]
+
+
+async def test_servers_that_start_at_one_time_race_for_a_session_and_one_has_it(connect: Connect) -> None:
+    async with connect(**COLD) as client:
+        session_id = await write(client)
+    found: list[CallToolResult] = []
+    done = anyio.Event()
+
+    async def start() -> None:
+        async with connect(**COLD) as client:
+            found.append(await info(client))
+            if len(found) == 3:
+                done.set()
+            await done.wait()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(start)
+    assert sorted(map(paths, found)) == [[], [], ["f.txt"]]
+    assert [CONTINUES in text(one) for one in found] == [paths(one) != [] for one in found]
+    ids = [fields(one)["session_id"] for one in found]
+    assert (ids.count(session_id), len(set(ids))) == (1, 3)
 
 
 async def test_another_client_or_folder_gets_a_fresh_session(
