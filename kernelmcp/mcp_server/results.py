@@ -18,7 +18,7 @@ from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
 from kernelmcp.mcp_server.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.view import Cursor, View
 from kernelmcp.output.outputs import Display
-from kernelmcp.output.sanitize import clean, joined
+from kernelmcp.output.sanitize import clean, cut_middle, joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of
 
@@ -137,7 +137,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "stdout": stdout,
         "stderr": stderr,
         "result": result,
-        "error": error and {"name": error.name, "value": error.value[:budget_chars], "traceback": traceback},
+        "error": error and {"name": error.name, "value": cut_middle(error.value, budget_chars), "traceback": traceback},
         "outputs": output_infos(execution, rich),
         "outputs_dropped": outputs.dropped_displays,
         "files_changed": changed_files(execution),

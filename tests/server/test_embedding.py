@@ -66,7 +66,8 @@ def collector() -> Iterator[str]:
 
 def settings(folder: Path, kernelspec: str, **sections: dict[str, Any]) -> Settings:
     server = {"home": str(folder / "home"), "runtime": f"/tmp/kmt-{os.getpid()}"}
-    values = {"server": server, "kernels": {"kernelspec": kernelspec}, **sections}
+    tools = {"structured_content": "always"}
+    values = {"server": server, "kernels": {"kernelspec": kernelspec}, "tools": tools, **sections}
     return Settings(Values(config=Config.model_validate(values)))
 
 
