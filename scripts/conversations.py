@@ -207,11 +207,8 @@ CONVERSATIONS: dict[str, Conversation] = {
     "a report": Conversation(
         [
             cell("rows = [{'region': r, 'total': t} for r, t in zip('NSEW', [5, 7, 9, 11])]"),
-            cell(
-                cell(
-                    "row = '<tr><td>{region}<td>{total}'\nhtml = '<h1>Sales</h1>' + ''.join(row.format(**r) for r in rows)"
-                ),
-            ),
+            cell("row = '<tr><td>{region}<td>{total}'.format"),
+            cell("html = '<h1>Sales</h1><table>' + ''.join(row(**r) for r in rows)"),
             cell("from IPython.display import HTML, Markdown, display\nHTML(html)"),
             cell("Markdown('\\n'.join(f'- {r[\"region\"]}: {r[\"total\"]}' for r in rows))"),
             cell("open('report.html', 'w').write(html)"),
