@@ -8,6 +8,7 @@ from typing import Any
 
 import kernelmcp
 from kernelmcp.config.load import load
+from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, LayersMissing
 
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure", action="store_true", help="bind other addresses than loopback without authentication"
     )
     _add_files(serve)
-    serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
+    serve.add_argument("--log-level", type=level_name, choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
     demo = commands.add_parser("demo", help="drive the real server through a short session and write demo.ipynb")
