@@ -28,6 +28,8 @@ async def until_state(client: Client, state: str) -> None:
     ("tool", "arguments", "code", "words"),
     [
         ("execute_code", {"code": "1", "tiemout": 3}, "INVALID_ARGUMENT", "did you mean 'timeout'"),
+        ("execute_code", {"code": "1", "template": "python"}, "INVALID_ARGUMENT", "did you mean 'language'"),
+        ("create_session", {"template": "python"}, "INVALID_ARGUMENT", "did you mean 'language'"),
         ("execute_code", {}, "INVALID_ARGUMENT", "'code' is missing"),
         ("execute_code", {"code": 5}, "INVALID_ARGUMENT", "'code'"),
         ("execute_code", {"code": "1", "timeout": -1}, "INVALID_ARGUMENT", "greater than 0"),
