@@ -1,6 +1,7 @@
 """The command line. Imports what a command needs only when it is called: `--version` must not load a server."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,10 @@ from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, LayersMissing
 
+AT_A_TERMINAL = """\
+kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
+claude-desktop` sets one up, `kernelmcp demo` shows what it does, `kernelmcp --help` has the rest. Ctrl-D ends it.
+"""
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
 
@@ -38,13 +43,18 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
 
     serve = commands.add_parser("serve", help="serve MCP (the default)")
-    serve.add_argument("--transport", choices=["stdio", "http", "sse"], default="stdio")
+    serve.add_argument(
+        "--transport",
+        choices=["stdio", "http", "sse"],
+        help="default: stdio; http where --host, --port or --insecure is",
+    )
     serve.add_argument("--host", help="for http and sse")
     serve.add_argument("--port", type=int, help="for http and sse")
     serve.add_argument(
         "--insecure", action="store_true", help="bind other addresses than loopback without authentication"
     )
     _add_files(serve)
+    serve.add_argument("--folder", metavar="PATH", help="a folder of yours that code may read and write")
     serve.add_argument("--log-level", type=level_name, choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
@@ -82,10 +92,19 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     # 0 is a port, and not the same as none.
     named = {key: getattr(parsed, key, None) for key in ("host", "port", "insecure")}
     http: dict[str, Any] = {key: value for key, value in named.items() if value is not None and value is not False}
-    if getattr(parsed, "transport", None) == "sse":
+    if http and parsed.transport == "stdio":
+        raise ConfigurationError(
+            f"--{next(iter(http))} is for HTTP, and --transport is stdio", "Leave one of the two out."
+        )
+    parsed.transport = parsed.transport or ("http" if http else "stdio")
+    if parsed.transport == "sse":
         http["sse"] = True
     if http:
         overrides["transport_http"] = http
+    if parsed.folder is not None:
+        # A path that no shell has expanded stays as it is: the setting reads ~.
+        folder = parsed.folder if parsed.folder.startswith("~") else os.path.abspath(parsed.folder)
+        overrides["volumes"] = {"default_volume": folder}
     return load(parsed.config, parsed.policy, overrides=overrides)
 
 
@@ -97,6 +116,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     from kernelmcp.observability import log
 
     log.configure(settings)
+    if parsed.transport == "stdio" and sys.stdin is not None and sys.stdin.isatty():
+        sys.stderr.write(AT_A_TERMINAL)
     return server.serve_stdio(settings) if parsed.transport == "stdio" else server.serve_http(settings)
 
 

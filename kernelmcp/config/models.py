@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from kernelmcp.config.guests import OWN_KERNELSPEC as OWN_KERNELSPEC
+from kernelmcp.config.guests import SHARED as SHARED
 from kernelmcp.config.guests import KernelsSection as KernelsSection
 from kernelmcp.config.guests import NetworkSection as NetworkSection
 from kernelmcp.config.guests import PackagesSection as PackagesSection

@@ -349,6 +349,13 @@ def test_status_says_what_is_served(server: HttpServer) -> None:
     assert server.get("/no/such/page", ALICE).status_code == 404
 
 
+@pytest.mark.anyio
+async def test_the_instructions_over_http_say_that_a_session_must_be_named(server: HttpServer) -> None:
+    for mode in ("legacy", "auto"):
+        async with server.client(ALICE, mode) as client:
+            assert "Name your session in each call" in (client.instructions or "")
+
+
 # -- whoever tries it by hand ---------------------------------------------------------------------------------------
 
 BY_HAND: dict[str, tuple[int, int, str, Any, dict[str, str]]] = {
