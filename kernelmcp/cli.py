@@ -17,6 +17,7 @@ AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
 claude-desktop` sets one up, `kernelmcp demo` shows what it does, `kernelmcp --help` has the rest. Ctrl-D ends it.
 """
+ON_WINDOWS = "kernelmcp: it needs Linux or macOS; on Windows, install it inside WSL and run the same command there.\n"
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
 
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
         arguments.insert(0, "serve")
     parsed = _parser().parse_args(arguments)
+    if sys.platform == "win32":
+        sys.stderr.write(ON_WINDOWS)
+        return EXIT_REFUSED
     try:
         return int(parsed.run(parsed))
     except ConfigurationError as exc:
@@ -71,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="add the server to a client's configuration")
     install.add_argument("client", choices=["claude-desktop"])
     install.add_argument("--dry-run", action="store_true", help="print what would be written")
+    install.add_argument("--folder", metavar="PATH", help="a folder of yours that code may read and write; made if new")
+    install.add_argument("--uninstall", action="store_true", help="take the server out again")
     install.set_defaults(run=_install)
 
     build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
@@ -136,7 +142,7 @@ def _doctor(parsed: argparse.Namespace) -> int:
 def _install(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import client_config
 
-    return client_config.main(parsed.client, dry_run=parsed.dry_run)
+    return client_config.main(parsed.client, dry_run=parsed.dry_run, folder=parsed.folder, uninstall=parsed.uninstall)
 
 
 def _build_wheel(parsed: argparse.Namespace) -> int:

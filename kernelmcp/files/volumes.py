@@ -25,6 +25,8 @@ SHARED_INSIDE = f"{INSIDE}/{SHARED}"
 DEFAULT = "default_volume"
 # Beside those whose names begin with a dot: macOS's, and Windows' as WSL sees it.
 SETTINGS_FOLDERS = ("Library", "AppData")
+# Who has one of these is a home, or all of a disk of Windows'.
+HOME_FOLDERS = (".ssh", "AppData", "Windows")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
@@ -36,14 +38,16 @@ def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
     ]
 
 
-def check_volumes(settings: Settings) -> None:
-    """Raises `ConfigurationError` for a volume that is not valid, or that would let a guest out of its sandbox."""
+def check_volumes(settings: Settings, *, there: bool = True) -> None:
+    """Raises `ConfigurationError` for a volume that is not valid, or that would let a guest out of its sandbox.
+
+    With `there` false, a directory may still have to be made."""
     section = settings.config.volumes
     # As the setting is called, so that a message names it.
     own = section.default_volume is not None
     volumes = {DEFAULT if own and name == SHARED else name: volume for name, volume in section.all.items()}
     for name, volume in volumes.items():
-        _check_path(name, volume)
+        _check_path(name, volume, there)
         _check_apart(name, volume, settings)
     if own:
         _check_visible(volumes[DEFAULT].path)
@@ -55,13 +59,13 @@ def check_volumes(settings: Settings) -> None:
             )
 
 
-def _check_path(name: str, volume: Volume) -> None:
+def _check_path(name: str, volume: Volume, there: bool) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"volumes.{name} is not a valid name for a volume", "Use up to 64 of the characters A-Z a-z 0-9 . _ -"
         )
     path = volume.path
-    if not path.is_absolute() or not _is_directory(path):
+    if not path.is_absolute() or (there and not _is_directory(path)):
         raise ConfigurationError(
             f"volumes.{name}: {path} is not a directory, or not an absolute path",
             "Give the absolute path of a directory.",
@@ -87,6 +91,12 @@ def _check_visible(folder: Path) -> None:
     if kept:
         raise ConfigurationError(
             f"volumes.{DEFAULT}: {folder} is in {kept[0]}, where programs keep their settings",
+            "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
+        )
+    held = [name for name in HOME_FOLDERS if (path / name).is_dir()]
+    if held or path.name == "Users":
+        raise ConfigurationError(
+            f"volumes.{DEFAULT}: {folder} is or holds somebody's home: {', '.join(held) or path.name}",
             "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
         )
 

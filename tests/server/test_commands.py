@@ -52,21 +52,12 @@ def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: p
     assert json.loads(file.read_text()) == new
 
 
-@pytest.mark.parametrize("text", ["{not json", "[]", '{"mcpServers": []}'])
-def test_install_leaves_a_malformed_configuration_alone(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "claude_desktop_config.json"
-    file.write_text(text)
-    assert client_config.main("claude-desktop", dry_run=False, file=file) == 1
-    assert file.read_text() == text
-
-
 @pytest.mark.parametrize(
     ("platform", "environ", "path"),
     [
         ("darwin", {"HOME": "/Users/a"}, "/Users/a/Library/Application Support/Claude/claude_desktop_config.json"),
         ("linux", {"HOME": "/home/a"}, "/home/a/.config/Claude/claude_desktop_config.json"),
         ("linux", {"HOME": "/home/a", "XDG_CONFIG_HOME": "/c"}, "/c/Claude/claude_desktop_config.json"),
-        ("win32", {"APPDATA": "/r"}, "/r/Claude/claude_desktop_config.json"),
     ],
 )
 def test_each_platform_has_its_place(platform: str, environ: dict[str, str], path: str) -> None:

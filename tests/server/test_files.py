@@ -314,7 +314,9 @@ def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, m
         user / ".ssh",
         user / ".config" / "Claude",
         user / "Library" / "X",
+        user / "App",
         user / "App" / "AppData",
+        user / "data" / "inner",
     ):
         made.mkdir(parents=True)
     (user / "link").symlink_to(user / ".ssh")
@@ -328,7 +330,7 @@ def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, m
 
     check(folder)
     check("~/folder")
-    check(folder, data={"path": user / "App"})
+    check(folder, data={"path": user / "data"})
     for wrong in (
         user,  # it holds the home, .netrc and all else
         "~",
@@ -343,6 +345,7 @@ def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, m
         user / "link",
         user / ".config" / "Claude",
         user / "Library" / "X",
+        user / "App",
         user / "App" / "AppData",
         f"{folder}\n/x",
         f"{folder}*",
@@ -351,6 +354,6 @@ def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, m
         with pytest.raises(ConfigurationError, match="default_volume"):
             check(wrong)
     with pytest.raises(ConfigurationError, match="two"):
-        check(folder, shared={"path": user / "App"})
+        check(folder, shared={"path": user / "data"})
     with pytest.raises(ConfigurationError, match=r"read-only, but it is inside volumes\.default_volume"):
-        check(user / "App", data={"path": user / "App" / "AppData"})
+        check(user / "data", data={"path": user / "data" / "inner"})
