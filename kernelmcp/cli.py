@@ -20,6 +20,7 @@ claude-desktop` sets one up, `kernelmcp demo` shows what it does, `kernelmcp --h
 ON_WINDOWS = "kernelmcp: it needs Linux or macOS; on Windows, install it inside WSL and run the same command there.\n"
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as exc:
         sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
         return EXIT_REFUSED if isinstance(exc, LayersMissing) else EXIT_CONFIGURATION
+    except KeyboardInterrupt:
+        sys.stderr.write("kernelmcp: interrupted\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `kernelmcp doctor | head`: nobody reads the rest, nor what Python would say of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_REFUSED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -153,15 +153,16 @@ class Server:
         wire_in, wire_out = serve.claim()
         if on_end is not None:
             serve.when_closed(wire_in, on_end)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
-            with self._open_home() as home:
+        # Outside of the tasks: what it raises is for a person, and must not come in a group.
+        with self._open_home() as home:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
                 started()
                 async with self._open_in(home, *serve.MODULES) as running:
                     await serve.serve_wire(running.lowlevel, wire_in, wire_out)
                     if on_end is not None:
                         on_end()
-            tasks.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
 
     def _open_home(self) -> AbstractContextManager[Home]:
         settings = self.settings

@@ -119,8 +119,7 @@ def _read(place: Place) -> dict[str, Any]:
     except OSError as exc:
         if isinstance(exc, FileNotFoundError) and not place.named:
             return {}
-        raise ConfigurationError(
-            f"{place.path}: cannot be read: {exc.strerror}", "Give the path of a readable file."
-        ) from exc
+        where = "of a readable file" if place.named else "of a directory that you may read as KERNELMCP_HOME"
+        raise ConfigurationError(f"{place.path}: cannot be read: {exc.strerror}", f"Give the path {where}.") from exc
     except (ValueError, RecursionError) as exc:  # not TOML, not UTF-8, a number of thousands of digits, lists in lists
         raise ConfigurationError(f"{place.path}: is not TOML: {exc}", "Correct the file.") from exc

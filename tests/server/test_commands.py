@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from kernelmcp import __version__
@@ -62,21 +61,6 @@ def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: p
 )
 def test_each_platform_has_its_place(platform: str, environ: dict[str, str], path: str) -> None:
     assert client_config.config_file(platform, environ) == Path(path)
-
-
-def test_the_demo_runs_and_writes_a_valid_notebook(server_env: dict[str, str], tmp_path: Path) -> None:
-    output = tmp_path / "demo.ipynb"
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "demo", "--output", str(output)],
-        env=server_env, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "7 of 7 steps" in done.stdout
-    assert "[info" not in done.stderr
-    notebook = nbformat.read(output, as_version=4)
-    nbformat.validate(notebook)
-    assert len(notebook.cells) == 7
-    assert "image/png" in json.dumps(notebook.cells[3].outputs)
 
 
 def at_a_terminal(env: dict[str, str], *arguments: str) -> tuple[int, subprocess.Popen[str]]:
