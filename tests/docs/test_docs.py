@@ -114,6 +114,14 @@ def test_every_error_code_is_documented() -> None:
     assert [code for code in sorted(ours | set(CONTRACT_CODES)) if f"`{code}`" not in TOOLS] == []
 
 
+def test_every_severity_is_documented_with_its_categories() -> None:
+    rows = re.findall(r"^\| `(warning|error|critical)` \| (.*?) \|", TOOLS, re.MULTILINE)
+    documented = {category: severity for severity, cell in rows for category in re.findall(r"`(\w+)`", cell)}
+    assert documented == errors.SEVERITIES
+    used = {kind.category for kind in vars(errors).values() if hasattr(kind, "category")}
+    assert used == set(errors.SEVERITIES)
+
+
 @pytest.mark.parametrize("command", ["pip install . && kernelmcp demo", "pip install -e '.[test]' && pytest"])
 def test_the_readme_has_the_two_commands(command: str) -> None:
     assert f"    {command}\n" in README

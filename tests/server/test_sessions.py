@@ -51,7 +51,7 @@ async def test_bad_calls_say_what_was_wrong_and_what_to_do(
         result = await client.call_tool(tool, arguments)
         assert result.is_error
         error = result.structured_content["error"]
-        assert error["error_code"] == code
+        assert (error["error_code"], error["severity"]) == (code, "warning")
         assert words in result.content[0].text
         assert set(error) == {"error_code", "category", "severity", "message", "recovery_suggestions", "context"}
         assert error["recovery_suggestions"]
