@@ -296,6 +296,8 @@ async def test_the_folder_of_the_user_is_volumes_shared(connect: Connect, tmp_pa
         [volume] = (await call(client, "get_volume_path"))["volumes"]
         assert (volume["name"], volume["path"], volume["mode"]) == ("shared", "/volumes/shared", "rw")
         assert volume["host_path"] == str(folder)
+        text = (await client.call_tool("get_volume_path", {})).content[0].text
+        assert "/volumes/shared: read and write, a folder of the user's" in text
         assert "/volumes/shared" in (client.instructions or "")
         assert "Name your session" not in (client.instructions or ""), "stdio has one of its own"
         if kernelspec != "kernelmcp":

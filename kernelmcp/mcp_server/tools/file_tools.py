@@ -214,9 +214,13 @@ class FileTools:
         ]
         modes = {"ro": "read-only", "rw": "read and write"}
         lines = [f"{INSIDE}: the workspace"]
+        own = self._settings.config.volumes.default_volume is not None
         for volume in found:
             host = f", on this machine {volume['host_path']}" if volume["host_path"] else ""
-            lines.append(f"{volume['path']}: {modes[volume['mode']]}{host}")
+            # Many clients show their model no instructions.
+            users = own and volume["path"] == volumes.SHARED_INSIDE
+            about = ", a folder of the user's for files in and out" if users else ""
+            lines.append(f"{volume['path']}: {modes[volume['mode']]}{about}{host}")
         return structured_result({"workspace": INSIDE, "volumes": found}, "\n".join(lines))
 
     def all(self) -> list[ContractTool]:
