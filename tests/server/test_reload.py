@@ -55,7 +55,7 @@ async def test_changed_limits_apply_to_the_next_execution_and_a_broken_file_chan
             write()
             return await log.until(event, count)
 
-        assert 1000 < await shown() <= 2000
+        assert 500 < await shown() <= 2000
         assert (await run(client, "import os; os.environ['MODE']"))["result"] == "'first'"
 
         new = "output_budget_chars = 500\nmemory_mb = 256\n[env]\nMODE = 'second'"
