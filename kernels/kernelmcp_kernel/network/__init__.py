@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelmcp_kernel.network.calls import Calls
 
 NO_NETWORK = (
-    "the sandbox has no network: the owner of this server can allow hosts with [network] allow_hosts in mcp.toml"
+    "the sandbox has no network; the owner of this server can allow hosts with [network] allow_hosts in mcp.toml"
 )
 
 
