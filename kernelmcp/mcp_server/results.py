@@ -143,6 +143,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "files_changed": changed_files(execution),
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
+        "background": view.background(budget_chars),
         "execution_time_ms": round(execution.execution_time_ms, 2),
         "queued_ms": round(execution.queued_ms, 2),
     }
@@ -204,8 +205,14 @@ def _text(
     if not any(parts) and rich:
         kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
         parts.append(f"[displayed: {', '.join(kinds)}]")
+    if structured["background"] is not None:
+        parts.append(background_note(structured["background"]))
     parts += _notes(view)
     return "\n".join(part for part in parts if part) or "(no output)"
+
+
+def background_note(text: str) -> str:
+    return f"[From tasks of earlier cells: {text}]"
 
 
 def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:

@@ -45,7 +45,7 @@ async def test_a_result_has_exactly_the_fields_of_the_contract(connect: Connect)
         assert set(await run(client, "1")) == {
             "session_id", "session_created", "execution_id", "execution_count", "status", "success", "exit_code",
             "stdout", "stderr", "result", "error", "outputs", "outputs_dropped", "files_changed", "truncated",
-            "state_lost", "execution_time_ms", "queued_ms",
+            "state_lost", "background", "execution_time_ms", "queued_ms",
         }  # fmt: skip
 
 

@@ -120,6 +120,24 @@ async def test_a_result_keeps_to_its_budget(connect: Connect, code: str) -> None
         assert chars(await execute(client, code)) <= MAX_CONTENT_CHARS
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from urllib.request import urlopen\nurlopen('https://example.org/data.csv')",
+        "import pyodide.http\nawait pyodide.http.pyfetch('https://example.org/data.csv')",
+        "import pyodide.http\npyodide.http.open_url('https://example.org/data.csv')",
+        "import js\nawait js.fetch('https://example.org/data.csv')",
+    ],
+)
+async def test_a_refused_request_costs_one_sentence(connect: Connect, code: str) -> None:
+    async with connect(**AUTO) as client:
+        result = await execute(client, code)
+        assert "example.org cannot be reached: the sandbox has no network; the owner of this server" in "".join(
+            block.text for block in result.content if isinstance(block, TextContent)
+        )
+        assert chars(result) <= 600
+
+
 async def test_progress_bars_and_many_files_are_short(connect: Connect) -> None:
     async with connect(client_info=named("claude-code"), **AUTO) as client:
         await execute(client, "1")
