@@ -1,6 +1,7 @@
 """The command line. Imports what a command needs only when it is called: `--version` must not load a server."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +9,18 @@ from typing import Any
 
 import kernelmcp
 from kernelmcp.config.load import load
+from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, LayersMissing
 
+AT_A_TERMINAL = """\
+kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
+claude-desktop` sets one up, `kernelmcp demo` shows what it does, `kernelmcp --help` has the rest. Ctrl-D ends it.
+"""
+ON_WINDOWS = "kernelmcp: it needs Linux or macOS; on Windows, install it inside WSL and run the same command there.\n"
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
+EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,11 +28,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
         arguments.insert(0, "serve")
     parsed = _parser().parse_args(arguments)
+    if sys.platform == "win32":
+        sys.stderr.write(ON_WINDOWS)
+        return EXIT_REFUSED
     try:
         return int(parsed.run(parsed))
     except ConfigurationError as exc:
         sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
         return EXIT_REFUSED if isinstance(exc, LayersMissing) else EXIT_CONFIGURATION
+    except KeyboardInterrupt:
+        sys.stderr.write("kernelmcp: interrupted\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `kernelmcp doctor | head`: nobody reads the rest, nor what Python would say of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_REFUSED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -37,14 +54,19 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
 
     serve = commands.add_parser("serve", help="serve MCP (the default)")
-    serve.add_argument("--transport", choices=["stdio", "http", "sse"], default="stdio")
+    serve.add_argument(
+        "--transport",
+        choices=["stdio", "http", "sse"],
+        help="default: stdio; http where --host, --port or --insecure is",
+    )
     serve.add_argument("--host", help="for http and sse")
     serve.add_argument("--port", type=int, help="for http and sse")
     serve.add_argument(
         "--insecure", action="store_true", help="bind other addresses than loopback without authentication"
     )
     _add_files(serve)
-    serve.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
+    serve.add_argument("--folder", metavar="PATH", help="a folder of yours that code may read and write")
+    serve.add_argument("--log-level", type=level_name, choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
     demo = commands.add_parser("demo", help="drive the real server through a short session and write demo.ipynb")
@@ -60,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="add the server to a client's configuration")
     install.add_argument("client", choices=["claude-desktop"])
     install.add_argument("--dry-run", action="store_true", help="print what would be written")
+    install.add_argument("--folder", metavar="PATH", help="a folder of yours that code may read and write; made if new")
+    install.add_argument("--uninstall", action="store_true", help="take the server out again")
     install.set_defaults(run=_install)
 
     build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
@@ -81,10 +105,19 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     # 0 is a port, and not the same as none.
     named = {key: getattr(parsed, key, None) for key in ("host", "port", "insecure")}
     http: dict[str, Any] = {key: value for key, value in named.items() if value is not None and value is not False}
-    if getattr(parsed, "transport", None) == "sse":
+    if http and parsed.transport == "stdio":
+        raise ConfigurationError(
+            f"--{next(iter(http))} is for HTTP, and --transport is stdio", "Leave one of the two out."
+        )
+    parsed.transport = parsed.transport or ("http" if http else "stdio")
+    if parsed.transport == "sse":
         http["sse"] = True
     if http:
         overrides["transport_http"] = http
+    if parsed.folder is not None:
+        # A path that no shell has expanded stays as it is: the setting reads ~.
+        folder = parsed.folder if parsed.folder.startswith("~") else os.path.abspath(parsed.folder)
+        overrides["volumes"] = {"default_volume": folder}
     return load(parsed.config, parsed.policy, overrides=overrides)
 
 
@@ -96,6 +129,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     from kernelmcp.observability import log
 
     log.configure(settings)
+    if parsed.transport == "stdio" and sys.stdin is not None and sys.stdin.isatty():
+        sys.stderr.write(AT_A_TERMINAL)
     return server.serve_stdio(settings) if parsed.transport == "stdio" else server.serve_http(settings)
 
 
@@ -114,7 +149,7 @@ def _doctor(parsed: argparse.Namespace) -> int:
 def _install(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import client_config
 
-    return client_config.main(parsed.client, dry_run=parsed.dry_run)
+    return client_config.main(parsed.client, dry_run=parsed.dry_run, folder=parsed.folder, uninstall=parsed.uninstall)
 
 
 def _build_wheel(parsed: argparse.Namespace) -> int:

@@ -19,19 +19,39 @@ escapes is our bug: logged in full, `INTERNAL_ERROR` outside.
 
 from typing import Any, ClassVar
 
+SEVERITIES = {
+    # The call was wrong, or came at the wrong moment: nothing is lost, and another call will do.
+    "request": "warning",
+    "validation": "warning",
+    "not_found": "warning",
+    "limit": "warning",
+    # What was asked for cannot be had, or is gone.
+    "permission": "error",
+    "package": "error",
+    "kernel": "error",
+    # Nobody's call will do until whoever runs the server has acted.
+    "storage": "critical",
+    "configuration": "critical",
+    "internal": "critical",
+}
+"""How bad an error of a category is, for programs that sort errors."""
+
 
 class ServerError(Exception):
     """An error with advice. `message` says what was wrong, `suggestions` what the caller can do about it."""
 
     error_code: ClassVar[str] = "INTERNAL_ERROR"
     category: ClassVar[str] = "internal"
-    severity: ClassVar[str] = "error"
 
     def __init__(self, message: str, *suggestions: str, **context: Any) -> None:
         super().__init__(message)
         self.message = message
         self.suggestions = list(suggestions)
         self.context = context
+
+    @property
+    def severity(self) -> str:
+        return SEVERITIES[self.category]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -49,8 +69,6 @@ class ServerError(Exception):
 
 class InternalError(ServerError):
     """Our bug. The text is generic; the log has the traceback."""
-
-    severity = "critical"
 
 
 class CallerError(ServerError):

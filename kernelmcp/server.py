@@ -60,7 +60,7 @@ class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.url: str | None = None
-        """Where it listens, after `start_http`."""
+        """Where a client reaches it, after `start_http`: `http://127.0.0.1:8000/mcp`."""
         self._web: Web | None = None
         self._task: asyncio.Task[None] | None = None
         self._end: asyncio.Event | None = None
@@ -137,8 +137,8 @@ class Server:
             web = self._the_web()
             await stack.enter_async_context(web.serving(running))
             await stack.enter_async_context(listener.listening(web.asgi, section, sockets))
-            self.url = listener.url_of(section, sockets)
-            log.info("listening", url=self.url + section.path, authentication=protected)
+            self.url = listener.url_of(section, sockets) + section.path
+            log.info("listening", url=self.url, authentication=protected)
             started()
             await end.wait()
             await self._drain(running)
@@ -153,15 +153,16 @@ class Server:
         wire_in, wire_out = serve.claim()
         if on_end is not None:
             serve.when_closed(wire_in, on_end)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
-            with self._open_home() as home:
+        # Outside of the tasks: what it raises is for a person, and must not come in a group.
+        with self._open_home() as home:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
                 started()
                 async with self._open_in(home, *serve.MODULES) as running:
                     await serve.serve_wire(running.lowlevel, wire_in, wire_out)
                     if on_end is not None:
                         on_end()
-            tasks.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
 
     def _open_home(self) -> AbstractContextManager[Home]:
         settings = self.settings
@@ -178,18 +179,18 @@ class Server:
     async def _open(self) -> "AsyncIterator[App]":
         await anyio.to_thread.run_sync(check_start, self.settings)
         with self._open_home() as home:
-            async with self._open_in(home, "kernelmcp.http.asgi") as running:
+            async with self._open_in(home, "kernelmcp.http.asgi", over_http=True) as running:
                 yield running
 
     @asynccontextmanager
-    async def _open_in(self, home: Home, *modules: str) -> "AsyncIterator[App]":
+    async def _open_in(self, home: Home, *modules: str, over_http: bool = False) -> "AsyncIterator[App]":
         """What a transport serves. The first kernel is spawned before mcp and the transport's `modules` are imported:
         they take about as long to import as a kernel to boot, and so they do it side by side."""
         async with open_pool(self.settings, home) as pool:
             await anyio.to_thread.run_sync(_import, *modules, abandon_on_cancel=True)
             from kernelmcp.mcp_server.assemble import open_server
 
-            async with open_server(self.settings, home, pool) as running:
+            async with open_server(self.settings, home, pool, over_http=over_http) as running:
                 yield running
 
     # -- the end ------------------------------------------------------------------------------------------------

@@ -1,121 +1,230 @@
 """`kernelmcp demo`: the real server over stdio, a real MCP client, a scripted session, and its notebook.
 
-Uses nothing of the server but its command.
+Uses nothing of the server but its command. What goes wrong is one sentence, for this is the first thing that anybody
+runs.
 """
 
 import os
+import secrets
+import socket
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, cast
 
 import anyio
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from mcp_types import CallToolResult, ImageContent, TextContent, TextResourceContents
+from mcp_types import CallToolResult, Implementation, TextContent, TextResourceContents
 
-from kernelmcp.commands.demo_cells import CELLS, Cell
+import kernelmcp
+from kernelmcp.commands.demo_cells import Step, steps
+from kernelmcp.commands.demo_screen import Screen
+from kernelmcp.config.load import load
+from kernelmcp.config.models import OWN_KERNELSPEC
+from kernelmcp.errors import ConfigurationError
 from kernelmcp.mcp_server.structured import RESULT_KEY
+from kernelmcp.preflight import check_start
 
 # The first start on a machine may build the boot image.
 DEADLINE_SECONDS = 300
-INDENT = "    "
+# Without a network, how long an installation tries, seconds.
+INSTALL_SECONDS = 60
+NEXT = """
+Next: give it to a client, with a folder for your own files.
+
+    kernelmcp install claude-desktop --folder ~/kernelmcp
+
+Restart Claude Desktop, put a CSV file into ~/kernelmcp, and ask for a chart of it. README.md has other clients;
+`kernelmcp doctor` tries harder to break out."""
+
+
+class DemoFailed(Exception):
+    """In words for who runs it."""
 
 
 def main(output: Path, kernelspec: str | None) -> int:
-    return anyio.run(_run, output, kernelspec)
+    """Raises `ConfigurationError`, before anything starts, for settings with which no server starts."""
+    settings = load(overrides={"kernels": {"kernelspec": kernelspec}} if kernelspec else None)
+    check_start(settings)
+    _check_writable(output)
+    picture = output.with_suffix(".png")
+    _check_writable(picture)
+    try:
+        with _targets() as targets:
+            demo = Demo(Screen(sys.stdout, picture), targets, output, settings.config.kernels.kernelspec)
+            return anyio.run(demo.run)
+    except (Exception, BaseExceptionGroup) as exc:
+        if not (text := _in_words(exc)):
+            raise
+        sys.stderr.write(f"kernelmcp: the demo failed: {text}\n")
+        return 1
 
 
-async def _run(output: Path, kernelspec: str | None) -> int:
-    # The server's own lines would stand between the steps.
-    env = {"KERNELMCP_LOGGING__LEVEL": "warning", **os.environ}
-    if kernelspec:
-        env["KERNELMCP_KERNELS__KERNELSPEC"] = kernelspec
-    server = StdioServerParameters(command=sys.executable, args=["-P", "-m", "kernelmcp"], env=env)
-    screen = Screen(sys.stdout)
-    failed = 0
-    with anyio.fail_after(DEADLINE_SECONDS):
-        screen.heading("Starting the server: kernelmcp, over stdio")
-        async with Client(server) as client:
-            tools = [tool.name for tool in (await client.list_tools()).tools]
-            screen.line(f"MCP {client.protocol_version}, tools: {', '.join(tools)}")
-            session_id = (await _call(client, "create_session", {}))["session_id"]
-            for number, cell in enumerate(CELLS, 1):
-                failed += not await _step(client, screen, number, cell, session_id)
-            await _write_notebook(client, session_id, output)
-            await _call(client, "destroy_session", {"session_id": session_id})
-    screen.heading(f"{len(CELLS) - failed} of {len(CELLS)} steps did what they should. Wrote {output}")
-    return 1 if failed else 0
+def _check_writable(file: Path) -> None:
+    """Raises `ConfigurationError`: better now than after the last step."""
+    try:
+        new = not file.exists()
+        with file.open("ab"):
+            pass
+        if new:
+            file.unlink()
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{file} cannot be written: {exc.strerror}", "Run it in another folder, or give --output FILE."
+        ) from exc
 
 
-async def _step(client: Client, screen: "Screen", number: int, cell: Cell, session_id: str) -> bool:
-    screen.heading(f"{number}. {cell.title}")
-    screen.code(cell.code)
-
-    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        screen.live(message or "")
-
-    arguments: dict[str, Any] = {"code": cell.code, "session_id": session_id}
-    if cell.timeout is not None:
-        arguments["timeout"] = cell.timeout
-    result = await client.call_tool("execute_code", arguments, progress_callback=on_progress)
-    while (facts := _facts(result)).get("status") == "running":
-        poll = {"execution_id": facts["execution_id"], "wait_seconds": 30}
-        result = await client.call_tool("get_execution", poll, progress_callback=on_progress)
-    screen.result(result)
-    return _facts(result).get("status") == cell.expected_status
+def _in_words(exc: BaseException) -> str:
+    """What is to be said of it; nothing for a Ctrl-C, which is the command line's."""
+    if isinstance(exc, BaseExceptionGroup):
+        inner = [_in_words(one) for one in cast("BaseExceptionGroup[BaseException]", exc).exceptions]
+        return "" if "" in inner else inner[0]
+    if isinstance(exc, KeyboardInterrupt | SystemExit):
+        return ""
+    if isinstance(exc, TimeoutError):
+        return f"it took more than {DEADLINE_SECONDS} s. `kernelmcp doctor` may say why."
+    if isinstance(exc, DemoFailed):
+        return str(exc)
+    return f"{type(exc).__name__}: {exc}. What the server said is above; `kernelmcp doctor` may say more."
 
 
-def _facts(result: CallToolResult) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Targets:
+    """What the break-out is for: a secret in a file, and a port at which somebody listens."""
+
+    file: Path
+    secret: str
+    listener: socket.socket
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def reached(self, text: str) -> bool:
+        """Whether anything got out, whatever the guest says of it."""
+        try:
+            self.listener.accept()[0].close()
+        except BlockingIOError:
+            return self.secret in text or "GOT OUT" in text
+        return True
+
+
+@contextmanager
+def _targets() -> Iterator[Targets]:
+    with tempfile.TemporaryDirectory(prefix="kernelmcp-demo-") as folder, socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.setblocking(False)
+        found = Targets(Path(folder, "secret.txt"), secrets.token_hex(8), listener)
+        found.file.write_text(found.secret)
+        yield found
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, screen: Screen, targets: Targets, output: Path, kernelspec: str) -> None:
+        self._screen = screen
+        self._targets = targets
+        self._output = output
+        self._kernelspec = kernelspec
+        self._has_index = True
+        self._skipped = 0
+
+    async def run(self) -> int:
+        screen = self._screen
+        failed = 0
+        every = steps(self._targets.file, self._targets.port)
+        with anyio.fail_after(DEADLINE_SECONDS):
+            screen.heading("Starting the server: kernelmcp, over stdio")
+            client_info = Implementation(name="kernelmcp-demo", version=kernelmcp.__version__)
+            async with Client(self._server(), client_info=client_info) as client:
+                tools = [tool.name for tool in (await client.list_tools()).tools]
+                screen.line(f"MCP {client.protocol_version}, {len(tools)} tools: {', '.join(tools)}")
+                session_id = (await self._call(client, "create_session", {}))["session_id"]
+                for number, step in enumerate(every, 1):
+                    screen.heading(f"{number}. {step.title}")
+                    failed += not await self._step(client, step, session_id)
+                await self._write_notebook(client, session_id)
+                await self._call(client, "destroy_session", {"session_id": session_id})
+        done = f"{len(every) - failed - self._skipped} of {len(every)} steps did what they should"
+        skipped = f", {self._skipped} skipped" if self._skipped else ""
+        screen.heading(f"{done}{skipped}. Wrote {self._output}")
+        screen.line(NEXT, indent="")
+        return 1 if failed else 0
+
+    def _server(self) -> StdioServerParameters:
+        # The server's own lines would stand between the steps.
+        env = {
+            "KERNELMCP_LOGGING__LEVEL": "warning",
+            "KERNELMCP_PACKAGES__INSTALL_TIMEOUT_SECONDS": str(INSTALL_SECONDS),
+            **os.environ,
+            "KERNELMCP_KERNELS__KERNELSPEC": self._kernelspec,
+        }
+        return StdioServerParameters(command=sys.executable, args=["-P", "-m", "kernelmcp"], env=env)
+
+    async def _step(self, client: Client, step: Step, session_id: str) -> bool:
+        if step.needs_sandbox and self._kernelspec != OWN_KERNELSPEC:
+            return self._skip(f"the kernel {self._kernelspec!r} has no sandbox")
+        if step.needs_index and not self._has_index:
+            return self._skip("the package is not there")
+        arguments = {**step.arguments, "session_id": session_id}
+        self._screen.call(step.tool, arguments)
+        result = await self._finished(client, step, arguments)
+        facts = facts_of(result)
+        if step.needs_index and result.is_error:
+            self._has_index = False
+            return self._skip(_first_line(result) or "it cannot be installed")
+        self._screen.result(result, facts)
+        text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+        if self._targets.reached(text):
+            self._screen.line("This should not have been possible: `kernelmcp doctor` says what holds on this machine.")
+            return False
+        return facts["status"] == step.expected_status if "status" in facts else not result.is_error
+
+    def _skip(self, why: str) -> bool:
+        self._skipped += 1
+        self._screen.line(f"skipped: {why}")
+        return True
+
+    async def _finished(self, client: Client, step: Step, arguments: dict[str, Any]) -> CallToolResult:
+        progress = _live(self._screen) if step.live else None
+        result = await client.call_tool(step.tool, arguments, progress_callback=progress)
+        while facts_of(result).get("status") == "running":
+            poll = {"execution_id": facts_of(result)["execution_id"], "wait_seconds": 30}
+            result = await client.call_tool("get_execution", poll, progress_callback=progress)
+        return result
+
+    async def _call(self, client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        result = await client.call_tool(tool, arguments)
+        if result.is_error:
+            raise DemoFailed("\n".join(block.text for block in result.content if isinstance(block, TextContent)))
+        return facts_of(result)
+
+    async def _write_notebook(self, client: Client, session_id: str) -> None:
+        read = await client.read_resource(f"kernelmcp://sessions/{session_id}/notebook")
+        contents = read.contents[0]
+        if isinstance(contents, TextResourceContents):
+            await anyio.Path(self._output).write_text(contents.text, "utf-8")
+
+
+def facts_of(result: CallToolResult) -> dict[str, Any]:
+    """The fields of a result, which every client gets."""
     return (result.meta or {}).get(RESULT_KEY, {})
 
 
-async def _call(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    result = await client.call_tool(tool, arguments)
-    if result.is_error:
-        raise SystemExit("\n".join(block.text for block in result.content if isinstance(block, TextContent)))
-    return _facts(result)
+def _live(screen: Screen) -> Callable[..., Any]:
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        screen.live(message or "")
+
+    return on_progress
 
 
-async def _write_notebook(client: Client, session_id: str, output: Path) -> None:
-    read = await client.read_resource(f"kernelmcp://sessions/{session_id}/notebook")
-    contents = read.contents[0]
-    if isinstance(contents, TextResourceContents):
-        await anyio.Path(output).write_text(contents.text, "utf-8")
-
-
-class Screen:
-    """Prints the steps, indented, with what streams marked as such."""
-
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        bold, dim, green, off = ("\033[1m", "\033[2m", "\033[32m", "\033[0m") if out.isatty() else ("", "", "", "")
-        self._bold, self._dim, self._green, self._off = bold, dim, green, off
-
-    def heading(self, text: str) -> None:
-        self.line(f"\n{self._bold}{text}{self._off}", indent="")
-
-    def code(self, code: str) -> None:
-        lines = code.splitlines()
-        for line in lines[:8]:
-            self.line(f"{self._dim}{line}{self._off}", indent="  > ")
-        if len(lines) > 8:
-            self.line(f"{self._dim}({len(lines) - 8} more lines){self._off}", indent="  > ")
-
-    def live(self, text: str) -> None:
-        for line in text.splitlines():
-            self.line(f"{self._green}~ {line}{self._off}")
-
-    def result(self, result: CallToolResult) -> None:
-        facts = _facts(result)
-        for block in result.content:
-            if isinstance(block, TextContent):
-                for line in block.text.splitlines():
-                    self.line(line)
-            elif isinstance(block, ImageContent):
-                self.line(f"[{block.mime_type}, {len(block.data) * 3 // 4:,} bytes]")
-        if "status" in facts:
-            self.line(f"{self._dim}-- {facts['status']}, {facts['execution_time_ms']:.0f} ms{self._off}")
-
-    def line(self, text: str, indent: str = INDENT) -> None:
-        self._out.write(f"{indent}{text}\n")
-        self._out.flush()
+def _first_line(result: CallToolResult) -> str:
+    return next(
+        (block.text.strip().partition("\n")[0] for block in result.content if isinstance(block, TextContent)), ""
+    )

@@ -21,7 +21,7 @@ from kernelmcp.commands.doctor_verdicts import Attempt, Layer
 from kernelmcp.config.load import find
 from kernelmcp.config.models import OWN_KERNELSPEC, Values
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError
+from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError, StorageFailed
 from kernelmcp.files.home import open_home
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.pool import Pool
@@ -34,6 +34,7 @@ BASE_LAYERS = ("wasm", "node-permission", "empty-environment", "closed-descripto
 GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
 NODE_SECONDS = 30.0
 DEADLINE_SECONDS = 300.0
+HOME_ADVICE = "Make it writable, or set server.home (KERNELMCP_HOME) to another directory"
 REINSTALL = "Install kernelmcp again: `pip install --force-reinstall .` in its source folder"
 
 
@@ -74,7 +75,7 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
     else:
         wrong = _refusal(settings)
     report = examine(settings, wrong)
-    report.files["config_files"] = [str(place.path) for place in sources.places if place.path.exists()]
+    report.files["config_files"] = [str(place.path) for place in sources.places if os.path.exists(place.path)]
     if as_json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
@@ -96,7 +97,8 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
     report = Report()
     missing = wrong if isinstance(wrong, LayersMissing) else None
     if wrong is not None and missing is None:
-        report.fail(f"the settings are wrong: {wrong.message}", "Correct them, then run doctor again")
+        advice = wrong.suggestions[0] if wrong.suggestions else "Correct them."
+        report.fail(f"the settings are wrong: {wrong.message}", f"{advice.rstrip('.')}; then run doctor again")
     _look_at_versions(report)
     _look_at_kernelspec(report, settings)
     report.boot_image = {"state": "unknown: no kernel was started"}
@@ -106,6 +108,11 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
             anyio.run(_try_a_kernel, report, _demanding_nothing(settings))
         except (ServerError, ExceptionGroup) as exc:
             _report_failed_start(report, exc)
+        except TimeoutError:
+            report.fail(f"a kernel took more than {DEADLINE_SECONDS:.0f} s", "Run doctor again on a machine less busy")
+        except OSError as exc:
+            what = f"{exc.filename or settings.home}: {exc.strerror or exc}"
+            report.fail(f"no kernel can be started here: {what}", HOME_ADVICE)
     _check_required(report, settings)
     if missing is not None and report.ok:
         report.fail(missing.message, missing.suggestions[0])
@@ -221,7 +228,9 @@ def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Excep
         exc = cast("ServerError", error)
     kernel_log = str(exc.context.get("kernel_log", "")).strip()
     said = f" The kernel said: {kernel_log.splitlines()[-1]}" if kernel_log else ""
-    report.fail(f"{exc.message}.{said}", REINSTALL)
+    # A directory that cannot be written is not cured by installing again.
+    ours = isinstance(exc, ConfigurationError | StorageFailed) and exc.suggestions
+    report.fail(f"{exc.message}.{said}", exc.suggestions[0] if ours else REINSTALL)
 
 
 def _check_required(report: Report, settings: Settings) -> None:

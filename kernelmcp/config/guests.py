@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, SecretStr, field_validator
+from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from kernelmcp.config.allowed_hosts import check_headers, check_host
 from kernelmcp.config.section import Section
@@ -18,16 +18,40 @@ class Volume(Section):
     written a guest's code."""
 
 
+SHARED = "shared"
+"""The name of the volume that is the user's own folder."""
+
+
 class VolumesSection(Section):
     """Directories of the host that every guest sees: `[volumes.NAME]`, at /volumes/NAME."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+    default_volume: Path | None = None
+    """A folder of the user's for files in and out, which every guest sees as /volumes/shared and may write. It must be
+    there; `~` is the home directory. `kernelmcp install CLIENT --folder` makes it. Default: none."""
     # As pydantic's documentation types extra fields.
     __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def all(self) -> dict[str, Volume]:
-        return self.__pydantic_extra__
+        """Every volume by its name."""
+        if self.default_volume is None:
+            return self.__pydantic_extra__
+        return {SHARED: Volume(path=self.default_volume, mode="rw"), **self.__pydantic_extra__}
+
+    @field_validator("default_volume")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        try:
+            return path and path.expanduser()
+        except RuntimeError as exc:
+            raise ValueError(f"{path} has no home directory") from exc
+
+    @model_validator(mode="after")
+    def _one_shared(self) -> Self:
+        if self.default_volume is not None and SHARED in self.__pydantic_extra__:
+            raise ValueError(f"default_volume and volumes.{SHARED} are two directories at /volumes/{SHARED}")
+        return self
 
 
 OWN_KERNELSPEC = "kernelmcp"

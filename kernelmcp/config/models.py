@@ -1,11 +1,12 @@
 """Every setting of the server, with its unit and its reason. The models are frozen; `settings.Settings` holds them."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from kernelmcp.config.guests import OWN_KERNELSPEC as OWN_KERNELSPEC
+from kernelmcp.config.guests import SHARED as SHARED
 from kernelmcp.config.guests import KernelsSection as KernelsSection
 from kernelmcp.config.guests import NetworkSection as NetworkSection
 from kernelmcp.config.guests import PackagesSection as PackagesSection
@@ -80,8 +81,14 @@ class ToolsSection(Section):
         return names and [check_tool_name(name) for name in names]
 
 
+def level_name(text: Any) -> Any:
+    """A level as other systems write it: INFO, or WARN."""
+    lower = text.lower() if isinstance(text, str) else text
+    return "warning" if lower == "warn" else lower
+
+
 class LoggingSection(Section):
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(level_name)] = "info"
     """Messages below this level are left out. `info` writes one line per execution; no level writes code or its
     output."""
     format: Literal["console", "json"] = "console"

@@ -99,7 +99,7 @@ class Settings:
         changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
         if changed:
             before, values = self._values, Values.model_validate(new)
-            check(Settings(values))
+            check(Settings(values, self.sources))  # volumes must not hold the files that were read
             self._values = values
             try:
                 for listener in self._listeners:

@@ -89,6 +89,8 @@ class Execution:
     return_value: Any = None
     files_changed: list[Entry] = field(default_factory=list[Entry])
     """The files of the workspace that it made or changed."""
+    background: str | None = None
+    """Output of tasks of earlier cells, since the result before this one."""
     language: str | None = None
     """Of a cell that is not in the main one: such a cell can lose what is its own language's only."""
     lost_before: bool = False
@@ -159,6 +161,7 @@ class Execution:
         if ours.get("limit") == "cpu_seconds" and self.interruption is None:
             self.limit, self.interruption = "cpu_seconds", "timeout"
         self.outputs.execution_count = content.get("execution_count")
+        self.background = reply.get("background")
         self.outputs.feed_pages(content.get("payload"))
         error = self.outputs.error
         if content.get("status") == "ok":

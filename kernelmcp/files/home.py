@@ -160,7 +160,10 @@ def _private_directory(path: Path, mode: int = 0o700) -> None:
         ) from exc
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
-        raise ConfigurationError(f"{path} is not a directory of this user", "Set server.runtime to one that is.")
+        raise ConfigurationError(
+            f"{path} is not a directory of this user",
+            "Set server.home (KERNELMCP_HOME) or server.runtime to one that is.",
+        )
     path.chmod(mode)
 
 

@@ -15,12 +15,18 @@ from pathlib import Path
 from jupyter_core.paths import jupyter_config_path, jupyter_path
 
 import kernelmcp
-from kernelmcp.config.models import Volume
+from kernelmcp.config.models import SHARED, Volume
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import runtime_root_of
 
 INSIDE = "/volumes"
+SHARED_INSIDE = f"{INSIDE}/{SHARED}"
+DEFAULT = "default_volume"
+# Beside those whose names begin with a dot: macOS's, and Windows' as WSL sees it.
+SETTINGS_FOLDERS = ("Library", "AppData")
+# Who has one of these is a home, or all of a disk of Windows'.
+HOME_FOLDERS = (".ssh", "AppData", "Windows")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
@@ -32,12 +38,19 @@ def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
     ]
 
 
-def check_volumes(settings: Settings) -> None:
-    """Raises `ConfigurationError` for a volume that is not valid, or that would let a guest out of its sandbox."""
-    volumes = settings.config.volumes.all
+def check_volumes(settings: Settings, *, there: bool = True) -> None:
+    """Raises `ConfigurationError` for a volume that is not valid, or that would let a guest out of its sandbox.
+
+    With `there` false, a directory may still have to be made."""
+    section = settings.config.volumes
+    # As the setting is called, so that a message names it.
+    own = section.default_volume is not None
+    volumes = {DEFAULT if own and name == SHARED else name: volume for name, volume in section.all.items()}
     for name, volume in volumes.items():
-        _check_path(name, volume)
+        _check_path(name, volume, there)
         _check_apart(name, volume, settings)
+    if own:
+        _check_visible(volumes[DEFAULT].path)
     for (name, inner), (other, outer) in permutations(volumes.items(), 2):
         if inner.mode == "ro" and outer.mode == "rw" and inner.path.resolve().is_relative_to(outer.path.resolve()):
             raise ConfigurationError(
@@ -46,13 +59,13 @@ def check_volumes(settings: Settings) -> None:
             )
 
 
-def _check_path(name: str, volume: Volume) -> None:
+def _check_path(name: str, volume: Volume, there: bool) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"volumes.{name} is not a valid name for a volume", "Use up to 64 of the characters A-Z a-z 0-9 . _ -"
         )
     path = volume.path
-    if not path.is_absolute() or not path.is_dir():
+    if not path.is_absolute() or (there and not _is_directory(path)):
         raise ConfigurationError(
             f"volumes.{name}: {path} is not a directory, or not an absolute path",
             "Give the absolute path of a directory.",
@@ -60,6 +73,31 @@ def _check_path(name: str, volume: Volume) -> None:
     if "*" in str(path.resolve()):
         raise ConfigurationError(
             f"volumes.{name}: {path} has a * in its path, which Node takes as a wildcard", "Rename the directory."
+        )
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.resolve(strict=True).is_dir()
+    except (OSError, RuntimeError, ValueError):  # missing, links in a circle, a NUL in the name
+        return False
+
+
+def _check_visible(folder: Path) -> None:
+    """A user's folder is one that people look into. Where programs keep their settings, a guest could write commands
+    that they run: shells, ssh, and the MCP client itself."""
+    path = folder.resolve()
+    kept = [part for part in path.parts if part.startswith(".") or part in SETTINGS_FOLDERS]
+    if kept:
+        raise ConfigurationError(
+            f"volumes.{DEFAULT}: {folder} is in {kept[0]}, where programs keep their settings",
+            "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
+        )
+    held = [name for name in HOME_FOLDERS if (path / name).is_dir()]
+    if held or path.name == "Users":
+        raise ConfigurationError(
+            f"volumes.{DEFAULT}: {folder} is or holds somebody's home: {', '.join(held) or path.name}",
+            "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
         )
 
 

@@ -17,6 +17,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kernelmcp.http.first_steps import explaining
 from kernelmcp.mcp_server.callers import CLOSING_KEY, Callers, principal_of
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
@@ -69,7 +70,7 @@ class Connections:
         elif scope["method"] == "DELETE" and connection:
             await self._delete((principal_of(scope), connection), scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, send if connection else explaining(send))
 
     async def _post(self, connection: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         messages = await _whole(receive)
@@ -78,7 +79,7 @@ class Connections:
         replay = _replaying(messages, receive)
         raw_id = _request_id(messages) if connection else None
         if connection is None:
-            await self._app(scope, replay, send)
+            await self._app(scope, replay, explaining(send))
             return
         key = (principal_of(scope), connection)
         # A notification has no id, and is under way all the same: mcp handles it after it has answered.

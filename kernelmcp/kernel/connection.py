@@ -15,6 +15,7 @@ import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.errors import KernelDied
+from kernelmcp.output.late import LateOutput
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable
 
 # The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts shows.
@@ -74,6 +75,8 @@ class Connection:
         self._kernel_name = kernel_name
         self._requests: dict[str, Request] = {}
         self._failed = False
+        self._late = LateOutput()
+        """Of tasks that executions have left behind: the next execution's reply has it under "background"."""
         self.shell = cast("zmq.asyncio.Socket", manager.connect_shell())
         self.control = cast("zmq.asyncio.Socket", manager.connect_control())
         self.iopub = cast("zmq.asyncio.Socket", manager.connect_iopub())
@@ -161,6 +164,8 @@ class Connection:
         msg_id = message["parent_header"].get("msg_id")
         request = self._requests.get(msg_id)
         if request is None:
+            if is_iopub:
+                self._late.feed(message["msg_type"], message["content"])
             return
         if not is_iopub:
             request.reply = message
@@ -172,4 +177,6 @@ class Connection:
             request.on_output(message["msg_type"], message["content"])
         if request.reply is not None and request.idle:
             del self._requests[msg_id]
+            if request.is_execution and request.on_output is not None:
+                request.reply["background"] = self._late.take()
             request.settle()

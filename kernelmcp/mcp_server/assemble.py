@@ -14,6 +14,7 @@ import kernelmcp
 from kernelmcp.config import reload
 from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home
+from kernelmcp.files.volumes import SHARED_INSIDE
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server import prompts
 from kernelmcp.mcp_server.callers import Callers
@@ -34,6 +35,13 @@ INSTRUCTIONS = """\
 A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
 between calls, so build on earlier cells instead of repeating them. Plots and other displayed pictures come back as
 images. A cell that takes long answers with status "running": poll it with get_execution."""
+SHARED_FOLDER = f"""
+{SHARED_INSIDE} is a folder of the user's, on their machine: read there the files that they mean, and write there what
+they are to keep."""
+# A client of MCP 2026-07-28 has no connection that could have a session.
+OVER_HTTP = """
+Name your session in each call: the first result says its session_id. Without one, a call may get a session that is new
+and empty."""
 # Writing transcripts that changed in the last half second, at the server's end.
 CLOSE_SECONDS = 1.0
 
@@ -54,7 +62,7 @@ class App:
 
 
 @asynccontextmanager
-async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterator[App]:
+async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: bool = False) -> AsyncIterator[App]:
     """A server and its sessions. Leaving it writes the transcripts that are not written yet."""
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
@@ -70,7 +78,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool) -> AsyncIterat
             settings.config.server.name,
             title="kernelmcp",
             version=kernelmcp.__version__,
-            instructions=INSTRUCTIONS,
+            instructions=_instructions(settings, over_http),
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
         )
@@ -105,3 +113,9 @@ def _folder() -> str | None:
         return os.getcwd()
     except OSError:
         return None
+
+
+def _instructions(settings: Settings, over_http: bool) -> str:
+    """What a model reads first."""
+    shared = SHARED_FOLDER if settings.config.volumes.default_volume is not None else ""
+    return INSTRUCTIONS + shared + (OVER_HTTP if over_http else "")

@@ -11,7 +11,7 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.schemas import ChangedFile, OutputInfo, Truncation
 from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import clean
-from kernelmcp.pictures.headers import IMAGE_TYPES
+from kernelmcp.pictures.headers import IMAGE_TYPES, SVG_TYPE
 
 MAX_LINKS = 5
 MAX_LISTED_OUTPUTS = 100
@@ -84,4 +84,6 @@ def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:
 
 def best_type(mime_types: list[str]) -> str:
     """The type that shows most of a displayed object."""
-    return next((kind for kind in (*IMAGE_TYPES, "text/html", *mime_types) if kind in mime_types), "text/plain")
+    return next(
+        (kind for kind in (*IMAGE_TYPES, SVG_TYPE, "text/html", *mime_types) if kind in mime_types), "text/plain"
+    )

@@ -18,7 +18,7 @@ from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
 from kernelmcp.mcp_server.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.view import Cursor, View
 from kernelmcp.output.outputs import Display
-from kernelmcp.output.sanitize import clean, joined
+from kernelmcp.output.sanitize import clean, cut_middle, joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of
 
@@ -137,12 +137,13 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "stdout": stdout,
         "stderr": stderr,
         "result": result,
-        "error": error and {"name": error.name, "value": error.value[:budget_chars], "traceback": traceback},
+        "error": error and {"name": error.name, "value": cut_middle(error.value, budget_chars), "traceback": traceback},
         "outputs": output_infos(execution, rich),
         "outputs_dropped": outputs.dropped_displays,
         "files_changed": changed_files(execution),
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
+        "background": view.background(budget_chars),
         "execution_time_ms": round(execution.execution_time_ms, 2),
         "queued_ms": round(execution.queued_ms, 2),
     }
@@ -204,8 +205,14 @@ def _text(
     if not any(parts) and rich:
         kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
         parts.append(f"[displayed: {', '.join(kinds)}]")
+    if structured["background"] is not None:
+        parts.append(background_note(structured["background"]))
     parts += _notes(view)
     return "\n".join(part for part in parts if part) or "(no output)"
+
+
+def background_note(text: str) -> str:
+    return f"[From tasks of earlier cells: {text}]"
 
 
 def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:

@@ -60,6 +60,8 @@ class ExecutionResult(TypedDict):
     files_changed: list[ChangedFile]
     truncated: dict[str, Truncation] | None
     state_lost: bool
+    background: str | None
+    """Output since the last result of tasks that outlived their cell."""
     execution_time_ms: float
     queued_ms: float
     cursor: NotRequired[str]

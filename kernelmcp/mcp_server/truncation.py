@@ -8,14 +8,19 @@ from kernelmcp.output.spool import Spool
 
 # Each stream's smallest share of the budget, characters: its first and last lines.
 MIN_SHARE_CHARS = 100
+# So many times its share is a flood.
+FLOOD = 4
 
 
 def share(budget: int, sizes: list[int]) -> list[int]:
-    """Divide the budget: who needs less than an equal share leaves the rest to the others."""
+    """Divide the budget: who needs less than an equal share leaves the rest to the others. What is many times too long
+    gets half of its share: nobody reads the middle of it, and its ends say as much."""
     shares = [0] * len(sizes)
     open_ends = sorted(range(len(sizes)), key=sizes.__getitem__)
     for position, index in enumerate(open_ends):
         share = min(sizes[index], max(MIN_SHARE_CHARS, budget // (len(open_ends) - position)))
+        if sizes[index] > FLOOD * share:
+            share = max(MIN_SHARE_CHARS, share // 2)
         shares[index] = share
         budget = max(0, budget - share)
     return shares

@@ -12,6 +12,8 @@ from kernelmcp.output.outputs import StreamName
 
 # What is read of a stream to look for progress lines, or for what is new; beyond, only its ends are.
 MAX_READ_BYTES = 1 << 20
+# One part in so many of a result's budget is for the output of tasks of earlier cells.
+BACKGROUND_SHARE = 8
 _CURSOR = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
 
 
@@ -75,6 +77,13 @@ class View:
             return text, without_overwritten(text)
         shown = without_overwritten(spool.read())
         return text, cut_text(shown, len(shown), budget, link, name, {})
+
+    def background(self, budget: int) -> str | None:
+        """What tasks of earlier cells have put out meanwhile, in a small share of the budget: its end."""
+        text = without_overwritten(self.execution.background or "").rstrip("\n")
+        if (over := len(text) - budget // BACKGROUND_SHARE) > 0:
+            text = f"[... {over:,} characters left out ...]\n{text[over:]}"
+        return text or None
 
     def _start(self, name: StreamName) -> int:
         start = self.since.stdout if name == "stdout" else self.since.stderr

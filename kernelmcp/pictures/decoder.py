@@ -1,4 +1,5 @@
-"""Pictures made smaller by a child process that can be killed: whoever unpacks what a guest made may run for ever.
+"""Pictures made smaller, or drawn of SVG, by a child process that can be killed: whoever unpacks what a guest made may
+run for ever.
 
 One process serves one result and ends with it, so that nothing of one session's reaches another's. It has a deadline
 in seconds, caps of its own (`decoder_process/confine.py`), and few run at once; who waits, waits within the same
@@ -29,7 +30,9 @@ WRITE_CHUNK_BYTES = 256 * 1024
 # How some Pythons find their own libraries.
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _PROGRAM = Path(__file__).parent / "decoder_process" / "main.py"
-_REQUEST, _ANSWER, _SHRINK = struct.Struct(">BII"), struct.Struct(">BI"), 1
+_REQUEST, _ANSWER = struct.Struct(">II"), struct.Struct(">BI")
+# The libraries of each task, by their packages: nothing else is importable there.
+_LIBRARIES = {"shrink": ("PIL",), "render": ("PIL", "resvg_py")}
 
 log = structlog.get_logger(__name__)
 # One for each event loop: a program may hold several servers.
@@ -37,11 +40,12 @@ _places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakK
 
 
 class Decoder:
-    """`async with Decoder() as decoder: await decoder.shrink(picture, 500_000)`. The first call starts the process."""
+    """`async with Decoder() as decoder: await decoder.shrink(picture, 500_000)`. The first call starts the process, one
+    for each of the two tasks."""
 
     def __init__(self) -> None:
         self._deadline: float | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._places = _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MAX_PROCESSES))
         self._has_place = False
 
@@ -59,22 +63,29 @@ class Decoder:
 
     async def shrink(self, picture: Picture, max_bytes: int) -> Picture | None:
         """The picture in at most `max_bytes`; None when that cannot be done, or not in time."""
+        return await self._do("shrink", picture.data, max_bytes)
+
+    async def render(self, document: str, max_bytes: int) -> Picture | None:
+        """A picture of an SVG document, in at most `max_bytes`; None when that cannot be done, or not in time."""
+        return await self._do("render", document.encode(), max_bytes)
+
+    async def _do(self, task: str, data: bytes, max_bytes: int) -> Picture | None:
         now = asyncio.get_running_loop().time()
         self._deadline = self._deadline or now + DEADLINE_SECONDS
-        if len(picture.data) > MAX_FILE_BYTES or max_bytes <= 0 or now >= self._deadline:
+        if len(data) > MAX_FILE_BYTES or max_bytes <= 0 or now >= self._deadline:
             return None
         try:
             async with asyncio.timeout_at(self._deadline):
-                answer = await self._ask(_REQUEST.pack(_SHRINK, max_bytes, len(picture.data)), picture.data, max_bytes)
+                answer = await self._ask(task, _REQUEST.pack(max_bytes, len(data)), data, max_bytes)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, struct.error) as exc:
-            log.warning("a picture could not be made smaller", error=type(exc).__name__)
+            log.warning("a picture could not be made", task=task, error=type(exc).__name__)
             await self._end()
             return None
         found = recognize(answer)
         return found if found is not None and max(found.width, found.height) <= MAX_SIDE_PIXELS else None
 
-    async def _ask(self, header: bytes, data: bytes, max_bytes: int) -> bytes:
-        process = await self._start()
+    async def _ask(self, task: str, header: bytes, data: bytes, max_bytes: int) -> bytes:
+        process = await self._start(task)
         stdin, stdout = process.stdin, process.stdout
         if stdin is None or stdout is None:
             raise OSError("no pipes")
@@ -87,39 +98,41 @@ class Decoder:
             raise OSError("the answer is too long")
         return await stdout.readexactly(size)
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self, task: str) -> asyncio.subprocess.Process:
         if not self._has_place:
             await self._places.acquire()
             self._has_place = True
-        if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
+        if task not in self._processes:
+            self._processes[task] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
                 "-S",
                 str(_PROGRAM),
-                _folder_of_pillow(),
+                task,
+                *dict.fromkeys(map(_folder_of, _LIBRARIES[task])),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
                 cwd="/",
                 env={name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ},
             )
-        return self._process
+        return self._processes[task]
 
     async def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
+        processes, self._processes = list(self._processes.values()), {}
+        for process in processes:
             if process.returncode is None:
                 process.kill()
             # asyncio notices the end only when the pipes are closed, and those of a full one it has stopped reading.
             transport: Any = vars(process)["_transport"]
             transport.close()
-            with anyio.move_on_after(END_SECONDS, shield=True):
+        with anyio.move_on_after(END_SECONDS, shield=True):
+            for process in processes:
                 await process.wait()
 
 
-def _folder_of_pillow() -> str:
-    spec = importlib.util.find_spec("PIL")
+def _folder_of(package: str) -> str:
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise OSError("Pillow is not installed")
+        raise OSError(f"{package} is not installed")
     return str(Path(spec.origin).parents[1])

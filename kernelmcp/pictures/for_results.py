@@ -8,6 +8,7 @@ import structlog
 from mcp_types import ImageContent
 
 from kernelmcp.output.outputs import Display
+from kernelmcp.output.sanitize import joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.decoder import Decoder
 
@@ -52,14 +53,16 @@ async def pictures_of(rich: list[tuple[int, Display]], room: int) -> Pictures:
 
 
 def has_picture(display: Display) -> bool:
-    return any(mime in display.data for mime in headers.IMAGE_TYPES)
+    return any(mime in display.data for mime in (*headers.IMAGE_TYPES, headers.SVG_TYPE))
 
 
 async def _block(found: Pictures, number: int, display: Display, room: int, decoder: Decoder) -> ImageContent | None:
+    max_bytes = room * 3 // 4 - 2
     picture = await _find(display)
+    if picture is None and headers.SVG_TYPE in display.data:
+        picture = await decoder.render(joined(display.data[headers.SVG_TYPE]), max_bytes)
     if picture is None:
         return None
-    max_bytes = room * 3 // 4 - 2
     if not picture.fits(max_bytes):
         found.scaled[number] = picture.width, picture.height
         picture = await decoder.shrink(picture, max_bytes)

@@ -9,6 +9,8 @@ import re
 from typing import Any, NamedTuple
 
 IMAGE_TYPES = ("image/png", "image/jpeg")
+# Drawn by `decoder`, and shown as a PNG.
+SVG_TYPE = "image/svg+xml"
 # Larger pictures are refused by the models' APIs (8000) or scaled down by them anyway (about 1600).
 MAX_SIDE_PIXELS = 4096
 # Of the file. What is larger is not looked at: its base64 text and its bytes would be in memory side by side.

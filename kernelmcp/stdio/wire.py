@@ -189,11 +189,16 @@ class _Reader:
     def __init__(self, fd: int, stream: asyncio.StreamReader | None) -> None:
         self._fd = fd
         self._stream = stream
+        self._ended = False
 
     async def read(self) -> bytes:
+        if self._ended:
+            return b""  # a terminal would wait for a second Ctrl-D
         if self._stream is not None:
             return await self._stream.read(CHUNK_BYTES)
-        return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES, abandon_on_cancel=True)
+        chunk = await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES, abandon_on_cancel=True)
+        self._ended = not chunk
+        return chunk
 
     def has_gone(self) -> bool:
         """Whether the other end is closed, seen without reading. Terminals say no."""

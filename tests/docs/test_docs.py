@@ -1,11 +1,13 @@
 """What the documentation says is what there is."""
 
+import base64
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import anyio
 import pytest
@@ -112,9 +114,23 @@ def test_every_error_code_is_documented() -> None:
     assert [code for code in sorted(ours | set(CONTRACT_CODES)) if f"`{code}`" not in TOOLS] == []
 
 
+def test_every_severity_is_documented_with_its_categories() -> None:
+    rows = re.findall(r"^\| `(warning|error|critical)` \| (.*?) \|", TOOLS, re.MULTILINE)
+    documented = {category: severity for severity, cell in rows for category in re.findall(r"`(\w+)`", cell)}
+    assert documented == errors.SEVERITIES
+    used = {kind.category for kind in vars(errors).values() if hasattr(kind, "category")}
+    assert used == set(errors.SEVERITIES)
+
+
 @pytest.mark.parametrize("command", ["pip install . && kernelmcp demo", "pip install -e '.[test]' && pytest"])
 def test_the_readme_has_the_two_commands(command: str) -> None:
     assert f"    {command}\n" in README
+
+
+def test_the_readmes_picture_has_a_plot() -> None:
+    drawn = ElementTree.parse(ROOT / "docs" / "session.svg").getroot()
+    [image] = drawn.iter("{http://www.w3.org/2000/svg}image")
+    assert base64.b64decode(image.attrib["href"].removeprefix("data:image/png;base64,")).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

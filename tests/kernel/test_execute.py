@@ -106,6 +106,38 @@ def test_completion_and_inspection_know_live_variables(kernel: Kernel) -> None:
     assert "says what it does" in found["data"]["text/plain"]
 
 
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import collec", "collections"),
+        ("from stat", "statistics"),
+        ("import xml.e", "xml.etree"),
+        ("import own_", "own_m"),
+    ],
+)
+def test_names_of_modules_are_completed(kernel: Kernel, code: str, found: str) -> None:
+    kernel.run("open('own_m.py', 'w').close()")
+    kernel.client.complete(code)
+    assert found in kernel.client.get_shell_msg(timeout=DEADLINE)["content"]["matches"]
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("%pip -q install", "InvalidRequirement: no package was named"),
+        (
+            "%pip --no-color install -Uq --progress-bar off --timeout=5 --no-input",
+            "InvalidRequirement: no package was named",
+        ),
+        ("!pip -q install --upgrade", "InvalidRequirement: no package was named"),
+        ("%pip -q install --index-url x", "InvalidRequirement: pip install --index-url is not available here"),
+        ("%pip -q download", "PackageError: pip download is not available"),
+    ],
+)
+def test_options_of_pip_that_mean_nothing_here_are_accepted(kernel: Kernel, line: str, error: str) -> None:
+    assert kernel.run(line).error.startswith(error)
+
+
 def test_exit_and_sys_exit_end_the_cell_and_keep_the_session(kernel: Kernel) -> None:
     kernel.run("kept = 1")
     assert kernel.run("exit()").status == "ok"

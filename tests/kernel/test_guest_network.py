@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -66,6 +67,30 @@ def test_a_host_that_is_not_allowed_is_refused_with_what_to_do(kernel: Kernel, c
 
 
 @pytest.mark.parametrize("code", WAYS.values(), ids=WAYS.keys())
+def test_a_refused_request_shows_the_line_and_one_sentence(kernel: Kernel, code: str) -> None:
+    try:
+        ran = kernel.run(f"there, site = site, 'http://example.org'\n{code.format(path='/')}")
+    finally:
+        kernel.run("site = there")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(ran.reply["content"]["traceback"])).splitlines()
+    assert [lines[0].endswith("line 2"), lines[1]] == [True, f"    {code.format(path='/')}"]
+    assert "example.org is not in [network] allow_hosts of mcp.toml: the owner of this server can add it" in lines[2]
+    assert (len(lines), len("\n".join(lines)) < 400) == (3, True)
+
+
+def test_the_errors_of_a_refused_request_are_those_of_the_libraries(kernel: Kernel) -> None:
+    ran = kernel.run(
+        "import urllib.error\nfrom pyodide.ffi import JsException\n"
+        "try: requests.get('http://example.org')\nexcept requests.ConnectionError as error: print(1)\n"
+        "try: urlopen('http://example.org')\n"
+        "except urllib.error.URLError as error: print(2, hasattr(error, '__notes__'))\n"
+        "try: await pyodide.http.pyfetch('http://example.org')\nexcept OSError: print(3)\n"
+        "try: await js.fetch('http://example.org')\nexcept JsException: print(4)"
+    )
+    assert ran.text() == "1\n2 False\n3\n4\n", ran.error
+
+
+@pytest.mark.parametrize("code", WAYS.values(), ids=WAYS.keys())
 def test_a_request_that_waits_is_interrupted_and_given_up(kernel: Kernel, site: Site, code: str) -> None:
     site.ended.clear()
     ran = kernel.interrupt_once_it_prints(f"kept = 1\nprint('now', flush=True)\n{code.format(path='/silent')}")
@@ -90,7 +115,9 @@ def test_the_rest_of_the_libraries_works_too(kernel: Kernel, site: Site) -> None
         "except urllib.error.URLError as error: print(error.reason)\n"
     )
     assert ran.status == "ok", ran.error
-    assert ran.text() == "[::1] is not in [network] allow_hosts of mcp.toml\n"
+    assert (
+        ran.text() == "[::1] is not in [network] allow_hosts of mcp.toml: the owner of this server can add it there\n"
+    )
 
 
 def test_the_guest_uses_a_secret_that_it_never_sees(kernel: Kernel, site: Site) -> None:

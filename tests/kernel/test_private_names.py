@@ -12,6 +12,7 @@ from .driver import Kernel
 SETUP = """
 import http.client, json, json.scanner, sys
 import pyodide_js
+from IPython.core import completerlib
 from IPython.core.history import HistoryManager
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magics import _table
@@ -61,6 +62,9 @@ NAMES = {
     ),
     "importlib imports in _find_and_load_unlocked, which absent.py looks for": (
         "hasattr(sys.modules['_frozen_importlib'], '_find_and_load_unlocked')"
+    ),
+    "IPython completes imports with get_root_modules, which operations.py replaces": (
+        "reads(completerlib.module_completion, 'get_root_modules')"
     ),
     "sys._base_executable, emptied by absent.py": "sys._base_executable == ''",
 }

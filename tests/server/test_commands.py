@@ -2,15 +2,17 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from kernelmcp import __version__
 from kernelmcp.commands import client_config
+
+from .support import DEADLINE
 
 
 def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -49,37 +51,66 @@ def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: p
     assert json.loads(file.read_text()) == new
 
 
-@pytest.mark.parametrize("text", ["{not json", "[]", '{"mcpServers": []}'])
-def test_install_leaves_a_malformed_configuration_alone(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "claude_desktop_config.json"
-    file.write_text(text)
-    assert client_config.main("claude-desktop", dry_run=False, file=file) == 1
-    assert file.read_text() == text
-
-
 @pytest.mark.parametrize(
     ("platform", "environ", "path"),
     [
         ("darwin", {"HOME": "/Users/a"}, "/Users/a/Library/Application Support/Claude/claude_desktop_config.json"),
         ("linux", {"HOME": "/home/a"}, "/home/a/.config/Claude/claude_desktop_config.json"),
         ("linux", {"HOME": "/home/a", "XDG_CONFIG_HOME": "/c"}, "/c/Claude/claude_desktop_config.json"),
-        ("win32", {"APPDATA": "/r"}, "/r/Claude/claude_desktop_config.json"),
     ],
 )
 def test_each_platform_has_its_place(platform: str, environ: dict[str, str], path: str) -> None:
     assert client_config.config_file(platform, environ) == Path(path)
 
 
-def test_the_demo_runs_and_writes_a_valid_notebook(server_env: dict[str, str], tmp_path: Path) -> None:
-    output = tmp_path / "demo.ipynb"
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "demo", "--output", str(output)],
-        env=server_env, capture_output=True, text=True, timeout=200,
+def at_a_terminal(env: dict[str, str], *arguments: str) -> tuple[int, subprocess.Popen[str]]:
+    """The command with a terminal as its stdin; the terminal's other end."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelmcp", *arguments],
+        env=env, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "7 of 7 steps" in done.stdout
-    assert "[info" not in done.stderr
-    notebook = nbformat.read(output, as_version=4)
-    nbformat.validate(notebook)
-    assert len(notebook.cells) == 7
-    assert "image/png" in json.dumps(notebook.cells[3].outputs)
+    os.close(theirs)
+    return ours, process
+
+
+def test_at_a_terminal_it_says_what_it_waits_for_and_one_control_d_ends_it(server_env: dict[str, str]) -> None:
+    terminal, process = at_a_terminal(server_env)
+    try:
+        assert process.stderr
+        assert process.stdout
+        assert "waiting for an MCP client" in process.stderr.readline()
+        assert "Ctrl-D ends it" in process.stderr.readline()
+        os.write(terminal, b"\x04")
+        assert process.wait(DEADLINE) == 0
+        assert process.stdout.read() == "", "stdout is MCP's"
+    finally:
+        process.kill()
+        os.close(terminal)
+
+
+def test_a_client_is_told_nothing_of_terminals(server_env: dict[str, str]) -> None:
+    assert "waiting for" not in kernelmcp(**server_env).stderr
+
+
+def test_a_port_means_http(server_env: dict[str, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelmcp", "serve", "--port", "0"],
+        env=server_env | {"KERNELMCP_LOGGING__FORMAT": "json"},
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr
+        assert any(json.loads(line).get("event") == "listening" for line in process.stderr if line.startswith("{"))
+    finally:
+        process.terminate()
+        process.wait(DEADLINE)
+    done = kernelmcp("serve", "--transport", "stdio", "--port", "0", **server_env)
+    assert (done.returncode, "--port is for HTTP" in done.stderr) == (2, True)
+
+
+def test_serve_takes_a_folder(server_env: dict[str, str], tmp_path: Path) -> None:
+    done = kernelmcp("serve", "--folder", str(tmp_path), **server_env)
+    assert (done.returncode, "volumes.default_volume: " in done.stderr) == (2, True), "it holds the server's home"
+    (tmp_path / "mine").mkdir()
+    assert kernelmcp("serve", "--folder", str(tmp_path / "mine"), **server_env).returncode == 0

@@ -66,7 +66,8 @@ def collector() -> Iterator[str]:
 
 def settings(folder: Path, kernelspec: str, **sections: dict[str, Any]) -> Settings:
     server = {"home": str(folder / "home"), "runtime": f"/tmp/kmt-{os.getpid()}"}
-    values = {"server": server, "kernels": {"kernelspec": kernelspec}, **sections}
+    tools = {"structured_content": "always"}
+    values = {"server": server, "kernels": {"kernelspec": kernelspec}, "tools": tools, **sections}
     return Settings(Values(config=Config.model_validate(values)))
 
 
@@ -141,13 +142,13 @@ async def test_started_and_ended_by_a_program_twice(tmp_path: Path, kernelspec: 
         with pytest.raises(RuntimeError):
             await server.start_http()
         assert server.url is not None
-        async with Client(f"{server.url}/mcp") as client:
+        async with Client(server.url) as client:
             assert (await run(client, "6 * 7"))["result"] == "42"
             waiting = asyncio.ensure_future(server.wait())
         await server.shutdown()
         await waiting
         with pytest.raises(httpx2.ConnectError):
-            httpx2.get(f"{server.url}/health")
+            httpx2.get(server.url.removesuffix("/mcp") + "/health")
     await server.shutdown()
 
 

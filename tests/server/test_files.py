@@ -285,3 +285,77 @@ def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError):
             check(**volumes)
+
+
+async def test_the_folder_of_the_user_is_volumes_shared(connect: Connect, tmp_path: Path, kernelspec: str) -> None:
+    """Its name has what a shell, a list or Node's options could trip over."""
+    folder = tmp_path / "my folder, 'ü' $HOME"
+    folder.mkdir()
+    (folder / "sales.csv").write_text("month,sum\n1,2\n")
+    async with connect(VOLUMES__DEFAULT_VOLUME=str(folder)) as client:
+        [volume] = (await call(client, "get_volume_path"))["volumes"]
+        assert (volume["name"], volume["path"], volume["mode"]) == ("shared", "/volumes/shared", "rw")
+        assert volume["host_path"] == str(folder)
+        text = (await client.call_tool("get_volume_path", {})).content[0].text
+        assert "/volumes/shared: read and write, a folder of the user's" in text
+        assert "/volumes/shared" in (client.instructions or "")
+        assert "Name your session" not in (client.instructions or ""), "stdio has one of its own"
+        if kernelspec != "kernelmcp":
+            return
+        code = "text = open('/volumes/shared/sales.csv').read()\nopen('/volumes/shared/new', 'w').write('done')\ntext"
+        assert (await run(client, code))["result"] == "'month,sum\\n1,2\\n'"
+        assert (folder / "new").read_text() == "done"
+
+
+def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = tmp_path / "user"
+    home, folder = user / "kernelmcp-home", user / "folder"
+    for made in (
+        home,
+        folder,
+        user / ".ssh",
+        user / ".config" / "Claude",
+        user / "Library" / "X",
+        user / "App",
+        user / "App" / "AppData",
+        user / "data" / "inner",
+    ):
+        made.mkdir(parents=True)
+    (user / "link").symlink_to(user / ".ssh")
+    (user / "loop").symlink_to(user / "loop")
+    (user / "file").write_text("")
+    monkeypatch.setenv("HOME", str(user))
+
+    def check(text: str | Path, **volumes: dict) -> None:
+        environ = {"KERNELMCP_VOLUMES__DEFAULT_VOLUME": str(text)}
+        check_volumes(load(environ=environ, overrides={"server": {"home": home}, "volumes": volumes}))
+
+    check(folder)
+    check("~/folder")
+    check(folder, data={"path": user / "data"})
+    for wrong in (
+        user,  # it holds the home, .netrc and all else
+        "~",
+        "/",
+        home,
+        user / "missing",
+        user / "file",
+        user / "loop",
+        "relative",
+        "~nobody-of-this-name/x",
+        user / ".ssh",
+        user / "link",
+        user / ".config" / "Claude",
+        user / "Library" / "X",
+        user / "App",
+        user / "App" / "AppData",
+        f"{folder}\n/x",
+        f"{folder}*",
+        "",
+    ):
+        with pytest.raises(ConfigurationError, match="default_volume"):
+            check(wrong)
+    with pytest.raises(ConfigurationError, match="two"):
+        check(folder, shared={"path": user / "data"})
+    with pytest.raises(ConfigurationError, match=r"read-only, but it is inside volumes\.default_volume"):
+        check(user / "data", data={"path": user / "data" / "inner"})

@@ -347,3 +347,45 @@ def test_status_says_what_is_served(server: HttpServer) -> None:
     assert (found["status"], found["authentication"]) == ("ok", "bearer")
     assert server.get("/ready").json() == {"ready": True}
     assert server.get("/no/such/page", ALICE).status_code == 404
+
+
+@pytest.mark.anyio
+async def test_the_instructions_over_http_say_that_a_session_must_be_named(server: HttpServer) -> None:
+    for mode in ("legacy", "auto"):
+        async with server.client(ALICE, mode) as client:
+            assert "Name your session in each call" in (client.instructions or "")
+
+
+# -- whoever tries it by hand ---------------------------------------------------------------------------------------
+
+BY_HAND: dict[str, tuple[int, int, str, Any, dict[str, str]]] = {
+    "a call before initialize": (400, -32600, '"method": "initialize"', {**INITIALIZE, "method": "tools/list"}, {}),
+    "a form": (400, -32600, "Content-Type: application/json", b"code=1", {"Content-Type": "text/plain"}),
+    "no accept": (406, -32600, "Accept: application/json, text/event-stream", INITIALIZE, {"Accept": "text/html"}),
+    "no body": (400, -32700, '"method": "initialize"', b"", {}),
+    "text": (400, -32700, '"method": "initialize"', b"print(1)", {}),
+    "other JSON": (400, -32602, '"method": "initialize"', {"code": "1" * 5000}, {}),
+    "a list": (400, -32602, "one JSON-RPC message", [INITIALIZE], {}),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_bare_post_is_told_what_to_send_first(server: HttpServer, name: str) -> None:
+    status, code, words, body, headers = BY_HAND[name]
+    answer = server.post(body, ALICE, **headers)
+    found = answer.json()
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+    assert (found["jsonrpc"], found["id"], found["error"]["code"]) == ("2.0", None, code)
+    assert words in found["error"]["message"]
+    assert len(answer.content) < 600, "and one sentence is enough"
+
+
+def test_what_is_to_be_sent_first_works(server: HttpServer) -> None:
+    message = server.post({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, ALICE).json()["error"]["message"]
+    first = json.loads(message[message.index("{") : message.rindex("}") + 1])
+    answer = server.post(first, ALICE)
+    assert answer.status_code == 200
+    connection = {"mcp-session-id": answer.headers["mcp-session-id"]}
+    listed = server.post({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, ALICE, **connection)
+    assert "execute_code" in listed.text
+    server.http.delete(server.mcp, headers={**connection, "Authorization": f"Bearer {ALICE}"})

@@ -19,7 +19,7 @@ from mcp_types import CallToolResult
 from PIL import Image
 
 from kernelmcp.pictures import decoder, headers
-from kernelmcp.pictures.decoder import DEADLINE_SECONDS
+from kernelmcp.pictures.decoder import DEADLINE_SECONDS, Decoder
 
 from . import bombs
 from .support import DEADLINE, Connect, wait_until
@@ -207,7 +207,7 @@ async def test_a_decoder_that_was_taken_over_and_floods_its_pipe_holds_up_nobody
             async with decoder.Decoder() as one:
                 assert await one.shrink(picture, 1000) is None
                 # asyncio stops reading when nobody takes what it has read, and sees no end of the child then.
-                while one._process is not None and not vars(one._process.stdout)["_paused"]:  # noqa: ASYNC110
+                while (child := one._processes.get("shrink")) and not vars(child.stdout)["_paused"]:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
 
 
@@ -253,6 +253,35 @@ def test_whoever_takes_over_the_decoder_reaches_nothing(tmp_path: Path) -> None:
     everything = {"read", "write", "list", "socket", "fork", "signal", "environment", "memory", "exec"}
     assert attack("open", {"KEY": "x", "TOKEN": "y"}) == everything | {"done"}, "the attempts are real"
     assert attack("confined", {}) == {"done"}
+    assert attack("renderer", {}) == {"done"}
+
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {}>{}</svg>'
+USES = "".join(f"<g id='a{n + 1}'>" + f"<use xlink:href='#a{n}'/>" * 10 + "</g>" for n in range(12))
+ENTITIES = "".join(f"<!ENTITY e{n + 1} '" + f"&e{n};" * 10 + "'>" for n in range(9))
+FILTERS = "<filter id='f'>" + "<feTurbulence numOctaves='100'/>" * 200 + "</filter>"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<svg",
+        "<g>" * 100_000,
+        SVG.format('width="1" height="1000000"', "<rect width='1' height='1'/>"),
+        SVG.format('width="1e99" height="-1"', ""),
+        SVG.format("", f'<g id="a0"><rect width="1" height="1"/></g>{USES}<use xlink:href="#a12"/>'),
+        f'<!DOCTYPE l [<!ENTITY e0 "aaaaaaaaaa">{ENTITIES}]>' + SVG.format("", "<text>&e9;</text>"),
+        SVG.format("", FILTERS + '<rect width="1500" height="1500" filter="url(#f)"/>'),
+        SVG.format('width="9" height="9"', '<image href="/etc/passwd" width="9" height="9"/>'),
+    ],
+)
+async def test_a_hostile_svg_costs_a_process_of_its_own_and_little_time(document: str) -> None:
+    begun = time.monotonic()
+    async with Decoder() as used:
+        picture = await used.render(document, 500_000)
+    assert picture is None or max(picture.width, picture.height) <= headers.MAX_SIDE_PIXELS
+    assert time.monotonic() - begun < ANSWER_SECONDS
+    assert decoders(psutil.Process()) == []
 
 
 async def test_a_display_that_no_client_could_take_is_dropped_by_the_kernel_and_said(connect: Connect) -> None:

@@ -55,7 +55,7 @@ async def test_changed_limits_apply_to_the_next_execution_and_a_broken_file_chan
             write()
             return await log.until(event, count)
 
-        assert 1000 < await shown() <= 2000
+        assert 500 < await shown() <= 2000
         assert (await run(client, "import os; os.environ['MODE']"))["result"] == "'first'"
 
         new = "output_budget_chars = 500\nmemory_mb = 256\n[env]\nMODE = 'second'"
@@ -106,8 +106,9 @@ async def test_a_change_made_while_the_server_starts_is_not_missed(tmp_path: Pat
 
 
 async def test_volumes_come_change_and_go(connect: Connect, tmp_path: Path) -> None:
-    config, data, log = tmp_path / "mcp.toml", tmp_path / "data", Log(tmp_path / "log.jsonl")
-    data.mkdir()
+    config, data, log = tmp_path / "settings" / "mcp.toml", tmp_path / "data", Log(tmp_path / "log.jsonl")
+    for folder in (config.parent, data):
+        folder.mkdir()
     logging = f"[logging]\nformat = 'json'\nfile = '{log.path}'\n"
     config.write_text(logging)
     async with connect(CONFIG_FILE=str(config), SESSIONS__WARM_POOL_SIZE="0") as client:
@@ -126,14 +127,20 @@ async def test_volumes_come_change_and_go(connect: Connect, tmp_path: Path) -> N
                 (f"[volumes.data]\npath = '{data}'", {"data": "ro"}),
                 (f"[volumes.data]\npath = '{data}'\nmode = 'rw'", {"data": "rw"}),
                 ("", {}),
+                (f"[volumes]\ndefault_volume = '{data}'", {"shared": "rw"}),
+                ("", {}),
             ],
             1,
         ):
-            assert (await change(volumes, "settings have changed", count))["changed"] == ["volumes.data"]
+            [changed] = (await change(volumes, "settings have changed", count))["changed"]
+            assert changed == ("volumes.data" if count < 4 else "volumes.default_volume")
             assert await modes() == expected
         refused = f"[volumes.home]\npath = '{tmp_path / 'home'}'\n[sessions]\nmax_sessions = 3"
         found = await change(refused, "the changed settings are wrong and the old ones stay", 1)
         assert "would open the server's own directory" in found["error"]
+        refused = f"[volumes]\ndefault_volume = '{config.parent}'"
+        found = await change(refused, "the changed settings are wrong and the old ones stay", 2)
+        assert f"would open the server's own directory {config}" in found["error"], "guests must not write settings"
         assert await modes() == {}
         # A kernel that starts now has none of it.
         assert (await run(client, "import os; os.path.exists('/volumes/data')"))["result"] == "False"

@@ -1,11 +1,14 @@
 """What a model reads of a result: `content` alone, within the budget; and which clients get the structure as well."""
 
+import base64
+import io
 from typing import Any
 
 import jsonschema
 import pytest
 from mcp import Client
 from mcp_types import CallToolResult, ImageContent, Implementation, TextContent
+from PIL import Image
 
 from kernelmcp.mcp_server.readable import text_of_html
 from kernelmcp.mcp_server.structured import RESULT_KEY
@@ -117,6 +120,24 @@ async def test_a_result_keeps_to_its_budget(connect: Connect, code: str) -> None
         assert chars(await execute(client, code)) <= MAX_CONTENT_CHARS
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from urllib.request import urlopen\nurlopen('https://example.org/data.csv')",
+        "import pyodide.http\nawait pyodide.http.pyfetch('https://example.org/data.csv')",
+        "import pyodide.http\npyodide.http.open_url('https://example.org/data.csv')",
+        "import js\nawait js.fetch('https://example.org/data.csv')",
+    ],
+)
+async def test_a_refused_request_costs_one_sentence(connect: Connect, code: str) -> None:
+    async with connect(**AUTO) as client:
+        result = await execute(client, code)
+        assert "example.org cannot be reached: the sandbox has no network; the owner of this server" in "".join(
+            block.text for block in result.content if isinstance(block, TextContent)
+        )
+        assert chars(result) <= 600
+
+
 async def test_progress_bars_and_many_files_are_short(connect: Connect) -> None:
     async with connect(client_info=named("claude-code"), **AUTO) as client:
         await execute(client, "1")
@@ -178,3 +199,43 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
     assert without_overwritten("50%\r100%\r") == "100%"
     assert without_overwritten("dos\r\nlines\r\n") == "dos\nlines\n"
     assert without_overwritten("\r\r") == ""
+
+
+SVG = """
+from IPython.display import SVG
+SVG('<svg xmlns="http://www.w3.org/2000/svg" width="300" height="150"><rect width="300" height="150" fill="navy"/>'
+    '<text x="20" y="80" fill="white" font-size="40">text</text></svg>')
+"""
+
+
+async def test_svg_is_drawn_for_the_model(connect: Connect) -> None:
+    async with connect(client_info=named("claude-code"), **AUTO) as client:
+        shown = await execute(client, SVG)
+        [picture] = [block for block in shown.content if isinstance(block, ImageContent)]
+        image = Image.open(io.BytesIO(base64.b64decode(picture.data)))
+        assert image.size == (512, 256)
+        colours = {image.convert("RGB").getpixel((x, y)) for x in range(0, 512, 4) for y in range(0, 256, 4)}
+        assert {(0, 0, 128), (255, 255, 255)} <= colours, "the background, and the text"
+        assert "object" not in shown.content[0].text
+        assert [block.type for block in shown.content] == ["text", "image"], "no link beside it"
+
+
+async def test_a_picture_file_is_read_as_a_picture(connect: Connect) -> None:
+    async with connect(client_info=named("claude-code"), **AUTO) as client:
+        data = io.BytesIO()
+        Image.effect_noise((3000, 2000), 90).save(data, "PNG")
+        encoded = base64.b64encode(data.getvalue()).decode()
+        await client.call_tool(
+            "write_file", {"path": "big.png", "content": encoded, "encoding": "base64", "session_id": "s"}
+        )
+        arguments = {"path": "big.png", "session_id": "s"}
+        read = await client.call_tool("read_file", arguments)
+        assert [block.type for block in read.content] == ["text", "image"]
+        assert "3,000 x 2,000 pixels" in read.content[0].text
+        assert len(read.model_dump_json()) < 900_000
+        piece = await client.call_tool("read_file", arguments | {"encoding": "base64"})
+        assert base64.b64decode(piece.content[0].text.partition("\n")[0]) == data.getvalue()[:6000]
+        assert chars(piece) <= MAX_CONTENT_CHARS
+        fake = {"path": "fake.png", "content": "\x89PNG" + "x" * 100, "session_id": "s"}
+        await client.call_tool("write_file", fake)
+        assert not (await client.call_tool("read_file", {"path": "fake.png", "session_id": "s"})).is_error

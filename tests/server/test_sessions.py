@@ -28,6 +28,8 @@ async def until_state(client: Client, state: str) -> None:
     ("tool", "arguments", "code", "words"),
     [
         ("execute_code", {"code": "1", "tiemout": 3}, "INVALID_ARGUMENT", "did you mean 'timeout'"),
+        ("execute_code", {"code": "1", "template": "python"}, "INVALID_ARGUMENT", "did you mean 'language'"),
+        ("create_session", {"template": "python"}, "INVALID_ARGUMENT", "did you mean 'language'"),
         ("execute_code", {}, "INVALID_ARGUMENT", "'code' is missing"),
         ("execute_code", {"code": 5}, "INVALID_ARGUMENT", "'code'"),
         ("execute_code", {"code": "1", "timeout": -1}, "INVALID_ARGUMENT", "greater than 0"),
@@ -49,7 +51,7 @@ async def test_bad_calls_say_what_was_wrong_and_what_to_do(
         result = await client.call_tool(tool, arguments)
         assert result.is_error
         error = result.structured_content["error"]
-        assert error["error_code"] == code
+        assert (error["error_code"], error["severity"]) == (code, "warning")
         assert words in result.content[0].text
         assert set(error) == {"error_code", "category", "severity", "message", "recovery_suggestions", "context"}
         assert error["recovery_suggestions"]

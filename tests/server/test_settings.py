@@ -93,6 +93,9 @@ def test_a_wrong_value_in_the_environment_or_the_command_line_is_named(tmp_path:
         ("KERNELMCP_KEEP_GLOBALS", "settings are KERNELMCP_SECTION__KEY, such as"),
         ("KERNELMCP_POLICY__REQUIRED_LAYER", "did you mean required_layers?"),
         ("KERNELMCP_POLICI__REQUIRED_LAYERS", "did you mean"),
+        ("KERNELMCP__POLICY__REQUIRED_LAYERS", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
+        ("kernelmcp_policy__required_layers", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
+        ("Kernelmcp_Home", "did you mean KERNELMCP_HOME?"),
     ],
 )
 def test_a_misspelt_variable_is_refused_with_what_was_meant(tmp_path: Path, name: str, meant: str) -> None:
@@ -103,6 +106,81 @@ def test_a_misspelt_variable_is_refused_with_what_was_meant(tmp_path: Path, name
     assert meant in caught.value.message
 
 
+def test_the_name_of_a_variable_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(environ={"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_A\n\x1b]0;title\x07": "1"})
+    assert caught.value.message.startswith("KERNELMCP_A\\n\\x1b]0;title\\x07: there is no such setting")
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [("fuel_budget", "cpu_seconds"), ("memory_bytes", "memory_mb"), ("FLAVORS__SMALL__MEMORY_BYTES", "memory_mb")],
+)
+def test_what_other_systems_call_a_limit_leads_to_ours(tmp_path: Path, key: str, meant: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"there is no such setting \(did you mean {meant}\?\)"):
+        load(environ={"KERNELMCP_HOME": str(tmp_path), f"KERNELMCP_POLICY__{key.upper()}": "5"})
+    if key.islower():
+        file = tmp_path / "policy.toml"
+        file.write_text(f"{key} = 5")
+        with pytest.raises(ConfigurationError, match=rf"{key}: there is no such setting \(did you mean {meant}\?\)"):
+            load(None, file, environ={"KERNELMCP_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("landlock", ["landlock"]),
+        ("landlock,seccomp", ["landlock", "seccomp"]),
+        (" landlock , seccomp, ", ["landlock", "seccomp"]),
+        ('["landlock", "seccomp"]', ["landlock", "seccomp"]),
+        ('[\n  "landlock",\n  "seccomp"\n]', ["landlock", "seccomp"]),
+        ("\"landlock\", 'seccomp'", ["landlock", "seccomp"]),
+        ("[]", []),
+    ],
+)
+def test_a_list_in_the_environment_may_have_commas_between(tmp_path: Path, text: str, layers: list[str]) -> None:
+    environ = {"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_POLICY__REQUIRED_LAYERS": text}
+    assert load(environ=environ).policy.required_layers == layers
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", ",", "landlock seccomp", "[landlock", '["landlock"', "{}", "landlock\nseccomp"]
+)
+def test_a_list_that_cannot_be_read_is_refused_and_never_empty(tmp_path: Path, text: str) -> None:
+    """An empty one would be the layers of the file taken away."""
+    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_POLICY__REQUIRED_LAYERS: required_layers"):
+        load(environ={"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_POLICY__REQUIRED_LAYERS": text})
+
+
+def test_tables_and_optional_lists_in_the_environment(tmp_path: Path) -> None:
+    environ = {
+        "KERNELMCP_HOME": str(tmp_path),
+        "KERNELMCP_TOOLS__ENABLED": "execute_code,read_file",
+        "KERNELMCP_NETWORK__ALLOW_HOSTS": "example.org,*.example.com:8080",
+        "KERNELMCP_PACKAGES__ALLOWED": "numpy",
+        "KERNELMCP_VOLUMES__DATA": '{"path": "/srv/data"}',
+        "KERNELMCP_SERVER__NAME": "one,two",
+        "KERNELMCP_POLICY__ENV__NAMES": "a,b",
+    }
+    settings = load(environ=environ)
+    config = settings.config
+    assert config.tools.enabled == ["execute_code", "read_file"]
+    assert config.network.allow_hosts == ["example.org", "*.example.com:8080"]
+    assert config.packages.allowed == ["numpy"]
+    assert config.volumes.all["data"].path == Path("/srv/data")
+    assert (config.server.name, settings.policy.env) == ("one,two", {"NAMES": "a,b"})
+
+
+@pytest.mark.parametrize(("text", "level"), [("DEBUG", "debug"), ("Info", "info"), ("WARN", "warning")])
+def test_the_level_of_the_log_may_be_written_in_any_case(tmp_path: Path, text: str, level: str) -> None:
+    environ = {"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_LOGGING__LEVEL": text}
+    assert load(environ=environ).config.logging.level == level
+    done = kernelmcp("serve", "--log-level", text, "--config", str(tmp_path / "missing.toml"))
+    assert "missing.toml: cannot be read" in done.stderr, "the level itself is fine"
+    done = kernelmcp("serve", "--log-level", "loud")
+    assert (done.returncode, "choose from" in done.stderr) == (2, True)
+
+
 def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_setting(tmp_path: Path) -> None:
     service = {
         "KERNELMCP_SERVICE_HOST": "10.0.0.1",
@@ -111,6 +189,10 @@ def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_setting(tmp_path: 
         "KERNELMCP_PORT": "tcp://10.0.0.1:8000",
         "KERNELMCP_PORT_8000_TCP": "tcp://10.0.0.1:8000",
         "KERNELMCP_PORT_8000_TCP_ADDR": "10.0.0.1",
+        "KERNELMCP_HTTP_SERVICE_HOST": "10.0.0.1",
+        "KERNELMCP_HTTP_SERVICE_PORT": "8000",
+        "KERNELMCP_HTTP_PORT": "tcp://10.0.0.1:8000",
+        "KERNELMCP_HTTP_PORT_8000_TCP": "tcp://10.0.0.1:8000",
     }
     assert load(environ={"KERNELMCP_HOME": str(tmp_path), **service}).config == Config()
 

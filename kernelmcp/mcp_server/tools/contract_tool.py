@@ -22,6 +22,8 @@ from kernelmcp.output.outputs import clean
 
 log = structlog.get_logger(__name__)
 _ERROR_SCHEMA = TypeAdapter(ContractError).json_schema()
+# What other systems that run code for models call an argument, and our name for it.
+HABITS = {"template": "language", "runtime": "language", "kernel": "language", "cmd": "command", "source": "code"}
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 
 
@@ -73,7 +75,8 @@ def check_not_refused(context: Context[Any, Any]) -> None:
 def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[str]) -> str:
     name = ".".join(map(str, loc))
     if kind == "extra_forbidden":
-        close = difflib.get_close_matches(name, known, n=1)
+        habit = HABITS.get(name)
+        close = [habit] if habit in known else difflib.get_close_matches(name, known, n=1)
         return f"there is no argument {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
     if kind == "missing":
         return f"{name!r} is missing"

@@ -215,7 +215,9 @@ class Tools:
             one = await describe(self._registry, caller, session_id)
             found: schemas.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
         lines = [
-            f"{info['session_id']}: {info['state']}, {info['execution_count']} executions" for info in found["sessions"]
+            f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, {info['execution_count']:,} "
+            f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]}"
+            for info in found["sessions"]
         ]
         if found["next_cursor"] is not None:
             lines.append(f"[{found['total']:,} in all; the next ones: get_sessions(cursor={found['next_cursor']!r})]")

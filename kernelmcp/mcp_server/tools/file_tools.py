@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ResourceLink
 from pydantic import Field
@@ -24,7 +25,9 @@ from kernelmcp.mcp_server.links import file_uri
 from kernelmcp.mcp_server.results import RESOURCE_LINKS_SINCE
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.tools.execution_tools import DESTROYS, READ_ONLY, SessionId
-from kernelmcp.output.outputs import clean
+from kernelmcp.output.outputs import Display, clean
+from kernelmcp.pictures import headers
+from kernelmcp.pictures.for_results import pictures_of
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
@@ -34,9 +37,11 @@ Path = Annotated[str, Field(description="The file, below /workspace: notes.txt, 
 Encoding = Literal["text", "base64"]
 # A piece is in a result twice, as text and in the structure, and JSON may escape each byte with six: under 900 kB.
 MAX_PIECE_BYTES = 64 * 1024
+# Of base64.
+MAX_PICTURE_CHARS = 800_000
 # In the text of get_workspace_info; the structure has more.
 MAX_LINES = 100
-MAX_TEXT_CHARS = 20_000
+MAX_TEXT_CHARS = 6_000
 # Names in the structure: a name may have 4,000 bytes, and JSON may escape each with six.
 MAX_NAMES_CHARS = 100_000
 
@@ -62,10 +67,11 @@ class FileTools:
             int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="How much to read. Left out: a readable amount.")
         ] = None,
     ) -> Annotated[CallToolResult, schemas.ReadResult]:
-        """Read a file of the session's workspace, without running code. A long file is cut: go on with
-        offset=next_offset, or take the resource link for the whole."""
+        """Read a file of the session's workspace, without running code. A PNG or JPEG comes as a picture. A long file
+        is cut: go on with offset=next_offset, or take the resource link for the whole."""
         _check_unicode(path)
-        limit = max_bytes or min(MAX_PIECE_BYTES, self._settings.policy.output_budget_chars)
+        budget = self._settings.policy.output_budget_chars
+        limit = max_bytes or min(MAX_PIECE_BYTES, budget * 3 // 4 if encoding == "base64" else budget)
 
         no_files = InvalidArgument(f"there is no file {path!r}: the session has no files yet", LOOK)
 
@@ -78,6 +84,12 @@ class FileTools:
         if session is None:
             raise no_files
         piece = await session.files.with_workspace(read)
+        if encoding is None and offset == 0 and headers.recognize(piece.data) is not None:
+            whole = await session.files.with_workspace(
+                lambda found: found.read(path, 0, headers.MAX_FILE_BYTES) if found else piece
+            )
+            if (shown := await _picture_result(session.id, path, whole)) is not None:
+                return shown
         content, used, shown_as = _to_content(piece.data, encoding, path)
         end = offset + used
         truncated = end < piece.size
@@ -91,7 +103,7 @@ class FileTools:
             "next_offset": end if truncated else None,
             "truncated": truncated or offset > 0,
         }
-        text = content if shown_as == "text" else f"{piece.size:,} bytes, binary; base64 in the field content."
+        text = content if shown_as == "text" or encoding == "base64" else _about(path, piece)
         if truncated:
             text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
         called = structured_result(result, text)
@@ -183,7 +195,10 @@ class FileTools:
                 {"name": each.name, "version": each.version} for each in (session.record.packages if session else ())
             ],
         }
-        return structured_result(result, _listing_text(result))
+        where = f"\nOn this machine: {result['path']}" if result["path"] else ""
+        packages = ", ".join(f"{each['name']} {each['version']}" for each in result["packages"][:MAX_LINES])
+        installed = f"\nInstalled packages: {packages}" if packages else ""
+        return structured_result(result, _listing_text(result) + where + installed)
 
     async def get_volume_path(self, ctx: Ctx) -> Annotated[CallToolResult, schemas.VolumeList]:
         """Show where code finds its files: the workspace, and the host's directories that are mounted as volumes."""
@@ -198,7 +213,14 @@ class FileTools:
             for volume in volumes.kernel_volumes(self._settings)
         ]
         modes = {"ro": "read-only", "rw": "read and write"}
-        lines = [f"{INSIDE}: the workspace", *(f"{volume['path']}: {modes[volume['mode']]}" for volume in found)]
+        lines = [f"{INSIDE}: the workspace"]
+        own = self._settings.config.volumes.default_volume is not None
+        for volume in found:
+            host = f", on this machine {volume['host_path']}" if volume["host_path"] else ""
+            # Many clients show their model no instructions.
+            users = own and volume["path"] == volumes.SHARED_INSIDE
+            about = ", a folder of the user's for files in and out" if users else ""
+            lines.append(f"{volume['path']}: {modes[volume['mode']]}{about}{host}")
         return structured_result({"workspace": INSIDE, "volumes": found}, "\n".join(lines))
 
     def all(self) -> list[ContractTool]:
@@ -208,6 +230,36 @@ class FileTools:
             contract_tool(self.get_workspace_info, "List files", READ_ONLY),
             contract_tool(self.get_volume_path, "Show volumes", READ_ONLY),
         ]
+
+
+async def _picture_result(session_id: str, path: str, file: Piece) -> CallToolResult | None:
+    """A picture for the model to see; None when it is too large, or damaged."""
+    picture = headers.recognize(file.data) if len(file.data) == file.size else None
+    if picture is None:
+        return None
+    encoded = await anyio.to_thread.run_sync(base64.b64encode, file.data)
+    display = Display("display_data", {picture.mime_type: encoded.decode()}, {}, None, 0)
+    found = await pictures_of([(0, display)], MAX_PICTURE_CHARS)
+    if not found.blocks:
+        return None
+    result: schemas.ReadResult = {
+        "session_id": session_id,
+        "path": path,
+        "size": file.size,
+        "encoding": "base64",
+        "content": "",
+        "offset": 0,
+        "next_offset": None,
+        "truncated": True,
+    }
+    smaller = ", made smaller to be shown here" if found.scaled else ""
+    text = (
+        f"{path}: {picture.mime_type}, {picture.width:,} x {picture.height:,} pixels, {file.size:,} bytes{smaller}. "
+        'Its bytes: encoding="base64".'
+    )
+    called = structured_result(result, text)
+    called.content.extend(found.blocks)
+    return called
 
 
 def _check_unicode(path: str) -> None:
@@ -245,6 +297,10 @@ def _from_content(content: str, encoding: Encoding) -> bytes:
         raise InvalidArgument(
             f"content is not base64: {exc}", 'Use encoding "text" for text.', argument="content"
         ) from exc
+
+
+def _about(path: str, piece: Piece) -> str:
+    return f'{path}: {piece.size:,} bytes, binary. Read it with code, or with encoding="base64".'
 
 
 def _relative(path: str) -> str:

@@ -20,8 +20,10 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.progress import wait_for
+from kernelmcp.mcp_server.results import background_note
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.tools.execution_tools import Ctx, SessionId
+from kernelmcp.mcp_server.view import View
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.installed_packages import Installation, Package, installation
 from kernelmcp.sessions.registry import Registry
@@ -80,7 +82,8 @@ class PackageTools:
         except asyncio.CancelledError:
             session.interrupt(execution)
             raise
-        return _result(execution, minted_note(caller, session_id, session.id, created=created))
+        note = minted_note(caller, session_id, session.id, created=created)
+        return _result(execution, note, self._settings.policy.output_budget_chars)
 
     def all(self) -> list[ContractTool]:
         return [contract_tool(self.install_package, "Install packages", INSTALLS)]
@@ -103,7 +106,7 @@ def _checked(names: list[str]) -> list[str]:
     return [name.strip() for name in names]
 
 
-def _result(execution: Execution, note: str) -> CallToolResult:
+def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
     if execution.failure is not None:
         raise execution.failure
     if execution.status not in ("ok", "running"):
@@ -119,7 +122,7 @@ def _result(execution: Execution, note: str) -> CallToolResult:
         "already_present": [{"name": package.name, "version": package.version} for package in found.already_present],
         "duration_ms": round(execution.execution_time_ms, 2),
     }
-    return structured_result(result, _text(execution, found) + note)
+    return structured_result(result, _text(execution, found, budget) + note)
 
 
 def _installation(execution: Execution) -> Installation:
@@ -129,7 +132,7 @@ def _installation(execution: Execution) -> Installation:
     return Installation()
 
 
-def _text(execution: Execution, found: Installation) -> str:
+def _text(execution: Execution, found: Installation, budget: int) -> str:
     if execution.status == "running":
         return f"Still installing. Call get_execution with execution_id={execution.id!r} to wait for it."
     lines: list[str] = []
@@ -137,7 +140,9 @@ def _text(execution: Execution, found: Installation) -> str:
         lines.append(f"Installed {_listed(found.installed)}.")
     if found.already_present:
         lines.append(f"Already there: {_listed(found.already_present)}.")
-    return "\n".join(lines) or "Nothing had to be installed."
+    text = "\n".join(lines) or "Nothing had to be installed."
+    background = View(execution).background(budget)
+    return f"{text}\n{background_note(background)}" if background else text
 
 
 def _listed(packages: list[Package]) -> str:

@@ -1,24 +1,25 @@
 """The process that opens pictures: requests on stdin, answers on stdout, and nothing else within its reach.
 
-Run as `python -I -S main.py <folder of Pillow>` by `kernelmcp/decoder.py`, which ends it after some seconds. A picture
-may be made to take over its decoder, so this process gives up everything before it reads the first byte.
-A request is task, largest answer and length, then the picture; an answer is its type (0: none) and length, then bytes.
+Run as `python -I -S main.py shrink|render FOLDER ...`, with the folders of the libraries, by `pictures/decoder.py`,
+which ends it after some seconds. A picture may be made to take over its decoder, so this process gives up everything
+before it reads the first byte. `render` draws SVG.
+A request is largest answer and length, then the picture; an answer is its type (0: none) and length, then bytes.
 """
 
 import os
 import signal
 import struct
 import sys
+from collections.abc import Callable
 
-# Only these two folders: the interpreter was started with neither a site directory nor a working directory on its path.
-sys.path += [os.path.dirname(os.path.abspath(__file__)), sys.argv[1]]
+# Only these folders: the interpreter was started with neither a site directory nor a working directory on its path.
+sys.path += [os.path.dirname(os.path.abspath(__file__)), *sys.argv[2:]]
 
 import confine
 import scaling
 
-REQUEST = struct.Struct(">BII")
+REQUEST = struct.Struct(">II")
 ANSWER = struct.Struct(">BI")
-SHRINK = 1
 TYPES = {"PNG": 1, "JPEG": 2}
 NOTHING = ANSWER.pack(0, 0)
 # The parent's deadline is shorter: this is for a parent that was killed.
@@ -43,20 +44,31 @@ def write(data: bytes) -> None:
         view = view[os.write(1, view) :]
 
 
-def answer(task: int, max_bytes: int, data: bytes) -> bytes:
-    found = scaling.shrink(data, max_bytes) if task == SHRINK else None
+def packed(found: tuple[str, bytes] | None) -> bytes:
     if found is None:
         return NOTHING
-    kind, smaller = found
-    return ANSWER.pack(TYPES[kind], len(smaller)) + smaller
+    kind, data = found
+    return ANSWER.pack(TYPES[kind], len(data)) + data
+
+
+def work() -> Callable[[bytes, int], tuple[str, bytes] | None]:
+    """What is done with each picture. From here on the process is confined."""
+    if sys.argv[1] == "shrink":
+        confine.confine()
+        return scaling.shrink
+    import rendering
+
+    font = rendering.font()
+    confine.confine(opens_font=True)
+    return lambda document, max_bytes: rendering.render(document, max_bytes, font)
 
 
 def main() -> None:
     signal.alarm(MAX_SECONDS)
-    confine.confine()
+    do = work()
     while True:
-        task, max_bytes, size = REQUEST.unpack(read(REQUEST.size))
-        write(answer(task, max_bytes, read(size)))
+        max_bytes, size = REQUEST.unpack(read(REQUEST.size))
+        write(packed(do(read(size), max_bytes)))
 
 
 main()

@@ -18,6 +18,7 @@ class Cell:
     """Of the request to the guest, which nobody but this guest can know."""
     host_calls: frozenset[str] = frozenset()
     """What its guest may call."""
+    interrupted: bool = False
     stream_chars: int = 0
     display_bytes: int = 0
     messages: int = 0

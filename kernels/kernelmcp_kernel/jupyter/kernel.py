@@ -52,6 +52,10 @@ class StorageFull(ValueError):
     """A guest has stored more than its quota allows, past its own check, as only a hostile one does."""
 
 
+class CellInterrupted(Exception):
+    """A cell was interrupted before it began."""
+
+
 class SandboxKernel(AnsweringKernel):
     """Languages in sandboxed guest processes, behind the Jupyter protocol."""
 
@@ -137,6 +141,8 @@ class SandboxKernel(AnsweringKernel):
         """Interrupt the running cell; if the request names an execution, only that one."""
         if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
             return
+        if self._cell is not None:
+            self._cell.interrupted = True
         self._guests.interrupt()
         self._calls.cancel(INTERRUPTED)
 
@@ -198,9 +204,13 @@ class SandboxKernel(AnsweringKernel):
                 report.metadata["language"] = part.language
             cell.host_calls = find(part.language).host_calls
             supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
+            if cell.interrupted:  # before its guest was asked, which would not have heard of it
+                raise CellInterrupted
             reply = checked_reply(await self._on_loop(supervisor.request("execute", request, request_id, limit)))
             report.earlier_loss(cell, supervisor.take_loss())
             report.background(cell, supervisor.guest.background)
+        except CellInterrupted:
+            reply = report.interrupted(cell)
         except GuestDied as error:
             reply = report.guest_died(cell, error)
         except ValueError as error:

@@ -35,6 +35,10 @@ class Report:
         """The reply of a cell that did not run, with the variables as they were."""
         return self._error(cell, type(error).__name__, str(error))
 
+    def interrupted(self, cell: Cell) -> Content:
+        """The reply of a cell that was interrupted before its guest was asked."""
+        return self._error(cell, "KeyboardInterrupt", "")
+
     def earlier_loss(self, cell: Cell, loss: Loss | None) -> None:
         """Mark the first cell in a fresh guest. A loss that no request has failed with is said in words, too."""
         if loss is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernelmcp_kernel.network.calls import Calls
 
 NO_NETWORK = (
-    "the sandbox has no network: the owner of this server can allow hosts with [network] allow_hosts in mcp.toml"
+    "the sandbox has no network; the owner of this server can allow hosts with [network] allow_hosts in mcp.toml"
 )
 
 
@@ -33,7 +33,9 @@ class Network:
     async def fetch(self, arguments: dict[str, Any], cell: Cell) -> dict[str, Any]:
         """Make one request for the guest. Raises HostCallError with what to do about it."""
         if not self._settings.allow_hosts:
-            raise HostCallError(NO_NETWORK)
+            # Without an HTTP library, so that a kernel without a network does not pay for one.
+            parse_url = import_module("kernelmcp_kernel.network.request").parse_url
+            raise HostCallError(f"{parse_url(arguments.get('url')).host_text} cannot be reached: {NO_NETWORK}")
         calls = self._calls
         if calls is None:
             module = await asyncio.to_thread(import_module, "kernelmcp_kernel.network.calls")  # takes 150 ms

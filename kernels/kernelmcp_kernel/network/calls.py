@@ -18,6 +18,7 @@ from kernelmcp_kernel.network.transport import MAX_CONNECTIONS, Response, Transp
 from kernelmcp_kernel.settings import NetworkSettings
 
 _MAX_REDIRECTS = 10
+_WHO = ": the owner of this server can add it there"
 
 
 class Calls:
@@ -60,7 +61,7 @@ class Calls:
     def _check(self, url: Url) -> None:
         if not self._allowed.permits(url.host, url.port):
             named = url.host_text if url.port in (80, 443) else f"{url.host_text}:{url.port}"
-            raise HostCallError(f"{named} is not in [network] allow_hosts of mcp.toml")
+            raise HostCallError(f"{named} is not in [network] allow_hosts of mcp.toml{_WHO}")
 
     async def _exchange(self, request: Request) -> Response:
         """One hop, with the configured headers; what comes back has none of their values."""

@@ -1,6 +1,6 @@
 """Stands where a hole in the picture decoder would put an attacker: after `confine`, with ctypes in hand.
 
-Run as `python -I -S decoder.py FOLDER SECRET confined|open`; tells the attempts that got through, one a line.
+Run as `python -I -S decoder.py FOLDER SECRET confined|renderer|open`; tells the attempts that got through, one a line.
 """
 
 import ctypes
@@ -38,8 +38,8 @@ ATTEMPTS: dict[str, Callable[[], object]] = {
     "exec": lambda: libc.execve(secret.encode(), None, None) == -1 and ctypes.get_errno() != errno.EPERM,
 }
 
-if how == "confined":
-    confine.confine()
+if how != "open":
+    confine.confine(opens_font=how == "renderer")
 for name, attempt in ATTEMPTS.items():
     try:
         through = bool(attempt())

@@ -15,15 +15,34 @@ from kernelmcp_guest.bridge import bridge
 
 # A function with `__tracebackhide__` is left out of IPython's tracebacks.
 NO_PROCESSES = "the sandbox cannot start processes"
-NO_SHELL = f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead"
+NO_SHELL = (
+    f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead (os, pathlib and shutil for "
+    "files, %pip install for packages)"
+)
 NO_SOCKETS = "the sandbox has no sockets: for HTTP use urllib.request, requests or pyodide.http.pyfetch"
 
 # What to use instead of a module that this Python is built without.
+_NO_SCREEN = "there is no screen: draw with matplotlib or pillow"
+_NO_TERMINAL = "there is no terminal"
+ONE_PROCESS = "there is one process and one thread: use a loop, or asyncio.gather to wait for several things at once"
+_ONE_USER = "there is one user, and there are no others"
 _ADVICE = {
-    "curses": "there is no terminal",
-    "dbm": "keep data in files, as JSON or with pickle",
-    "tkinter": "there is no screen",
-    "turtle": "there is no screen",
+    "_interpreters": ONE_PROCESS,
+    "_multiprocessing": ONE_PROCESS,
+    "_posixshmem": ONE_PROCESS,
+    "_tkinter": _NO_SCREEN,
+    "curses": _NO_TERMINAL,
+    "dbm": "keep data in files, as JSON or with pickle, or in sqlite3",
+    "ensurepip": "use %pip install NAME",
+    "grp": _ONE_USER,
+    "idlelib": _NO_SCREEN,
+    "pwd": _ONE_USER,
+    "readline": _NO_TERMINAL,
+    "resource": "the limits of the sandbox are fixed",
+    "tkinter": _NO_SCREEN,
+    "turtle": _NO_SCREEN,
+    "turtledemo": _NO_SCREEN,
+    "venv": "use a session of its own, and %pip install NAME",
 }
 
 

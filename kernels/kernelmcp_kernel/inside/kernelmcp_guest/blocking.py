@@ -73,6 +73,12 @@ def cancel_blocked() -> None:
             wait.task.cancel()
 
 
+def is_awaited(error: BaseException) -> bool:
+    """Has a task ended with it that blocked code waits for?"""
+    done = [wait.task for wait in waits if wait.task is not None and wait.task.done() and not wait.task.cancelled()]
+    return any(task.exception() is error for task in done)
+
+
 def sleep(seconds: float, /) -> None:
     """time.sleep that an interrupt ends."""
     if seconds < 0:

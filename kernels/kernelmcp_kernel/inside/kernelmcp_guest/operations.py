@@ -10,10 +10,13 @@ a cell waits, and has no reply.
 
 import inspect as python_inspect
 import json
+import pkgutil
+import sys
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any
 
+from IPython.core import completerlib
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.utils.tokenutil import token_at_cursor
 
@@ -25,6 +28,14 @@ from kernelmcp_guest.shell import GuestShell, encode_bundle
 
 # The exit status by which the kernel process knows the reason (guests/death.py). It starts another guest.
 EXIT_OUT_OF_MEMORY = 71
+
+
+def root_modules() -> list[str]:
+    """What `import` can begin with. IPython's own does not look into the zip file of the standard library."""
+    return sorted({*sys.builtin_module_names, *(found.name for found in pkgutil.iter_modules())})
+
+
+completerlib.get_root_modules = root_modules
 
 
 def complete(code: str, cursor_pos: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import shlex
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
@@ -15,22 +16,16 @@ from kernelmcp_guest import blocking
 
 HELP = "the sandbox has: %pip install NAME ..., %pip install -r FILE, %pip list, %pip freeze, %pip show NAME"
 
-# Options that change nothing here, and that people write out of habit.
-_IGNORED_OPTIONS = [
-    "-q",
-    "-qq",
-    "-v",
-    "-U",
-    "--quiet",
-    "--upgrade",
-    "--user",
-    "--no-cache-dir",
-    "--no-input",
-    "--progress-bar=off",
-    "--prefer-binary",
-    "--only-binary=:all:",
-    "--disable-pip-version-check",
-]
+# Options that change nothing here, and that people write out of habit: alone, with a value, and the short ones.
+_IGNORED_FLAGS = """
+--quiet --verbose --upgrade --user --no-cache-dir --no-input --no-color --prefer-binary --isolated --compile
+--no-compile --break-system-packages --disable-pip-version-check --no-python-version-warning --no-warn-conflicts
+--no-warn-script-location
+"""
+_IGNORED_SETTINGS = """
+--progress-bar --only-binary --root-user-action --upgrade-strategy --timeout --default-timeout --retries
+"""
+_SHORT_FLAGS = re.compile(r"-[qvU]+")
 
 
 class PackageError(RuntimeError):
@@ -116,7 +111,7 @@ def installed() -> list[tuple[str, str]]:
 
 def pip(line: str) -> None:
     """`%pip`: install packages into this session, or list what there is."""
-    command, *arguments = shlex.split(line, comments=True) or ["help"]
+    command, *arguments = _without_habits(shlex.split(line, comments=True)) or ["help"]
     if command == "install":
         install(_requirements(arguments))
     elif command in ("list", "freeze"):
@@ -136,11 +131,24 @@ def _requirements(arguments: list[str]) -> list[str]:
     for word in words:
         if word in ("-r", "--requirement"):
             found += _read_requirements(next(words, ""))
-        elif word.startswith("-") and word not in _IGNORED_OPTIONS:
+        elif word.startswith("-"):
             raise _kind("InvalidRequirement")(f"pip install {word} is not available here: {HELP}")
-        elif not word.startswith("-"):
+        else:
             found.append(word)
     return found
+
+
+def _without_habits(words: list[str]) -> list[str]:
+    """The words without options that change nothing here, before the command or behind it."""
+    flags, settings = _IGNORED_FLAGS.split(), _IGNORED_SETTINGS.split()
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in settings:
+            next(rest, None)  # its value
+        elif not (word in flags or word.partition("=")[0] in settings or _SHORT_FLAGS.fullmatch(word)):
+            kept.append(word)
+    return kept
 
 
 def _read_requirements(file: str) -> list[str]:

@@ -7,7 +7,6 @@
 import asyncio
 import base64
 import sys
-from types import TracebackType
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
@@ -17,10 +16,11 @@ from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 
-from kernelmcp_guest import memory, packages
+from kernelmcp_guest import blocking, memory, packages
 from kernelmcp_guest.absent import NO_SHELL
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.kernel import GuestKernel
+from kernelmcp_guest.tracebacks import GuestSyntaxTB, GuestTB, format_group, is_left_to_python
 
 
 def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
@@ -122,11 +122,21 @@ class GuestShell(InteractiveShell):
         stock, self.events = self.events, GuestEvents(self, available_events)
         self.events.callbacks.update(stock.callbacks)
 
+    def init_traceback_handlers(self, custom_exceptions: Any) -> None:
+        super().init_traceback_handlers(custom_exceptions)
+        self.SyntaxTB = GuestSyntaxTB(theme_name=self.colors)
+        self.InteractiveTB = GuestTB(mode=self.xmode, theme_name=self.colors, tb_offset=1)
+
     def show_usage_error(self, exc: BaseException) -> None:
         """One line, as IPython has it; the reply says the same."""
         super().show_usage_error(exc)
         text = str(exc)
         self.last_error = {"ename": type(exc).__name__, "evalue": text, "traceback": [f"UsageError: {text}"]}
+
+    def excepthook(self, etype: Any, value: Any, tb: Any) -> None:
+        """Pyodide calls it for an exception that leaves Python, which one that a cell waits for does and comes back."""
+        if not blocking.is_awaited(value):
+            super().excepthook(etype, value, tb)
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         # An interrupt during an `await` arrives as a cancellation; the person who pressed stop expects its usual name.
@@ -139,8 +149,10 @@ class GuestShell(InteractiveShell):
             kind, value = MemoryError, too_large
             exc_tuple = (kind, value, traceback)
         if issubclass(kind, KeyboardInterrupt):
-            _end_before_our_frames(traceback)
             exc_tuple = (kind, value or kind(), traceback)
+        if value is not None and is_left_to_python(value):
+            self._showtraceback(kind, value, format_group(value))
+            return
         super().showtraceback(exc_tuple, *args, **kwargs)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
@@ -177,11 +189,3 @@ class GuestShell(InteractiveShell):
 
     def init_io(self) -> None:
         pass
-
-
-def _end_before_our_frames(traceback: TracebackType | None) -> None:
-    """An interrupt arrives in a handler of ours; the person who sent it wants to see the line of their own code."""
-    while traceback is not None and traceback.tb_next is not None:
-        if "/kernelmcp_guest/" in traceback.tb_next.tb_frame.f_code.co_filename:
-            traceback.tb_next = None
-        traceback = traceback.tb_next

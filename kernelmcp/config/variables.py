@@ -1,0 +1,169 @@
+"""Settings in the environment: which variable means which setting, what its text means, and which are refused.
+
+Below `load`, which puts them over the files. Must not know files.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from kernelmcp.config.models import Config, Policy, Values
+from kernelmcp.errors import ConfigurationError
+
+ENV_PREFIX = "KERNELMCP_"
+_EXAMPLE = "KERNELMCP_SESSIONS__MAX_SESSIONS"
+# What Kubernetes and Docker put into containers when a service's name is kernelmcp, or kernelmcp-SOMETHING.
+_SERVICE = re.compile(r"KERNELMCP_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
+_SERVICE_ADDRESS = re.compile(r"KERNELMCP_(\w+_)?PORT")
+# Our variables that do not belong to a section.
+OTHER_VARIABLES = frozenset({"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE"})
+Key = tuple[str, ...]
+"""Where a value goes: ("config", section, key) or ("policy", key), and deeper."""
+
+
+def target(name: str) -> Key | None:
+    """Where the value of an environment variable goes; None when it is not a setting."""
+    if not name.startswith(ENV_PREFIX) or "__" not in name:
+        return None
+    section, *rest = name.removeprefix(ENV_PREFIX).split("__")
+    section = section.lower()
+    if section == "policy":
+        first = rest[0].lower()
+        # Names of variables are kept as they are, and may have a __ in them.
+        return ("policy", first, "__".join(rest[1:])) if first == "env" and rest[1:] else ("policy", *_lower(rest))
+    return ("config", section, *_lower(rest))
+
+
+def values(environ: Mapping[str, str]) -> Iterator[tuple[Key, Any]]:
+    """Shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS."""
+    for name in sorted(environ, key=lambda name: (name.count("__"), name)):
+        if (key := target(name)) is not None:
+            is_text = key[:2] == ("policy", "env") and len(key) > 2
+            yield key, environ[name] if is_text else _value(key, environ[name])
+
+
+def check_names(environ: Mapping[str, str]) -> None:
+    """Refuse variables that look like settings and are not: one may be a misspelt limit that somebody relies on.
+
+    Raises `ConfigurationError`. Names with a section that does not exist are found with the values, later.
+    """
+    unknown = sorted(name for name in environ if name.upper().startswith(ENV_PREFIX) and not _is_read(name))
+    unknown = [name for name in unknown if not _is_service(name, environ[name])]
+    if unknown:
+        lines = [f"{_printable(name)}: there is no such setting ({_meant(name)})" for name in unknown]
+        raise ConfigurationError("; ".join(lines), "Correct the variable, or unset it, and start again.")
+
+
+def _is_read(name: str) -> bool:
+    # An underscore too many, KERNELMCP__POLICY__..., is no section.
+    return name in OTHER_VARIABLES or (target(name) is not None and not name.startswith(f"{ENV_PREFIX}_"))
+
+
+def _is_service(name: str, value: str) -> bool:
+    return bool(_SERVICE.fullmatch(name)) or (bool(_SERVICE_ADDRESS.fullmatch(name)) and "://" in value)
+
+
+def _meant(name: str) -> str:
+    """A hint at the variable that was probably meant."""
+    known = [*_variables(), *sorted(OTHER_VARIABLES)]
+    name = name.upper()
+    # The same in another case, the key alone, else the nearest; without underscores, of which one is easily missing.
+    meant = [variable for variable in known if variable == name]
+    meant += [variable for variable in known if variable.endswith("__" + name.removeprefix(ENV_PREFIX))]
+    plain = {variable.replace("_", ""): variable for variable in known}
+    meant += [plain[key] for key in difflib.get_close_matches(name.replace("_", ""), plain, n=1, cutoff=0.8)]
+    return f"did you mean {meant[0]}?" if meant else f"settings are KERNELMCP_SECTION__KEY, such as {_EXAMPLE}"
+
+
+def _printable(name: str) -> str:
+    return name if name.isprintable() else name.encode("unicode_escape").decode("ascii")
+
+
+def _variables() -> Iterator[str]:
+    """The variables of all settings."""
+    for section, found in Config.model_fields.items():
+        for key in known_keys(Config, (section,)) if _model_in(found.annotation) else ():
+            yield f"{ENV_PREFIX}{section}__{key}".upper()
+    for key in Policy.model_fields:
+        yield f"{ENV_PREFIX}POLICY__{key}".upper()
+
+
+def _lower(parts: list[str]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in parts)
+
+
+# -- what a text means ----------------------------------------------------------------------------------------------
+
+
+def _value(key: Key, text: str) -> Any:
+    """As TOML would read it (numbers, booleans, lists), else as JSON; where a list belongs, else what is between
+    commas; else the plain text."""
+    for parse in (_toml, _json, _items if _is_list(key) else str):
+        try:
+            return parse(text)
+        except (ValueError, RecursionError):
+            continue
+    return text
+
+
+def _toml(text: str) -> Any:
+    found = tomllib.loads(f"value = {text}")
+    if found.keys() != {"value"}:
+        raise ValueError("more than one value")
+    return found["value"]
+
+
+def _json(text: str) -> Any:
+    """Only what may hold something: `null` and the like are no texts that TOML would not have read."""
+    if not text.lstrip().startswith(("{", "[")):
+        raise ValueError("neither an object nor a list")
+    return json.loads(text)
+
+
+def _items(text: str) -> list[str]:
+    """What is between commas. A list of nothing is written []: an empty variable must not take away what a file
+    requires. Raises ValueError."""
+    parts = [part.strip() for part in text.split(",")]
+    found = [part[1:-1] if part[0] in "\"'" and part[-1:] == part[0] else part for part in parts if part]
+    if not found or found[0].startswith(("[", "{")):
+        raise ValueError("not a list")
+    return found
+
+
+def _is_list(key: Key) -> bool:
+    """Whether the setting is a list of texts."""
+    field = None
+    model: type[BaseModel] | None = Values
+    for part in key:
+        field = model.model_fields.get(part) if model is not None else None
+        model = _model_in(field.annotation) if field is not None else None
+    if field is None:
+        return False
+    return any(get_origin(one) is list for one in (field.annotation, *get_args(field.annotation)))
+
+
+# -- what is known --------------------------------------------------------------------------------------------------
+
+
+def known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """The keys of the table at this place."""
+    for part in loc:
+        field = model.model_fields.get(str(part))
+        found = field and _model_in(field.annotation)
+        if not found:
+            # A key of a dict (the name of a flavor) has no field; the model of its values was found at the step before.
+            continue
+        model = found
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation is, or has as the values of a dict."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)

@@ -1,0 +1,94 @@
+"""Answers to requests that an MCP client would not send: mcp's status, and what to send first.
+
+Whoever tries the server with curl meets these. They keep to JSON-RPC, as mcp's own do. Must not know sessions.
+"""
+
+import json
+from typing import Any, cast
+
+from mcp_types import INVALID_REQUEST
+from mcp_types.version import LATEST_HANDSHAKE_VERSION
+from starlette.datastructures import MutableHeaders
+from starlette.types import Message, Send
+
+# What mcp refuses before anybody has read the message, or as none of a connection.
+REFUSED = (400, 406, 415)
+_INITIALIZE = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": LATEST_HANDSHAKE_VERSION,
+            "capabilities": {},
+            "clientInfo": {"name": "my-client", "version": "1"},
+        },
+    }
+)
+_HEADERS = "Content-Type: application/json and Accept: application/json, text/event-stream"
+_ONE_MESSAGE = f"the body must be one JSON-RPC message in UTF-8 (no list). Send first: {_INITIALIZE}"
+# The beginning of what mcp says, and what we say after it. `whole`: mcp's words would not help.
+_STEPS: tuple[tuple[str, str, bool], ...] = (
+    (
+        "Bad Request: Missing session ID",
+        f"begin with a POST of {_INITIALIZE} and give the Mcp-Session-Id of its answer with each request after it",
+        False,
+    ),
+    ("Invalid Content-Type", f"a POST needs the headers {_HEADERS}", False),
+    ("Not Acceptable", f"a POST needs the headers {_HEADERS}", False),
+    ("Parse error", _ONE_MESSAGE, False),
+    ("Validation error", _ONE_MESSAGE, True),
+)
+
+
+def explaining(send: Send) -> Send:
+    """Send what comes, but for a refusal that has a first step to tell."""
+    start: Message | None = None
+    body = bytearray()
+
+    async def sending(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start" and message["status"] in REFUSED:
+            start = message
+        elif start is None or message["type"] != "http.response.body":
+            await send(message)
+        else:
+            body.extend(message.get("body", b""))
+            if not message.get("more_body"):
+                first, start = start, None
+                await _send_explained(first, bytes(body), send)
+
+    return sending
+
+
+async def _send_explained(start: Message, body: bytes, send: Send) -> None:
+    if (explained := _explained(body)) is not None:
+        body = explained
+        headers = MutableHeaders(scope=start)
+        headers["content-type"] = "application/json"
+        headers["content-length"] = str(len(body))
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
+
+
+def _explained(body: bytes) -> bytes | None:
+    """The refusal with its first step; None for one that needs none."""
+    request_id, code, said = _read(body)
+    for beginning, step, whole in _STEPS:
+        if said.startswith(beginning):
+            text = step if whole else f"{said.partition(chr(10))[0].rstrip('.')}: {step}"
+            return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}}).encode()
+    return None
+
+
+def _read(body: bytes) -> tuple[Any, int, str]:
+    """The id, code and message of a refusal; some of mcp's are plain text."""
+    try:
+        found: Any = json.loads(body)
+    except ValueError:
+        return None, INVALID_REQUEST, body.decode("utf-8", "replace")
+    error: Any = cast("dict[str, Any]", found).get("error") if isinstance(found, dict) else None
+    if not isinstance(error, dict):
+        return None, INVALID_REQUEST, ""
+    facts = cast("dict[str, Any]", error)
+    return cast("dict[str, Any]", found).get("id"), facts.get("code", INVALID_REQUEST), str(facts.get("message", ""))

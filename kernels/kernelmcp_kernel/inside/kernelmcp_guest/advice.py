@@ -1,0 +1,117 @@
+"""One line of advice at the end of a shown error, where the sandbox is the reason and something else would work.
+
+The exception is left as it is. Only what is known is said: names of packages are from a table.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+
+from IPython.core.error import StdinNotImplementedError
+
+from kernelmcp_guest.absent import NO_PROCESSES, NO_SOCKETS, ONE_PROCESS
+
+# Import names whose package has another name.
+_PACKAGES = {
+    "Bio": "biopython", "Crypto": "pycryptodome", "MySQLdb": "mysqlclient", "OpenSSL": "pyopenssl",
+    "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "docx": "python-docx", "dotenv": "python-dotenv", "fitz": "pymupdf", "git": "gitpython", "jwt": "pyjwt",
+    "magic": "python-magic", "mpl_toolkits": "matplotlib", "nacl": "pynacl", "pkg_resources": "setuptools",
+    "pptx": "python-pptx", "pylab": "matplotlib", "pywt": "pywavelets", "ruamel": "ruamel.yaml", "serial": "pyserial",
+    "skimage": "scikit-image", "sklearn": "scikit-learn", "slugify": "python-slugify", "yaml": "pyyaml",
+}  # fmt: skip
+
+# Packages that go by their own name, and are asked for most.
+_KNOWN = """
+aiohttp altair astropy bokeh chardet click cryptography duckdb faker flask geopandas html5lib httpx jinja2 jsonschema
+lightgbm lxml markdown matplotlib mpmath msgpack networkx nltk numpy openpyxl orjson pandas plotly polars psutil
+pyarrow pydantic pypdf pytest pytz regex reportlab requests rich scipy seaborn shapely simplejson sqlalchemy
+statsmodels sympy tabulate tiktoken tqdm typing_extensions tzdata ujson wordcloud xarray xgboost xlrd xlsxwriter
+zstandard
+"""
+
+# What there is no build of for WebAssembly.
+_IMPOSSIBLE = {
+    "jax": "numpy and scipy work", "keras": "scikit-learn works", "numba": "numpy works", "psycopg2": "sqlite3 works",
+    "pyspark": "pandas and polars work", "tensorflow": "scikit-learn works", "torch": "scikit-learn works",
+}  # fmt: skip
+
+_THREADS = (
+    "there are no threads here: call the function directly (await asyncio.to_thread(f) does no more than that), and to "
+    "wait for several things at once use await asyncio.gather(...) with coroutines"
+)
+_PROCESSES = "instead of commands use pathlib and shutil for files, and %pip install NAME for packages"
+_INPUT = "nobody can answer input() here: write the value into the code, or ask for it and run the cell again"
+_DEBUGGER = "nobody can type into a debugger here: print what you want to see, or look at it in the next cell"
+_MEMORY = "work in pieces (read a file in chunks), and del what is not needed any more"
+
+# Functions that raise NotImplementedError here.
+_NOT_IMPLEMENTED = {
+    "_check_system_limits": ONE_PROCESS,
+    "subprocess_exec": f"{NO_PROCESSES}; {_PROCESSES}",
+    "subprocess_shell": f"{NO_PROCESSES}; {_PROCESSES}",
+    "create_connection": NO_SOCKETS,
+    "create_datagram_endpoint": NO_SOCKETS,
+    "create_server": NO_SOCKETS,
+    "sock_connect": NO_SOCKETS,
+}
+
+
+def advice(error: BaseException | None) -> str | None:
+    """What to do about it, if that is known."""
+    try:
+        return _advice(error) if error is not None else None
+    except Exception:  # noqa: BLE001  # an exception of the user's may have any attributes, and none is worth an error
+        return None
+
+
+def _advice(error: BaseException) -> str | None:
+    text = str(error)
+    if isinstance(error, StdinNotImplementedError):
+        return _DEBUGGER if any(name == "interaction" for name in _functions(error)) else _INPUT
+    if isinstance(error, MemoryError):
+        return _MEMORY
+    if isinstance(error, RuntimeError) and "can't start new thread" in text:
+        return _THREADS
+    if isinstance(error, OSError) and text.startswith(NO_PROCESSES):
+        return _PROCESSES
+    if isinstance(error, NotImplementedError):
+        return next((_NOT_IMPLEMENTED[name] for name in _functions(error) if name in _NOT_IMPLEMENTED), None)
+    for earlier in _chain(error):
+        # A library says it in its own words, or something else went wrong while it did without the module.
+        if isinstance(earlier, ModuleNotFoundError) and earlier.name and (
+            earlier is error or isinstance(error, ImportError) or earlier.name in text
+        ):  # fmt: skip
+            return missing_module(earlier.name)
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    earlier: BaseException | None = error
+    while earlier is not None and id(earlier) not in seen:
+        seen.add(id(earlier))
+        yield earlier
+        earlier = earlier.__cause__ or (None if earlier.__suppress_context__ else earlier.__context__)
+
+
+def _functions(error: BaseException) -> Iterator[str]:
+    entry = error.__traceback__
+    while entry is not None:
+        yield entry.tb_frame.f_code.co_name
+        entry = entry.tb_next
+
+
+def missing_module(name: str) -> str | None:
+    """What to do about a module that is not there; None when no package would bring it."""
+    root = name.partition(".")[0]
+    if root in sys.stdlib_module_names or not root.isidentifier():
+        return None  # absent.py has said why
+    if name != root and (root in sys.modules or importlib.util.find_spec(root) is not None):
+        return None  # a package that is there has no such module
+    if root in _IMPOSSIBLE:
+        return f"{root} does not exist for WebAssembly, so it cannot be installed; {_IMPOSSIBLE[root]}"
+    package = _PACKAGES.get(root) or (root if root in _KNOWN.split() else None)
+    if package is not None:
+        return f"install it with install_package({package!r}), or with %pip install {package} in a cell"
+    return f"%pip install {root} in a cell helps if a package of that name exists"

@@ -1,0 +1,313 @@
+"""Fourteen conversations of a model with the server, and how much text it reads in them.
+
+    scripts/conversations [--show] [NAME ...]
+
+Each is a list of calls as a model makes them, over stdio, under the name of a client that passes on the content only.
+What is counted is the text of all results and the links beside them; pictures are counted by number. A token is taken
+for four characters, unless the package `tokenizers` and a tokenizer file (TOKENIZER) are there. `--show` prints them.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp_types import CallToolResult, ImageContent, Implementation, TextContent
+
+CHARS_PER_TOKEN = 4
+CLIENT = Implementation(name="claude-code", version="1")
+
+BIG_CSV = """
+import csv, random
+random.seed(1)
+with open('sales.csv', 'w', newline='') as f:
+    w = csv.writer(f); w.writerow(['date', 'region', 'product', 'units', 'price'])
+    for i in range(1_200_000):
+        w.writerow([f'2026-{i % 12 + 1:02}-{i % 28 + 1:02}', 'NSEW'[i % 4], f'p{i % 50}', i % 90, f'{i % 997 / 7:.2f}'])
+import os; os.path.getsize('sales.csv')
+"""
+TOTALS = """
+import collections
+totals = collections.Counter()
+with open('sales.csv') as f:
+    for row in csv.DictReader(f): totals[row['region']] += int(row['units']) * float(row['price'])
+dict(totals)
+"""
+DRAW = """
+def png(width, height, rows):
+    import struct, zlib
+    number = lambda n: struct.pack('>I', n)
+    def chunk(kind, data): return number(len(data)) + kind + data + number(zlib.crc32(kind + data))
+    raw = b''.join(b'\\0' + bytes(row) for row in rows)
+    head = struct.pack('>IIBBBBB', width, height, 8, 0, 0, 0, 0)
+    return b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', zlib.compress(raw)) + chunk(b'IEND', b'')
+from IPython.display import Image, display
+data = png(400, 200, [[(x * y) % 256 for x in range(400)] for y in range(200)])
+open('chart.png', 'wb').write(data)
+display(Image(data))
+"""
+SVG_BARS = """
+from IPython.display import SVG
+bar = '<rect x="{}" y="{}" width="30" height="{}" fill="teal"/>'.format
+bars = ''.join(bar(20 + i * 40, 150 - v, v) for i, v in enumerate([30, 80, 120]))
+SVG(f'<svg xmlns="http://www.w3.org/2000/svg" width="200" height="160">{bars}</svg>')
+"""
+OWN_MODULE = """
+def mean(values):
+    return sum(values) / len(values)
+
+
+def report(rows):
+    return mean([row['n'] for row in rows])
+"""
+SIMULATION = """
+import time
+for step in range(200):
+    time.sleep(0.05)
+    if step % 10 == 0: print(f'\\rstep {step} of 200', end='')
+print('\\rdone')
+"""
+TESTS = "def test_good(): assert 1 + 1 == 2\n\ndef test_bad(): assert sum([1, 2]) == 4\n"
+
+
+@dataclass
+class Conversation:
+    """Calls, each a tool with its arguments; those without a tool are cells."""
+
+    calls: list[dict[str, Any]]
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def cell(code: str, **arguments: Any) -> dict[str, Any]:
+    return {"tool": "execute_code", "code": code, **arguments}
+
+
+def tool(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"tool": name, **arguments}
+
+
+CONVERSATIONS: dict[str, Conversation] = {
+    "a CSV of 50 MB": Conversation(
+        [
+            cell(BIG_CSV),
+            tool("get_workspace_info"),
+            tool("read_file", path="sales.csv", max_bytes=400),
+            cell("import pandas as pd"),
+            cell(TOTALS),
+            cell("open('sales.csv').read()[:200_000]"),
+            cell("rows = list(csv.reader(open('sales.csv')))[:5]; rows"),
+        ]
+    ),
+    "plots": Conversation(
+        [
+            cell("import matplotlib.pyplot as plt"),
+            cell(SVG_BARS),
+            cell(DRAW),
+            tool("read_file", path="chart.png"),
+        ]
+    ),
+    "a traceback of one's own": Conversation(
+        [
+            tool("write_file", path="stats.py", content=OWN_MODULE),
+            cell("import stats\nstats.report([])"),
+            cell("def f(n): return f(n + 1)\nf(0)"),
+            cell("stats.report([{'m': 1}])"),
+            cell("stats.report?"),
+        ]
+    ),
+    "a long simulation": Conversation(
+        [
+            cell(SIMULATION),
+            *[tool("get_execution", execution_id="LAST", since="LAST", wait_seconds=2) for _ in range(5)],
+            tool("cancel_execution"),
+            cell("step"),
+        ],
+        {"SESSIONS__INLINE_WAIT_SECONDS": "2"},
+    ),
+    "packages that are missing or heavy": Conversation(
+        [
+            cell("import humanize"),
+            tool("install_package", package_name="humanize"),
+            cell("import humanize; humanize.naturalsize(10**9)"),
+            tool("install_package", package_name="torch"),
+            tool("install_package", package_name="no-such-package-at-all"),
+            cell("import cv2"),
+            cell("%pip install -q tabulate"),
+        ]
+    ),
+    "PDF, XLSX and zip": Conversation(
+        [
+            tool("install_package", package_name=["openpyxl", "pypdf"]),
+            cell("import openpyxl; b = openpyxl.Workbook(); b.active.append(['a', 1]); b.save('b.xlsx')"),
+            cell("[list(r) for r in openpyxl.load_workbook('b.xlsx').active.iter_rows(values_only=True)]"),
+            cell("from pypdf import PdfWriter; w = PdfWriter(); w.add_blank_page(200, 200); w.write('e.pdf')"),
+            cell("import zipfile\nwith zipfile.ZipFile('all.zip', 'w') as z: z.write('b.xlsx'); z.write('e.pdf')"),
+            cell("zipfile.ZipFile('all.zip').namelist()"),
+            tool("read_file", path="all.zip"),
+        ]
+    ),
+    "SQLite": Conversation(
+        [
+            cell("import sqlite3; db = sqlite3.connect('d.db'); db.execute('create table t (a, b)')"),
+            cell("db.executemany('insert into t values (?, ?)', [(i, i * i) for i in range(1000)]); db.commit()"),
+            cell("db.execute('select * from t').fetchall()"),
+            cell("db.execute('select nothing from t')"),
+            cell("db.execute('select sum(b) from t').fetchone()"),
+        ]
+    ),
+    "scraping": Conversation(
+        [
+            cell("import urllib.request; urllib.request.urlopen('https://example.com').read()"),
+            cell("%pip install -q requests"),
+            cell("import requests; requests.get('https://example.com/data.json')"),
+            cell("import socket; socket.create_connection(('example.com', 80))"),
+        ]
+    ),
+    "pictures": Conversation([cell(DRAW * 3), cell(SVG_BARS), tool("get_workspace_info")]),
+    "pytest": Conversation(
+        [
+            tool("install_package", package_name="pytest"),
+            tool("write_file", path="test_it.py", content=TESTS),
+            cell("!pytest -q"),
+            cell("import pytest; pytest.main(['-q', '-p', 'no:cacheprovider', 'test_it.py'])"),
+        ]
+    ),
+    "two sessions": Conversation(
+        [
+            tool("create_session", session_id="left"),
+            cell("x = 'left'", session_id="left"),
+            cell("x", session_id="right"),
+            cell("x", session_id="left"),
+            tool("get_sessions"),
+            tool("destroy_session", session_id="right"),
+        ]
+    ),
+    "recovery": Conversation(
+        [
+            cell("kept = 1; open('f.txt', 'w').write('x')"),
+            cell("while True: pass", timeout=1),
+            cell("kept"),
+            cell("b = bytearray(10**10)"),
+            cell("import os; os._exit(1)"),
+            cell("kept"),
+            cell("open('f.txt').read()"),
+            cell("input('name? ')"),
+            cell("import threading; threading.Thread(target=print).start()"),
+            cell("import subprocess; subprocess.run(['ls'])"),
+            cell("1", tiemout=3),
+            tool("reset_workspace"),
+        ]
+    ),
+    "a report": Conversation(
+        [
+            cell("rows = [{'region': r, 'total': t} for r, t in zip('NSEW', [5, 7, 9, 11])]"),
+            cell("row = '<tr><td>{region}<td>{total}'.format"),
+            cell("html = '<h1>Sales</h1><table>' + ''.join(row(**r) for r in rows)"),
+            cell("from IPython.display import HTML, Markdown, display\nHTML(html)"),
+            cell("Markdown('\\n'.join(f'- {r[\"region\"]}: {r[\"total\"]}' for r in rows))"),
+            cell("open('report.html', 'w').write(html)"),
+            tool("get_workspace_info"),
+        ]
+    ),
+    "huge outputs": Conversation(
+        [
+            cell("print('y' * 10_000_000)"),
+            cell("{f'k{i}': {'a': list(range(50))} for i in range(2000)}"),
+            cell("'z' * 1_000_000"),
+            cell("for i in range(200): open(f'out{i}.txt', 'w').write('x')"),
+            cell("for i in range(100_000): print(i)"),
+        ],
+        {"POLICY__OUTPUT_BUDGET_CHARS": "8000"},
+    ),
+}
+
+
+@dataclass
+class Read:
+    """What the model has read in one conversation."""
+
+    chars: int = 0
+    tokens: int = 0
+    pictures: int = 0
+    calls: int = 0
+
+
+async def hold(conversation: Conversation, show: bool) -> Read:
+    read = Read()
+    with tempfile.TemporaryDirectory(prefix="kmc-") as home:
+        env = {**os.environ, "KERNELMCP_HOME": home, "KERNELMCP_LOGGING__LEVEL": "error"}
+        env |= {f"KERNELMCP_{name}": value for name, value in conversation.settings.items()}
+        server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
+        async with Client(server, client_info=CLIENT) as client:
+            last: dict[str, Any] = {}
+            for call in conversation.calls:
+                arguments = {name: _from_last(name, value, last) for name, value in call.items() if name != "tool"}
+                result = await client.call_tool(call["tool"], {k: v for k, v in arguments.items() if v is not None})
+                last = (result.meta or {}).get("kernelmcp/result", {})
+                _count(result, read)
+                if show:
+                    _print(call, result)
+    return read
+
+
+def _from_last(name: str, value: Any, last: dict[str, Any]) -> Any:
+    return last.get("cursor" if name == "since" else name) if value == "LAST" else value
+
+
+def _count(result: CallToolResult, read: Read) -> None:
+    read.calls += 1
+    for block in result.content:
+        if isinstance(block, ImageContent):
+            read.pictures += 1
+            continue
+        text = block.text if isinstance(block, TextContent) else block.model_dump_json(by_alias=True, exclude_none=True)
+        read.chars += len(text)
+        read.tokens += tokens(text)
+
+
+def tokens(text: str) -> int:
+    return -(-len(text) // CHARS_PER_TOKEN) if TOKENIZER is None else len(TOKENIZER.encode(text).ids)
+
+
+def _print(call: dict[str, Any], result: CallToolResult) -> None:
+    print(f"\n>>> {call}"[:300])
+    for block in result.content:
+        print(block.text if isinstance(block, TextContent) else f"({block.type})")
+
+
+def _tokenizer() -> Any:
+    if not (file := os.environ.get("TOKENIZER")):
+        return None
+    from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+
+    return Tokenizer.from_file(str(Path(file)))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+TOKENIZER = _tokenizer()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="conversations; default: all")
+    parser.add_argument("--show", action="store_true", help="print what the model reads")
+    options = parser.parse_args()
+    total = Read()
+    print(f"{'conversation':36} {'calls':>5} {'chars':>7} {'tokens':>7} {'pictures':>8}")
+    for name, conversation in CONVERSATIONS.items():
+        if options.names and name not in options.names:
+            continue
+        read = anyio.run(hold, conversation, options.show)
+        print(f"{name:36} {read.calls:5} {read.chars:7,} {read.tokens:7,} {read.pictures:8}", flush=True)
+        for counted in ("calls", "chars", "tokens", "pictures"):
+            setattr(total, counted, getattr(total, counted) + getattr(read, counted))
+    print(f"{'sum':36} {total.calls:5} {total.chars:7,} {total.tokens:7,} {total.pictures:8}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Errors that the sandbox is the reason of end with a line on what works instead."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .driver import Kernel
+
+MARK = "[kernelmcp] "
+INSTALL = "install it with install_package('{0}'), or with %pip install {0} in a cell"
+BUILT = "ModuleNotFoundError: No module named '{}': Python for WebAssembly is built without it: {}"
+THREADS = "there are no threads here: call the function directly"
+COMMANDS = "instead of commands use pathlib and shutil"
+
+# A cell, its error, and the advice (None: there is none).
+ADVICE = {
+    "import pandas": ("ModuleNotFoundError: No module named 'pandas'", INSTALL.format("pandas")),
+    "import cv2": ("ModuleNotFoundError: No module named 'cv2'", INSTALL.format("opencv-python")),
+    "from sklearn.svm import SVC": ("ModuleNotFoundError: No module named 'sklearn'", INSTALL.format("scikit-learn")),
+    "from PIL import Image": ("ModuleNotFoundError: No module named 'PIL'", INSTALL.format("pillow")),
+    "import yaml": ("ModuleNotFoundError: No module named 'yaml'", INSTALL.format("pyyaml")),
+    "import bs4": ("ModuleNotFoundError: No module named 'bs4'", INSTALL.format("beautifulsoup4")),
+    "import zoneinfo; zoneinfo.ZoneInfo('Europe/Berlin')": ("ZoneInfoNotFoundError: ", INSTALL.format("tzdata")),
+    "try: import yaml\nexcept ImportError: raise ImportError('this needs yaml')": (
+        "ImportError: this needs yaml",
+        INSTALL.format("pyyaml"),
+    ),
+    "try: import yaml\nexcept ImportError: {}['other']": ("KeyError: 'other'", None),
+    "import torch": ("ModuleNotFoundError: No module named 'torch'", "torch does not exist for WebAssembly"),
+    "import certainly_not_known": (
+        "ModuleNotFoundError: No module named 'certainly_not_known'",
+        "%pip install certainly_not_known in a cell helps if a package of that name exists",
+    ),
+    "import xml.nothing": ("ModuleNotFoundError: No module named 'xml.nothing'", None),
+    "import IPython.nothing": ("ModuleNotFoundError: No module named 'IPython.nothing'", None),
+    "from os import nothing": ("ImportError: cannot import name 'nothing' from 'os'", None),
+    "raise ModuleNotFoundError('no', name='not a name')": ("ModuleNotFoundError: no", None),
+    "import tkinter": (BUILT.format("tkinter", "there is no screen: draw with matplotlib or pillow"), None),
+    "import venv": (BUILT.format("venv", "use a session of its own"), None),
+    "import multiprocessing; multiprocessing.Process(target=print).start()": (
+        BUILT.format("_multiprocessing", "there is one process and one thread: use a loop, or asyncio.gather"),
+        None,
+    ),
+    "import multiprocessing; multiprocessing.Pool(2)": (BUILT.format("_multiprocessing", "there is one process"), None),
+    "from concurrent.futures import ProcessPoolExecutor; ProcessPoolExecutor()": (
+        "NotImplementedError: This Python build lacks", "there is one process and one thread"),
+    "import threading; threading.Thread(target=print).start()": ("RuntimeError: can't start new thread", THREADS),
+    "from concurrent.futures import ThreadPoolExecutor\nlist(ThreadPoolExecutor().map(abs, [1]))": (
+        "RuntimeError: can't start new thread", THREADS),
+    "import subprocess; subprocess.run(['ls'])": ("OSError: the sandbox cannot start processes", COMMANDS),
+    "import os; os.system('ls')": ("OSError: the sandbox cannot start processes", COMMANDS),
+    "import asyncio; await asyncio.create_subprocess_shell('ls')": (
+        "NotImplementedError: ", f"the sandbox cannot start processes; {COMMANDS}"),
+    "import asyncio; await asyncio.open_connection('localhost', 80)": (
+        "OSError: the sandbox has no sockets: for HTTP use urllib.request, requests or pyodide.http.pyfetch", None),
+    "import asyncio; await asyncio.start_server(print, port=80)": (
+        "NotImplementedError", "the sandbox has no sockets: for HTTP use"),
+    "input()": ("StdinNotImplementedError: ", "nobody can answer input() here: write the value into the code"),
+    "import getpass; getpass.getpass()": ("StdinNotImplementedError: ", "nobody can answer input() here"),
+    "breakpoint()": ("StdinNotImplementedError: ", "nobody can type into a debugger here"),
+    "bytearray(2**31 - 1)": ("MemoryError", "work in pieces"),
+    "1 / 0": ("ZeroDivisionError: division by zero", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ADVICE, ids=ADVICE)
+def test_an_error_ends_with_what_works_instead(kernel: Kernel, code: str) -> None:
+    ran = kernel.run(code, allow_stdin=False)
+    error, advice = ADVICE[code]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(ran.reply["content"]["traceback"]))
+    assert ran.error.startswith(error)
+    assert MARK not in ran.error, "the exception itself is left as it is"
+    last = text.rstrip("\n").rpartition("\n")[2]
+    assert last.startswith(MARK + advice) if advice else MARK not in text
+    assert len(last) < 400
+
+
+def test_shells_say_what_to_use(kernel: Kernel) -> None:
+    for code in ("%%bash\nls", "!ls", "%ls"):
+        assert (
+            "use Python instead (os, pathlib and shutil for files, %pip install for packages)" in kernel.run(code).error
+        )
+
+
+def test_the_line_is_shown_in_a_notebook_too(kernel: Kernel) -> None:
+    (error,) = kernel.run("import pandas").outputs
+    assert error["msg_type"] == "error"
+    assert error["content"]["traceback"][-1] == MARK + INSTALL.format("pandas")
+
+
+def test_what_is_advised_for_threads_works(kernel: Kernel) -> None:
+    code = "import asyncio\nawait asyncio.to_thread(abs, -1), await asyncio.gather(asyncio.sleep(0, 2))"
+    assert kernel.run(code).result == "(1, [2])"

@@ -1,0 +1,102 @@
+"""What tasks put out after their cell has ended comes with the session's next result, marked and in bounds."""
+
+from typing import Any
+
+import psutil
+import pytest
+from mcp import Client
+from mcp_types import TextContent
+
+from kernelmcp.output.late import MAX_CHARS, LateOutput
+
+from .support import Connect
+
+pytestmark = pytest.mark.anyio
+MAX_CONTENT_CHARS = 8_500
+LEAVE = """
+import asyncio
+done = asyncio.Event()
+async def later():
+    await asyncio.sleep(0.1)
+    {body}
+    done.set()
+task = asyncio.ensure_future(later())
+"""
+# Awaits in small steps, so that the output of `later` is there before this cell's own.
+WAIT = "await done.wait()\nprint('own')"
+
+
+async def run(client: Client, code: str, session_id: str = "s") -> tuple[str, dict[str, Any]]:
+    result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
+    text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+    return text, result.structured_content or {}
+
+
+async def test_the_next_result_has_it_once_and_marked(connect: Connect) -> None:
+    async with connect() as client:
+        body = "print('a tick'); display({'text/plain': 'a table'}, raw=True); print('a \\x1b[31mred\\x1b[0m tock')"
+        first, _ = await run(client, LEAVE.format(body=body))
+        assert "tick" not in first
+        text, fields = await run(client, WAIT)
+        assert fields["background"] == "a tick\na table\na red tock"
+        assert fields["stdout"] == "own\n"
+        assert text.startswith("own\n[From tasks of earlier cells: a tick\na table\na red tock]")
+        text, fields = await run(client, "1")
+        assert (text, fields["background"]) == ("1", None)
+
+
+async def test_it_comes_with_an_error_and_with_nobody_elses_result(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, LEAVE.format(body="print('a tick')"))
+        assert (await run(client, "2", "other"))[1]["background"] is None
+        text, fields = await run(client, "await done.wait()\n1 / 0")
+        assert (fields["status"], fields["background"]) == ("error", "a tick")
+        assert "[From tasks of earlier cells: a tick]" in text
+
+
+async def test_a_flood_takes_no_memory_of_the_server_and_little_of_the_result(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "1")
+        (server,) = psutil.Process().children()
+        before = server.memory_info().rss
+        body = (
+            "for i in range(100):\n        print('x' * 999_999)\n        await asyncio.sleep(0)\n    print('the end')"
+        )
+        await run(client, LEAVE.format(body=body))
+        text, fields = await run(client, WAIT + "\nprint('y' * 100_000)")
+        assert len(fields["background"]) < 1_100
+        assert len(text) < MAX_CONTENT_CHARS
+        assert fields["background"].endswith("x\nthe end")
+        assert "characters left out" in fields["background"]
+        assert server.memory_info().rss - before < 60 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("stream", {"text": ["a", 1]}),
+        ("stream", {}),
+        ("display_data", {"data": 3}),
+        ("display_data", {"data": {"text/plain": {"a": 1}}, "unread": True}),
+        ("error", {"unread": True}),
+        ("error", {"ename": 1, "evalue": [2], "traceback": 3}),
+        ("comm_msg", {"data": "x"}),
+        ("stream", {"text": "\udc00"}),
+    ],
+)
+def test_messages_of_any_shape_do_no_harm(kind: str, content: dict[str, Any]) -> None:
+    late = LateOutput()
+    late.feed(kind, content)
+    (late.take() or "").encode()
+    assert late.take() is None
+
+
+def test_what_waits_is_bounded_and_what_is_dropped_is_counted() -> None:
+    late = LateOutput()
+    for _ in range(300):
+        late.feed("stream", {"text": "x" * 100_000})
+        late.feed("stream", {"text": "y"})
+    text = late.take() or ""
+    assert text.startswith(f"[... {300 * 100_001 - MAX_CHARS:,} characters before this were not kept ...]\n")
+    assert text.endswith("xy")
+    assert len(text) < MAX_CHARS + 100
