@@ -103,7 +103,7 @@ def _describe(session: Session, last_used_at: str) -> str:
     age = _age((datetime.now(UTC) - datetime.fromisoformat(last_used_at)).total_seconds())
     parts = [
         f"This continues your session {session.id}, last used {age} ago in an earlier server process.",
-        "Its variables, imports and definitions are lost." if lost else "",
+        "Its variables and imports are lost." if lost else "",
         f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
         f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",
         "reset_workspace starts afresh.",

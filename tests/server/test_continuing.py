@@ -264,8 +264,9 @@ async def test_a_default_session_is_kept_from_others_while_its_server_lives(conn
     idle = {"SESSIONS__DEFAULT_TIMEOUT_SECONDS": "0.01", **COLD}
     async with connect(**idle) as one:
         first = await write(one)
-        for number in range(3):
-            await write(one, session_id=f"s{number}")  # each opening looks for sessions to unload
+        await one.call_tool("execute_code", {"code": "1"})  # its kernel is there, and so can be stopped at once
+        await one.call_tool("stop_session", {"session_id": first})
+        await write(one, session_id="s")  # opening a session looks for others to unload
         async with connect(**COLD) as other:
             assert paths(await info(other)) == []
         assert fields(await info(one))["session_id"] == first
