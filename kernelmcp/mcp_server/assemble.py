@@ -22,7 +22,7 @@ from kernelmcp.mcp_server.completions import Completions
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
-from kernelmcp.mcp_server.structured import Structured
+from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.tools.execution_tools import Tools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools

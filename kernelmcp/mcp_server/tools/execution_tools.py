@@ -21,10 +21,10 @@ from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.mcp_server.progress import wait_for
-from kernelmcp.mcp_server.results import to_result
+from kernelmcp.mcp_server.results.execution_result import to_result
+from kernelmcp.mcp_server.results.view import Cursor
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.mcp_server.view import Cursor
 from kernelmcp.sessions.caller import LOCAL, Caller, mint_handle
 from kernelmcp.sessions.record import MAIN_LANGUAGE
 from kernelmcp.sessions.registry import Registry

@@ -21,8 +21,8 @@ from kernelmcp.files.paths import INSIDE, LOOK
 from kernelmcp.files.workspace import Entry, Listing, Piece, Quota, Workspace
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
-from kernelmcp.mcp_server.links import file_uri
-from kernelmcp.mcp_server.results import RESOURCE_LINKS_SINCE
+from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
+from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.tools.execution_tools import DESTROYS, READ_ONLY, SessionId
 from kernelmcp.output.outputs import Display, clean
