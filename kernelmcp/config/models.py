@@ -52,12 +52,15 @@ class SessionsSection(Section):
     """How long a call waits for its cell before it answers `running`, seconds. Claude Desktop cuts a call at 60 s."""
     keep_days: float = Field(default=30, ge=0, le=36500)
     """Days after which a session that nobody used is deleted with its files. 0: never."""
+    continue_default: bool = True
+    """Whether a server on stdio goes on with the default session of the same client and folder. `false` is for programs
+    that run tasks which must not see each other's files, one server process each."""
     max_stored: int = Field(default=500, ge=1)
     """Sessions per principal that are kept on disk, stopped ones too; the ones that were used longest ago are deleted
     with their files. Every older client over HTTP leaves one behind."""
     kept_executions: int = Field(default=100, ge=1)
     """Newest executions per session whose whole output can still be read, at most (`outputs_max_bytes` may allow
-    fewer); older ones answer EXECUTION_NOT_FOUND."""
+    fewer); of older ones what the transcript has."""
     max_queued: int = Field(default=64, ge=1)
     """Executions waiting in one session; more are refused, because a client that far ahead is in a loop."""
 

@@ -5,6 +5,8 @@ know kernels or MCP.
 """
 
 import asyncio
+import base64
+import hashlib
 import secrets
 import sys
 import time
@@ -41,6 +43,20 @@ GONE = "All variables, imports and definitions of this session are gone; files a
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
 
 
+MARK_CHARS = 4
+
+
+def mark_of(directory: str) -> str:
+    """How the ids of a session's executions begin, by the name of its directory: an id leads to a session without a
+    look into all of them."""
+    return base64.urlsafe_b64encode(hashlib.sha256(directory.encode()).digest())[:MARK_CHARS].decode()
+
+
+def mint_id(mark: str = "") -> str:
+    """The mark, and 128 random bits."""
+    return mark + secrets.token_urlsafe(16)
+
+
 @dataclass(eq=False)
 class Execution:
     """The record of one execution. Written by its session's queue only."""
@@ -50,7 +66,7 @@ class Execution:
     code: str
     timeout_seconds: float
     outputs: Outputs
-    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    id: str = field(default_factory=mint_id)
     session_created: bool = False
     has_minted_session: bool = False
     """The session was made for this call: the call named none, and the connection has none of its own."""

@@ -1,6 +1,7 @@
 """The server's directories on disk: those that are kept (home) and those of one server process (runtime).
 
-    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it
+    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it;
+                                 running/ drafts of what runs
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4)
     runtime/<random>/            sockets and connection files of one server process, lock
 

@@ -4,11 +4,13 @@ Bounded in number and time, and no link is followed. Must not know quotas or ses
 """
 
 import errno
+import itertools
 import os
 import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from kernelmcp.files.safe_open import DIRECTORY, open_beneath, reveal
 
@@ -65,6 +67,17 @@ def scan(root: int, start: tuple[str, ...], found: Listing, max_entries: int) ->
                             _add(found, "/".join((*parts, entry.name)), entry.stat(follow_symlinks=False))
         finally:
             os.close(fd)
+
+
+def top(directory: Path, limit: int) -> list[str]:
+    """The names of what lies directly in a directory, of directories with a slash, at most `limit`. Raises OSError."""
+    fd = os.open(directory, DIRECTORY)
+    try:
+        with os.scandir(fd) as entries:
+            found = itertools.islice(entries, limit)
+            return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in found)
+    finally:
+        os.close(fd)
 
 
 def _add(found: Listing, path: str, status: os.stat_result) -> None:

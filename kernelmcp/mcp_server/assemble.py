@@ -1,5 +1,6 @@
 """Puts a server together, and holds the lifetimes of what is in it."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from kernelmcp.mcp_server.tools.execution_tools import Tools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.preflight import check_change
+from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.registry import Registry
 
 INSTRUCTIONS = """\
@@ -65,7 +67,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
-        callers, client_log = Callers(), ClientLog()
+        callers, client_log = Callers(DefaultSession(settings, registry, _folder())), ClientLog()
         tools = [
             *Tools(settings, registry, callers, client_log).all(),
             *PackageTools(settings, registry, callers).all(),
@@ -80,7 +82,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
         )
-        server.structured = Structured(settings)
+        server.structured, server.callers = Structured(settings), callers
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed
@@ -103,6 +105,14 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             with anyio.move_on_after(CLOSE_SECONDS, shield=True):
                 await registry.close()
             tasks.cancel_scope.cancel()
+
+
+def _folder() -> str | None:
+    """Where this process was started; None when that was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def _instructions(settings: Settings, over_http: bool) -> str:

@@ -11,9 +11,11 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from mcp.server.mcpserver import Context
+from mcp_types import CallToolResult, TextContent
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from kernelmcp.sessions.caller import LOCAL, Caller, mint_handle
+from kernelmcp.sessions.caller import Caller
+from kernelmcp.sessions.default_session import DefaultSession
 
 Ctx = Context[Any, Any]
 Scope = MutableMapping[str, Any]
@@ -30,17 +32,30 @@ REFUSED_KEY = "kernelmcp.refused"
 class Callers:
     """The callers of one server process."""
 
-    def __init__(self) -> None:
-        self._process_default = mint_handle()
+    def __init__(self, default_session: DefaultSession) -> None:
+        self._default = default_session
         self._secret = secrets.token_bytes(32)
 
     def __call__(self, context: Ctx) -> Caller:
         request = context.request_context.request
         if request is None:
-            return Caller(LOCAL, self._process_default)
+            client = context.session.client_params
+            return self._default.caller(client.client_info.name if client is not None else "")
         principal = principal_of(request.scope)
         connection = _connection(context, request)
-        return Caller(principal, self.own_handle(principal, connection) if connection else None)
+        return Caller(principal, lambda: self.own_handle(principal, connection) if connection else None)
+
+    def in_result(self, result: CallToolResult) -> CallToolResult:
+        """The first result of a session that goes on says so, whatever it is the result of."""
+        fields: dict[str, Any] = result.structured_content or {}
+        note = self._default.take_note(fields.get("session_id"))
+        if not note or fields.get("files_deleted"):
+            return result  # a workspace that was reset has nothing of the earlier one
+        first, *others = result.content
+        if not isinstance(first, TextContent):
+            return result.model_copy(update={"content": [TextContent(text=note), *result.content]})
+        text = first.model_copy(update={"text": f"{first.text.rstrip()}\n{note}".lstrip()})
+        return result.model_copy(update={"content": [text, *others]})
 
     def own_handle(self, principal: str, connection: str) -> str:
         """The default session of one legacy connection. Keyed with a secret: neither id tells the other."""

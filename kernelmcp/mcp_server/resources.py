@@ -23,6 +23,7 @@ from pydantic import AnyUrl
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
@@ -50,6 +51,7 @@ class ResourceServer(MCPServer[Any]):
     resources: "Resources"
     files: FileResources
     structured: Structured
+    callers: Callers
 
     async def _handle_list_tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=self.structured.in_list(await self.list_tools(), ctx))
@@ -60,7 +62,7 @@ class ResourceServer(MCPServer[Any]):
         result = await super().call_tool(name, arguments, context)
         if context is None or isinstance(result, InputRequiredResult):
             return result
-        return self.structured.in_result(result, context.request_context)
+        return self.structured.in_result(self.callers.in_result(result), context.request_context)
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Ctx | None = None
@@ -166,29 +168,29 @@ class Resources:
         return await anyio.to_thread.run_sync(self._session(session_id, ctx).transcript.to_json)
 
     async def stdout(self, execution_id: str, ctx: Ctx) -> str:
-        return self._execution(execution_id, ctx).outputs.stdout.read()
+        return (await self._execution(execution_id, ctx)).outputs.stdout.read()
 
     async def stderr(self, execution_id: str, ctx: Ctx) -> str:
-        return self._execution(execution_id, ctx).outputs.stderr.read()
+        return (await self._execution(execution_id, ctx)).outputs.stderr.read()
 
     async def result(self, execution_id: str, ctx: Ctx) -> str:
-        return self._execution(execution_id, ctx).outputs.result or ""
+        return (await self._execution(execution_id, ctx)).outputs.result or ""
 
     async def error(self, execution_id: str, ctx: Ctx) -> str:
-        error = self._execution(execution_id, ctx).error
+        error = (await self._execution(execution_id, ctx)).error
         return (error.traceback or f"{error.name}: {error.value}") if error else ""
 
     async def output(self, execution_id: str, n: str, ctx: Ctx) -> str | bytes:
-        displays = self._execution(execution_id, ctx).outputs.displays
+        displays = (await self._execution(execution_id, ctx)).outputs.displays
         if not n.isdecimal() or int(n) >= len(displays):
             raise ResourceNotFoundError(f"execution {execution_id!r} has no output {n!r}, it has {len(displays)}")
         data = displays[int(n)].data
         picture = await anyio.to_thread.run_sync(headers.find, data)
         return picture.data if picture is not None else json.dumps(data)
 
-    def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
+    async def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
         try:
-            return self._registry.execution(self._caller(ctx), execution_id)
+            return await self._registry.execution(self._caller(ctx), execution_id)
         except ServerError as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from kernelmcp.executions.execution import Execution
 from kernelmcp.output.outputs import Outputs
-from kernelmcp.output.sanitize import as_dict, joined
+from kernelmcp.output.sanitize import as_dict, clean, joined
 
 MAX_SOURCE_CHARS = 1_000_000
 # One stream's run of text, or a text/plain or text/markdown.
@@ -20,6 +20,7 @@ MAX_VALUE_BYTES = 2 * 1024 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 # All outputs of one cell.
 MAX_CELL_BYTES = 4 * 1024 * 1024
+VALUE_NOT_KEPT = "[this value was too large to be kept with the transcript]"
 _CUTTABLE = ("text/plain", "text/markdown")
 # In nbformat, only these may contain anything but text.
 _JSON_TYPE = re.compile(r"application/(.*\+)?json")
@@ -31,12 +32,39 @@ def to_line(execution: Execution) -> bytes:
         "cell_type": "code",
         "id": secrets.token_hex(4),
         # Never trusted: the HTML and SVG in the outputs come from the guest.
-        "metadata": {"trusted": False, "kernelmcp": {"execution_id": execution.id, "status": execution.status}},
+        "metadata": {"trusted": False, "kernelmcp": _facts(execution)},
         "execution_count": _execution_count(execution.outputs),
         "source": _cut(execution.code, MAX_SOURCE_CHARS, "# "),
     }
-    encoded = _encoded_outputs(execution)
+    encoded, displays = _encoded_outputs(execution)
+    if len(displays) < len(execution.outputs.displays):
+        # Some were left out: which numbers the others have in their addresses.
+        cell["metadata"]["kernelmcp"]["displays"] = displays
     return f'{json.dumps(cell)[:-1]}, "outputs": [{", ".join(encoded)}]}}'.encode()
+
+
+def _facts(execution: Execution) -> dict[str, Any]:
+    """What a result says besides the outputs, so that a later server can say it again (`finished`)."""
+    outputs = execution.outputs
+    facts: dict[str, Any] = {
+        "execution_id": execution.id,
+        "status": execution.status,
+        "created_at": execution.created_at.isoformat(timespec="milliseconds"),
+        "ms": round(execution.execution_time_ms, 2),
+        "queued_ms": round(execution.queued_ms, 2),
+        "chars": [outputs.stdout.total_chars, outputs.stderr.total_chars],
+    }
+    if execution.state_lost:
+        facts["lost"] = True
+    if execution.event is not None and execution.status == "ok":
+        value = execution.return_value
+        facts["return_value"] = value if _size(value) <= MAX_METADATA_BYTES else VALUE_NOT_KEPT
+    files = [[file.path, file.size] for file in execution.files_changed if clean(file.path) == file.path]
+    while files and _size(files) > MAX_METADATA_BYTES:
+        files = files[: len(files) // 2]
+    if files:
+        facts["files"] = files
+    return facts
 
 
 def is_cell(line: bytes) -> bool:
@@ -86,10 +114,12 @@ def left_out_count(line: bytes) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _encoded_outputs(execution: Execution) -> list[str]:
+def _encoded_outputs(execution: Execution) -> tuple[list[str], list[int]]:
+    """The outputs as JSON, and the numbers of the displays among them."""
     encoded: list[str] = []
+    displays: list[int] = []
     room, left_out = MAX_CELL_BYTES, 0
-    for output in _outputs(execution.outputs):
+    for number, output in _outputs(execution.outputs):
         try:
             text = json.dumps(output, allow_nan=False)
         except ValueError:  # NaN is not JSON
@@ -99,17 +129,18 @@ def _encoded_outputs(execution: Execution) -> list[str]:
         else:
             room -= len(text)
             encoded.append(text)
+            displays += [] if number is None else [number]
     if left_out := left_out + execution.outputs.dropped_displays:
         encoded.append(json.dumps(_note(f"{left_out:,} more outputs of this cell were left out of the notebook")))
     if (error := execution.error) is not None:
         lines = error.traceback.splitlines()
         found = {"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines}
         encoded.append(json.dumps(found))
-    return encoded
+    return encoded, displays
 
 
-def _outputs(outputs: Outputs) -> list[dict[str, Any]]:
-    """The outputs in their order; the text of each stream is read from disk in one go."""
+def _outputs(outputs: Outputs) -> list[tuple[int | None, dict[str, Any]]]:
+    """The outputs in their order, displays with their numbers; the text of each stream is read from disk in one go."""
     texts = {
         name: iter(
             outputs.spool(name).read_all(
@@ -120,20 +151,20 @@ def _outputs(outputs: Outputs) -> list[dict[str, Any]]:
         )
         for name in ("stdout", "stderr")
     }
-    found: list[dict[str, Any]] = []
+    found: list[tuple[int | None, dict[str, Any]]] = []
     for segment in outputs.segments:
         if segment.name is None:
-            found.append(_display(outputs, segment.start))
+            found.append((segment.start, _display(outputs, segment.start)))
             continue
         text = next(texts[segment.name])
         if segment.end - segment.start > MAX_TEXT_CHARS:
             text += f"\n[{segment.end - segment.start - MAX_TEXT_CHARS:,} more bytes were cut from the notebook]\n"
-        found.append({"output_type": "stream", "name": segment.name, "text": text})
+        found.append((None, {"output_type": "stream", "name": segment.name, "text": text}))
     placed = sum(segment.end - segment.start for segment in outputs.segments if segment.name is not None)
     if missing := outputs.disk_bytes - placed:
-        found.append(_note(f"{missing:,} more bytes of output were cut from the notebook"))
+        found.append((None, _note(f"{missing:,} more bytes of output were cut from the notebook")))
     if dropped := outputs.stdout.dropped_chars + outputs.stderr.dropped_chars:
-        found.append(_note(f"{dropped:,} characters of output were not kept"))
+        found.append((None, _note(f"{dropped:,} characters of output were not kept")))
     return found
 
 

@@ -33,6 +33,8 @@ MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
 MAX_AT_ONCE_BYTES = 64 * 1024
 # Leaving out the outputs of a cell that is shorter than this would gain nothing.
 MIN_LINE_BYTES = 4096
+# Beside the notebook, in the directory of a session.
+JOURNAL = "notebook.jsonl"
 GROWN = "the notebook had grown too large"
 
 log = structlog.get_logger(__name__)
@@ -57,6 +59,11 @@ class Transcript:
         self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
         self._lock = threading.Lock()
         self._opened = False
+
+    @property
+    def is_in_journal(self) -> bool:
+        """All cells are on disk, in the journal at least."""
+        return not self._pending
 
     def append(self, execution: Execution) -> None:
         line = cells.to_line(execution)
@@ -108,6 +115,12 @@ class Transcript:
         """Read and repair the files of an earlier server, so that cells can be appended. Raises `OSError`."""
         with self._lock:
             self._open()
+
+    def waiting_cell(self, execution_id: str) -> bytes:
+        """The line of a cell that may not be in the journal yet; empty when none is waiting that may be it."""
+        wanted = json.dumps(execution_id).encode()
+        with self._pending_lock:
+            return next((line for line in self._pending if wanted in line), b"")
 
     def to_json(self) -> str:
         """The notebook as it would be on disk now. Raises `OSError`."""

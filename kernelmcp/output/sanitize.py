@@ -98,6 +98,10 @@ def as_dict(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
+def as_list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
 def joined(value: Any) -> str:
     """The text of a mime bundle, which may be a string or a list of lines."""
     return "".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)

@@ -17,6 +17,7 @@ from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.files.home import FORMER_NAME, RECORD_FILES, SANDBOX_NAME
+from kernelmcp.sessions.caller import Origin
 from kernelmcp.sessions.installed_packages import Package
 
 # Errors that do not mean that the file is damaged.
@@ -52,6 +53,8 @@ class Record(BaseModel):
     """It may have variables: code was sent to its kernel, and the variables were not reset since."""
     packages: list[Package] = []
     """The installed packages, in the order of their installation."""
+    default_of: Origin | None = None
+    """It is the default session of a client on stdio, and the next server process of that client goes on with it."""
 
     @field_validator("created_at", "last_used_at")
     @classmethod

@@ -15,14 +15,10 @@ import structlog
 
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import (
-    ExecutionNotFound,
-    ResourceLimitExceeded,
-    SessionNotFound,
-    StorageFailed,
-)
+from kernelmcp.errors import ExecutionNotFound, ResourceLimitExceeded, SessionNotFound, StorageFailed
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
+from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
@@ -68,6 +64,7 @@ class Registry:
         self._tasks = tasks
         self._disk = DiskUse(settings, home)
         self._sessions: dict[tuple[str, str], Session] = {}
+        self._pinned: tuple[str, str] | None = None
 
     # -- find ---------------------------------------------------------------------------------------------------
 
@@ -118,10 +115,20 @@ class Registry:
                 flavor=flavor or self._settings.policy.default_flavor,
                 created_at=now(),
                 last_used_at=now(),
+                default_of=caller.origin if session_id is None else None,
             )
-            session = self._open(self.stored.directory(caller.principal, handle), record)
+            session = self._open(self.stored.directory(caller.principal, handle), record, is_new=True)
         session.start()
         return session, created
+
+    def open_stored(self, record: Record) -> Session:
+        """A session of the disk, opened. Raises `ServerError`, such as when another server has it, and OSError."""
+        opened = self._sessions.get((record.principal, record.session_id))
+        return opened or self._open(self.stored.directory(record.principal, record.session_id), record)
+
+    def pin(self, principal: str, handle: str) -> None:
+        """Never unload this session once it is open: its lock keeps other servers away."""
+        self._pinned = principal, handle
 
     def all(self, caller: Caller) -> list[Session]:
         """The caller's sessions that this server has opened."""
@@ -135,15 +142,24 @@ class Registry:
         """A session that this server has opened; None when it has not."""
         return self._sessions.get((principal, session_id))
 
-    def execution(self, caller: Caller, execution_id: str) -> Execution:
+    async def execution(self, caller: Caller, execution_id: str) -> Execution:
+        """One of the caller's executions: in memory, or as its session's transcript has it. Raises `ExecutionNotFound`
+        and, when it runs in another server, `ResourceLimitExceeded`."""
         for session in self.all(caller):
-            if (found := session.executions.get(execution_id)) is not None:
+            if (found := session.find_execution(execution_id)) is not None:
                 return found
-        raise ExecutionNotFound(
-            f"there is no execution {execution_id!r}",
-            "Ids come from execute_code. A session keeps only its newest executions, and only while its server runs.",
-            execution_id=execution_id,
-        )
+        policy = self._settings.policy
+        past = await anyio.to_thread.run_sync(self.stored.find_execution, caller, execution_id, policy)
+        if isinstance(past, Record):
+            self.open_stored(past)
+            past = await anyio.to_thread.run_sync(self.stored.draft, past, execution_id, policy)
+        if past is None:
+            raise ExecutionNotFound(
+                f"there is no execution {execution_id!r}",
+                "Ids come from execute_code. A session keeps its newest executions, and its transcript.",
+                execution_id=execution_id,
+            )
+        return past
 
     # -- make and end -------------------------------------------------------------------------------------------
 
@@ -180,23 +196,31 @@ class Registry:
     def _reopen(self, caller: Caller, handle: str) -> Session | None:
         """Open a session of an earlier server process: it has its files and its transcript, but no variables."""
         record = self.stored.record(caller, handle)
-        return None if record is None else self._open(self.stored.directory(caller.principal, handle), record)
+        try:
+            return None if record is None else self._open(self.stored.directory(caller.principal, handle), record)
+        except SessionNotFound:
+            return None
 
     def _unload_settled(self) -> None:
         """Unload the stopped sessions that were not used for long, and the oldest when there are many."""
-        settled = sorted((one for one in self._sessions.values() if one.is_settled), key=lambda one: one.last_used)
+        others = [one for key, one in self._sessions.items() if key != self._pinned]
+        settled = sorted((one for one in others if one.is_settled), key=lambda one: one.last_used)
         oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
         for number, session in enumerate(settled):
             if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
                 del self._sessions[session.principal, session.id]
                 session.unload()
 
-    def _open(self, directory: Path, record: Record) -> Session:
+    def _open(self, directory: Path, record: Record, *, is_new: bool = False) -> Session:
         self._unload_settled()
         lock = lock_session(directory, record.session_id)
         try:
-            # Read it again: another server may have moved the files before it released the lock.
-            record = read_record(directory) or record
+            # Read it again: another server may have moved or deleted the files before it released the lock.
+            found = read_record(directory)
+            if found is None and not is_new:
+                delete_tree(directory)
+                raise SessionNotFound(f"there is no session {record.session_id!r} any more", "Use another one.")
+            record = found or record
             life = Life(record.session_id)
             files = SessionFiles(self._home, self._disk, self._tasks, directory, record)
             binding = KernelBinding(self._settings, self._pool, self._tasks, record, life, files)

@@ -10,6 +10,7 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
+from kernelmcp.notebook.drafts import Drafts
 from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.session_files import SessionFiles
@@ -24,12 +25,13 @@ class Saver:
     """Saves one session."""
 
     def __init__(
-        self, tasks: anyio.abc.TaskGroup, directory: Path, transcript: Transcript, files: SessionFiles
+        self, tasks: anyio.abc.TaskGroup, directory: Path, transcript: Transcript, files: SessionFiles, drafts: Drafts
     ) -> None:
         self._tasks = tasks
         self._directory = directory
         self._transcript = transcript
         self._files = files
+        self._drafts = drafts
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -58,6 +60,8 @@ class Saver:
         if self._transcript.changed:
             try:
                 await anyio.to_thread.run_sync(self._transcript.save, abandon_on_cancel=True)
+                if not self._transcript.changed:
+                    self._drafts.delete_ended()
             except OSError as exc:
                 log.error("the transcript could not be written", directory=self._directory.name, error=str(exc))
         self._files.save_record()

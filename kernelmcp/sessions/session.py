@@ -15,11 +15,13 @@ import anyio.to_thread
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, StorageFailed
-from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.execution import Execution, mark_of, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.files.home import RECORD_FILES, Lock
 from kernelmcp.files.safe_open import delete_for_good
-from kernelmcp.notebook.transcript import Transcript
+from kernelmcp.notebook.drafts import DRAFTS, Drafts, delete
+from kernelmcp.notebook.finished import from_line, missing_from
+from kernelmcp.notebook.transcript import JOURNAL, Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, PublicState, State
@@ -67,7 +69,10 @@ class Session:
         self._binding = binding
         self._listener = listener
         self._queue = ExecutionQueue(settings, binding, life, self.id, on_end=self._execution_ended)
-        self._saver = Saver(tasks, directory, self.transcript, self.files)
+        self._drafts = Drafts(directory / DRAFTS)
+        self.interrupted = self._drafts.left_behind()
+        """The drafts of what ran or waited when the server before this one ended; their names are its ids."""
+        self._saver = Saver(tasks, directory, self.transcript, self.files, self._drafts)
 
     # -- what it is ---------------------------------------------------------------------------------------------
 
@@ -143,13 +148,22 @@ class Session:
         outputs = self.executions.new_outputs()
         longest = longest_seconds or self._settings.policy.execution_timeout_seconds
         seconds = min(timeout_seconds or longest, longest)
-        execution = Execution(self.id, self.principal, code, seconds, outputs, event=event)
+        minted = mint_id(mark_of(self._directory.name))
+        execution = Execution(self.id, self.principal, code, seconds, outputs, id=minted, event=event)
         execution.asked_timeout_seconds = timeout_seconds
         self._listener.execution_submitted(execution)
         self.executions.add(execution)
         self.touch()
         self._queue.add(execution)
+        self._drafts.begin(execution)
         return execution
+
+    def find_execution(self, execution_id: str) -> Execution | None:
+        """One that is kept, or on its way to the journal."""
+        if (kept := self.executions.get(execution_id)) is not None:
+            return kept
+        line = self.transcript.waiting_cell(execution_id)
+        return from_line(line, execution_id, self.id, self.principal, self._settings.policy) if line else None
 
     def touch(self) -> None:
         self.last_used = time.monotonic()
@@ -157,8 +171,21 @@ class Session:
 
     async def run(self) -> None:
         """Run its executions until the session is destroyed or unloaded, or the server ends. Started once."""
-        background.start(self._tasks, "opening a transcript", lambda: anyio.to_thread.run_sync(self.transcript.open))
+        background.start(self._tasks, "opening a transcript", self._open_transcript)
         await self._queue.run()
+
+    async def _open_transcript(self) -> None:
+        """Read the journal, and write into it what ran when an earlier server was killed."""
+        await anyio.to_thread.run_sync(self.transcript.open)
+        if self.interrupted:
+            journal, policy = self._directory / JOURNAL, self._settings.policy
+            for execution in await anyio.to_thread.run_sync(
+                missing_from, journal, self.interrupted, self.id, self.principal, policy
+            ):
+                self.record.execution_count += 1
+                self.transcript.append(execution)
+            await anyio.to_thread.run_sync(self.transcript.save)
+            delete(*self.interrupted)
 
     def interrupt(self, execution: Execution) -> bool:
         """Interrupt a running execution, or take a waiting one from the queue. False when it has ended already."""
@@ -178,6 +205,8 @@ class Session:
         self.record.execution_count += 1
         self.touch()
         self.transcript.append(execution)
+        if self.transcript.is_in_journal:
+            self._drafts.delete_ended()
         self.executions.trim()
         self._saver.save_soon()
         self._listener.session_changed(self)

@@ -7,9 +7,14 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelmcp.config.models import Policy
 from kernelmcp.errors import SessionDamaged
+from kernelmcp.executions.execution import MARK_CHARS, Execution, mark_of
 from kernelmcp.files.home import Home
-from kernelmcp.sessions.caller import LOCAL, Caller, check_name
+from kernelmcp.notebook.drafts import DRAFTS
+from kernelmcp.notebook.finished import from_draft, from_journal, is_id
+from kernelmcp.notebook.transcript import JOURNAL
+from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, is_name, mint_handle
 from kernelmcp.sessions.record import Record, read_record
 
 
@@ -41,6 +46,47 @@ class StoredSessions:
                 continue
             if record is not None and record.principal == caller.principal:
                 yield record
+
+    def defaults(self, origin: Origin) -> Iterator[tuple[str, Record | SessionDamaged]]:
+        """The default sessions of this origin by name: their records, or that they cannot be read. Raises
+        `StorageFailed`."""
+        for directory in self._home.sessions.glob(f"{origin.mark}*"):
+            if len(directory.name) != len(mint_handle(origin.mark)):
+                continue  # somebody's own name, or another principal's
+            try:
+                record = self.record(Caller(LOCAL, lambda: None), directory.name)
+            except SessionDamaged as exc:
+                yield directory.name, exc
+                continue
+            if record is not None and record.default_of == origin:
+                yield directory.name, record
+
+    def find_execution(self, caller: Caller, execution_id: str, policy: Policy) -> Execution | Record | None:
+        """An execution that has ended, from the journals of the caller's sessions; or the session where it was still
+        running, as its draft says. Raises `OSError` and `StorageFailed`."""
+        if not is_id(execution_id):
+            return None
+        for directory in list(self._home.sessions.iterdir()):
+            handle = directory.name.rpartition("~")[2]
+            if mark_of(directory.name) != execution_id[:MARK_CHARS] or not is_name(handle):
+                continue
+            try:
+                record = self.record(caller, handle) if directory == self.directory(caller.principal, handle) else None
+            except SessionDamaged:
+                continue
+            if record is None:
+                continue
+            past = from_journal(directory / JOURNAL, execution_id, handle, caller.principal, policy)
+            if past is not None:
+                return past
+            if (directory / DRAFTS / f"{execution_id}.jsonl").exists():
+                return record
+        return None
+
+    def draft(self, record: Record, execution_id: str, policy: Policy) -> Execution | None:
+        """An execution that an earlier server has left running. Raises `OSError`."""
+        file = self.directory(record.principal, record.session_id) / DRAFTS / f"{execution_id}.jsonl"
+        return from_draft(file, record.session_id, record.principal, policy)
 
     def workspaces(self, record: Record) -> list[Path]:
         """The directories that may have the files of a session."""

@@ -204,12 +204,15 @@ async def test_two_servers_do_not_share_one_session(connect: Connect) -> None:
         assert error["error_code"] == "RESOURCE_LIMIT_EXCEEDED"
 
 
-async def test_only_the_newest_executions_are_kept(connect: Connect) -> None:
+async def test_only_the_newest_executions_are_kept_whole(connect: Connect) -> None:
+    """The others are as the transcript has them."""
     async with connect(SESSIONS__KEPT_EXECUTIONS="2") as client:
-        ids = [(await call(client, "execute_code", code=str(i)))["execution_id"] for i in range(4)]
-        gone = await call(client, "get_execution", execution_id=ids[0])
-        assert gone["error"]["error_code"] == "EXECUTION_NOT_FOUND"
-        assert (await call(client, "get_execution", execution_id=ids[3]))["result"] == "3"
+        code = "print('x' * 200_000); {}"
+        ids = [(await call(client, "execute_code", code=code.format(i)))["execution_id"] for i in range(4)]
+        for number, kept in ((3, 200_000), (0, 100_000)):
+            assert (await call(client, "get_execution", execution_id=ids[number]))["result"] == str(number)
+            read = await client.read_resource(f"kernelmcp://executions/{ids[number]}/stdout")
+            assert read.contents[0].text.count("x") == kept
 
 
 async def test_a_missing_kernelspec_is_a_clear_error(connect: Connect) -> None:

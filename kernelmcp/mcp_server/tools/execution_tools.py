@@ -125,7 +125,7 @@ class Tools:
         """Get an execution's state and output, waiting for its end up to wait_seconds. Use it when execute_code
         answered with status "running"."""
         cursor = Cursor.parse(since)
-        execution = self._registry.execution(self.caller(ctx), execution_id)
+        execution = await self._registry.execution(self.caller(ctx), execution_id)
         await wait_for(execution, min(wait_seconds, self._settings.config.sessions.inline_wait_seconds), ctx)
         return await self._result(execution, ctx, cursor)
 
@@ -150,22 +150,24 @@ class Tools:
         whatever runs in the session now."""
         caller = self.caller(ctx)
         if execution_id is not None:
-            execution: Execution | None = self._registry.execution(caller, execution_id)
-            session = self._registry.get(caller, execution.session_id)
-            if session_id is not None and session_id != session.id:
+            execution: Execution | None = await self._registry.execution(caller, execution_id)
+            if session_id is not None and session_id != execution.session_id:
                 raise InvalidArgument(
                     f"execution {execution_id!r} is not of session {session_id!r}", "Leave session_id out."
                 )
+            session_id = execution.session_id
+            # One that is over may be of a session that is not open.
+            session = None if execution.done.is_set() else self._registry.get(caller, session_id)
         else:
             session = self._registry.get(caller, session_id)
-            execution = session.current
-        cancelled = execution is not None and session.interrupt(execution)
+            session_id, execution = session.id, session.current
+        cancelled = session is not None and execution is not None and session.interrupt(execution)
         if execution is not None:
             with anyio.move_on_after(self._settings.config.kernels.interrupt_grace_seconds + CANCEL_MARGIN_SECONDS):
                 await execution.done.wait()
         complete = cancelled and execution is not None and execution.status == "ok"
         result: schemas.CancelResult = {
-            "session_id": session.id,
+            "session_id": session_id,
             "execution_id": execution.id if execution else None,
             "cancelled": cancelled and not complete,
             "status": execution.status if execution else None,

@@ -1,0 +1,140 @@
+"""The default session of a server on stdio, which goes on with that of the server process before it.
+
+Decided once, when a call first names no session: the newest default session of the same client and folder that no
+other server holds, else a new one. The lock on a session's directory decides between two servers. Must not know MCP.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import ServerError, SessionDamaged
+from kernelmcp.files.listing import top
+from kernelmcp.output.sanitize import clean
+from kernelmcp.sessions.caller import LOCAL, Caller, Origin, mint_handle
+from kernelmcp.sessions.record import Record
+from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.session import Session
+
+# Names of files and interrupted executions in the note, and how much of a name.
+MAX_NAMES = 5
+MAX_NAME_CHARS = 60
+# A workspace may have any number of files; so many are looked at to name the first.
+MAX_LOOKED_AT = 1_000
+
+log = structlog.get_logger(__name__)
+
+
+class DefaultSession:
+    """Of one server process. All methods run in the event loop."""
+
+    def __init__(self, settings: Settings, registry: Registry, folder: str | None) -> None:
+        self._registry = registry
+        self._keep_days = settings.config.sessions.keep_days
+        self._folder = folder if settings.config.sessions.continue_default else None
+        self._handle: str | None = None
+        self._note = ""
+
+    def caller(self, client: str) -> Caller:
+        """Who calls, when a client of this name does."""
+        origin = Origin.of(client, self._folder) if self._folder is not None else None
+        return Caller(LOCAL, lambda: self._find(origin), origin)
+
+    def take_note(self, session_id: str | None) -> str:
+        """What the first result of the session says when it goes on with that of an earlier server; empty afterwards,
+        and for other sessions. None: a result that names no session."""
+        if session_id not in (None, self._handle):
+            return ""
+        note, self._note = self._note, ""
+        return note
+
+    def _find(self, origin: Origin | None) -> str:
+        if self._handle is None:
+            session = self._continue(origin) if origin is not None else None
+            self._handle = session.id if session is not None else mint_handle(origin.mark if origin else "")
+            # As long as this process lives, another one must not go on with it.
+            self._registry.pin(LOCAL, self._handle)
+        return self._handle
+
+    def _continue(self, origin: Origin) -> Session | None:
+        for record in self._candidates(origin):
+            before = record.last_used_at
+            try:
+                session = self._registry.open_stored(record)
+            except (ServerError, OSError) as exc:  # another server has it, or has deleted it; or it is damaged
+                log.info("a default session is not continued", session=record.session_id, error=str(exc))
+                continue
+            try:
+                session.files.check()
+            except SessionDamaged as exc:
+                self._note = _passed_over(record.session_id, exc)
+                continue
+            self._note = _describe(session, before)
+            return session
+        return None
+
+    def _candidates(self, origin: Origin) -> list[Record]:
+        """The newest first."""
+        return sorted(self._young(origin), key=lambda record: datetime.fromisoformat(record.last_used_at), reverse=True)
+
+    def _young(self, origin: Origin) -> Iterator[Record]:
+        oldest = datetime.now(UTC) - timedelta(days=self._keep_days) if self._keep_days else None
+        for name, record in self._registry.stored.defaults(origin):
+            if isinstance(record, SessionDamaged):
+                self._note = _passed_over(name, record)
+            elif oldest is None or datetime.fromisoformat(record.last_used_at) > oldest:
+                yield record
+
+
+def _passed_over(name: str, error: SessionDamaged) -> str:
+    return f"[Your earlier session {name} is not continued: {error.message}. This is another one.]"
+
+
+def _describe(session: Session, last_used_at: str) -> str:
+    """Which session it is, how old, what was lost, what is in its workspace; empty when there was nothing in it."""
+    names = _names(session.files.workspace)
+    lost = session.record.has_run
+    broken = [draft.stem for draft in session.interrupted]
+    if not names and not lost and not broken:
+        return ""
+    age = _age((datetime.now(UTC) - datetime.fromisoformat(last_used_at)).total_seconds())
+    parts = [
+        f"This continues your session {session.id}, last used {age} ago in an earlier server process.",
+        "Its variables, imports and definitions are lost." if lost else "",
+        f"Interrupted with that process: execution {_listed(broken)}; get_execution has the output." if broken else "",
+        f"In its workspace: {_listed(names)}." if names else "Its workspace is empty.",
+        "reset_workspace starts afresh.",
+    ]
+    return f"[{' '.join(filter(None, parts))}]"
+
+
+def _names(workspace: Path | None) -> list[str]:
+    try:
+        return top(workspace, MAX_LOOKED_AT) if workspace is not None else []
+    except OSError as exc:
+        log.warning("a workspace could not be listed", error=str(exc))
+        return []
+
+
+def _listed(names: list[str]) -> str:
+    shown = [_shown(name) for name in names[:MAX_NAMES]]
+    if (rest := len(names) - len(shown)) > 0:
+        shown.append(f"at least {rest:,} more" if len(names) >= MAX_LOOKED_AT else f"{rest:,} more")
+    return ", ".join(shown)
+
+
+def _shown(name: str) -> str:
+    name = clean(name)
+    name = name if len(name) <= MAX_NAME_CHARS else f"{name[:MAX_NAME_CHARS]}..."
+    return name if name.isprintable() else repr(name)
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= 1.5 * length or (unit == "minute" and seconds >= length):
+            count = round(seconds / length)
+            return f"{count} {unit}{'s' if count != 1 else ''}"
+    return "less than a minute"

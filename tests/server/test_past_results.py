@@ -1,0 +1,177 @@
+"""Results are readable by their id after the server's end, sudden or not: through real clients and servers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import nbformat
+import pytest
+from mcp import Client, MCPError
+
+from .support import DEADLINE, Connect, wait_until
+from .test_continuing import CONTINUES, fields, killed, text
+
+pytestmark = pytest.mark.anyio
+COLD = {"SESSIONS__WARM_POOL_SIZE": "0"}
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+async def run(client: Client, code: str, **arguments: Any) -> dict[str, Any]:
+    return fields(await client.call_tool("execute_code", {"code": code, **arguments}))
+
+
+async def again(client: Client, execution_id: str) -> dict[str, Any]:
+    return fields(await client.call_tool("get_execution", {"execution_id": execution_id}))
+
+
+async def resource(client: Client, execution_id: str, part: str) -> Any:
+    [content] = (await client.read_resource(f"kernelmcp://executions/{execution_id}/{part}")).contents
+    return content.text if hasattr(content, "text") else content.blob
+
+
+async def test_finished_results_are_readable_after_a_kill(connect: Connect) -> None:
+    ok = (
+        "import sys; print('out'); print('err', file=sys.stderr)\nopen('f', 'w').write('12')\n"
+        f"display({{'image/png': '{PICTURE}'}}, raw=True); display({{'text/html': '<b>x</b>'}}, raw=True)\n[7]"
+    )
+    handler = "def handler(event, context): return {'n': event['n'] + 1}"
+    async with killed(connect) as client:
+        before = [
+            await run(client, ok, session_id="s"),
+            await run(client, "1 / 0", session_id="s"),
+            await run(client, handler, session_id="s", event={"n": 1}),
+        ]
+    async with connect(**COLD) as client:
+        after = [await again(client, one["execution_id"]) for one in before]
+        for old, new in zip(before, after, strict=True):
+            assert new == old | {"session_created": False}
+        first = before[0]["execution_id"]
+        assert await resource(client, first, "stdout") == "out\n"
+        assert await resource(client, first, "stderr") == "err\n"
+        assert await resource(client, first, "result") == "[7]"
+        assert await resource(client, first, "outputs/0") == PICTURE
+        assert json.loads(await resource(client, first, "outputs/1")) == {"text/html": "<b>x</b>"}
+        assert "ZeroDivisionError" in await resource(client, before[1]["execution_id"], "error")
+        shown = await client.call_tool("get_execution", {"execution_id": first})
+        assert [block.type for block in shown.content][:2] == ["text", "image"]
+        cancelled = fields(await client.call_tool("cancel_execution", {"execution_id": first}))
+        assert (cancelled["cancelled"], cancelled["status"], cancelled["session_id"]) == (False, "ok", "s")
+
+
+async def test_what_was_beyond_the_caps_says_so(connect: Connect) -> None:
+    async with connect() as client:
+        code = (
+            "print('x' * 300_000)\n"
+            "for i in range(3): display({'a/b': str(i) * (1_900_000 if i < 2 else 1)}, raw=True)\n"
+            "for i in range(2): display({'a/b': str(i + 1) * (1_900_000 if i < 1 else 1)}, raw=True)"
+        )
+        ran = await run(client, code)
+    async with connect(**COLD) as client:
+        execution_id = ran["execution_id"]
+        after = await again(client, execution_id)
+        assert after["truncated"]["stdout"]["total_chars"] == 300_001
+        assert "the server kept 100," in after["stdout"]
+        assert "200,001 more bytes were cut" in await resource(client, execution_id, "stdout")
+        assert json.loads(await resource(client, execution_id, "outputs/1")) == {"a/b": "1" * 1_900_000}
+        assert json.loads(await resource(client, execution_id, "outputs/2")) == {"a/b": "2"}
+        assert "too large" in await resource(client, execution_id, "outputs/3"), "4 MiB are full"
+        assert json.loads(await resource(client, execution_id, "outputs/4")) == {"a/b": "2"}
+
+
+async def test_an_execution_that_ran_when_the_server_was_killed_is_there_as_interrupted(
+    connect: Connect, tmp_path: Path
+) -> None:
+    code = "import time\nx = 1\nfor n in range(1000): print('line', n, flush=True); time.sleep(0.1)"
+    async with killed(connect, SESSIONS__INLINE_WAIT_SECONDS="0.5") as client:
+        running = await run(client, code)
+        waiting = await run(client, "2")
+        assert (running["status"], waiting["status"]) == ("running", "running")
+        with anyio.fail_after(DEADLINE):
+            while "line 5" not in (await again(client, running["execution_id"]))["stdout"]:
+                pass
+        with anyio.fail_after(DEADLINE):
+            [draft] = await anyio.to_thread.run_sync(drafts_with, tmp_path, "line 5")
+    assert draft.stem == running["execution_id"]
+    async with connect() as client:
+        for _ in range(2):  # as the draft, and as the journal that has it after the session was opened
+            found = await again(client, running["execution_id"])
+            assert (found["status"], found["state_lost"], found["exit_code"]) == ("interrupted", True, 130)
+            assert "line 5" in found["stdout"]
+            assert found["error"]["name"] == "ServerStopped"
+            never = await again(client, waiting["execution_id"])
+            assert (never["status"], never["state_lost"], never["stdout"]) == ("interrupted", False, "")
+            assert "before the cell began" in never["error"]["value"]
+            told = await client.call_tool("execute_code", {"code": "'x' in globals()"})
+            assert fields(told)["result"] == "False"
+            assert (CONTINUES in text(told)) == (running["execution_id"] in text(told))
+        book = nbformat.reads(await notebook(client, running["session_id"]), as_version=4)
+        nbformat.validate(book)
+        assert sorted(cell.source for cell in book.cells) == sorted([code, "2", *["'x' in globals()"] * 2])
+    assert not list_drafts(tmp_path)
+
+
+def drafts_with(folder: Path, words: str) -> list[Path]:
+    wait_until(lambda: any(words in draft.read_text() for draft in list_drafts(folder)))
+    return [draft for draft in list_drafts(folder) if words in draft.read_text()]
+
+
+def list_drafts(folder: Path) -> list[Path]:
+    return list(folder.glob("home/sessions/*/running/*"))
+
+
+async def notebook(client: Client, session_id: str) -> str:
+    return (await client.read_resource(f"kernelmcp://sessions/{session_id}/notebook")).contents[0].text
+
+
+async def test_a_draft_is_deleted_when_the_journal_has_the_cell(connect: Connect, tmp_path: Path) -> None:
+    async with connect() as client:
+        await run(client, "import time; print('here', flush=True); time.sleep(1.5); 'end'")
+        assert not list_drafts(tmp_path)
+        await run(client, "import time; print('x' * 200_000); time.sleep(1); 'end'")
+        assert await anyio.to_thread.run_sync(wait_until, lambda: not list_drafts(tmp_path))
+
+
+async def test_a_cell_that_runs_when_the_server_ends_in_order_is_told_too(connect: Connect) -> None:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="1") as client:
+        running = await run(client, "print('begun', flush=True)\nwhile True: pass")
+    async with connect(**COLD) as client:
+        found = await client.call_tool("get_workspace_info", {})
+        assert running["execution_id"] in text(found)
+        after = await again(client, running["execution_id"])
+        assert (after["status"], after["stdout"]) == ("interrupted", "begun\n")
+
+
+async def test_ids_that_are_unknown_forged_or_of_a_deleted_session_are_not_found(connect: Connect) -> None:
+    async with connect() as client:
+        ran = await run(client, "1", session_id="s")
+        mark = ran["execution_id"][:4]
+        # A cell may print what looks like the metadata of another one.
+        forged = f"{mark}{'A' * 22}"
+        value = {"metadata": {"kernelmcp": {"execution_id": forged, "status": "ok"}}}
+        await run(client, f"display({{'application/json': {value!r}}}, raw=True)", session_id="s")
+        gone = (await run(client, "1", session_id="gone"))["execution_id"]
+        await client.call_tool("destroy_session", {"session_id": "gone"})
+    async with connect(**COLD) as client:
+        for unknown in (forged, gone, f"{mark}../../../../etc/passwd", "", "nope", "x" * 100_000):
+            error = fields(await client.call_tool("get_execution", {"execution_id": unknown}))["error"]
+            assert error["error_code"] == "EXECUTION_NOT_FOUND"
+        with pytest.raises(MCPError):
+            await client.read_resource(f"kernelmcp://executions/{forged}/stdout")
+
+
+async def test_a_journal_of_an_older_version_still_answers(connect: Connect, tmp_path: Path) -> None:
+    async with connect() as client:
+        ran = await run(client, "print('old'); 5", session_id="s")
+    journal = tmp_path / "home/sessions/s/notebook.jsonl"
+    cell = json.loads(journal.read_text())
+    cell["metadata"]["kernelmcp"] = {"execution_id": ran["execution_id"], "status": "ok"}
+    journal.write_text(json.dumps(cell) + "\nnot json\n" + json.dumps({"metadata": ran["execution_id"]}) + "\n")
+    async with connect(**COLD) as client:
+        after = await again(client, ran["execution_id"])
+        assert (after["status"], after["stdout"], after["result"], after["execution_time_ms"]) == (
+            "ok",
+            "old\n",
+            "5",
+            0,
+        )
