@@ -20,9 +20,9 @@ from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
 from kernelmcp.mcp_server.results.links import file_uri
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SessionId
 from kernelmcp.mcp_server.tools.contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.mcp_server.tools.execution_tools import DESTROYS, READ_ONLY, SessionId
 from kernelmcp.output.outputs import clean
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import LOCAL, Caller
