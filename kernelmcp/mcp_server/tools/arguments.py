@@ -10,8 +10,8 @@ Ctx = Context[Any, Any]
 SessionId = Annotated[
     str | None,
     Field(
-        description="The session: an id from an earlier result, or a name of your own. Left out, your connection's own; "
-        "one that has none gets a new session, and the result gives its id."
+        description="The session: an id from an earlier result, or a name of your own. Left out, your connection's "
+        "own; one that has none gets a new session, and the result gives its id."
     ),
 ]
 Language = Annotated[str | None, Field(max_length=64, description="Left out, it is the session's own language.")]
