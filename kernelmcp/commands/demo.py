@@ -26,7 +26,7 @@ from kernelmcp.commands.demo_screen import Screen
 from kernelmcp.config.load import load
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.mcp_server.structured import RESULT_KEY
+from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.preflight import check_start
 
 # The first start on a machine may build the boot image.

@@ -15,7 +15,7 @@ from kernelmcp.config.tool_names import TOOL_NAMES
 from kernelmcp.executions.execution import Execution
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.kernel.pool import Pool
-from kernelmcp.mcp_server.structured import RESULT_KEY
+from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.usage import tree_memory_mb
 

@@ -23,10 +23,12 @@ from kernelmcp.mcp_server.completions import Completions
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
-from kernelmcp.mcp_server.structured import Structured
-from kernelmcp.mcp_server.tools.execution_tools import Tools
+from kernelmcp.mcp_server.results.structured import Structured
+from kernelmcp.mcp_server.runtimes import Runtimes
+from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
+from kernelmcp.mcp_server.tools.session_tools import SessionTools
 from kernelmcp.preflight import check_change
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.registry import Registry
@@ -68,8 +70,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)
         callers, client_log = Callers(DefaultSession(settings, registry, _folder())), ClientLog()
+        runtimes = Runtimes(settings)
         tools = [
-            *Tools(settings, registry, callers, client_log).all(),
+            *ExecutionTools(settings, registry, callers, runtimes, client_log).all(),
+            *SessionTools(settings, registry, callers, runtimes).all(),
             *PackageTools(settings, registry, callers).all(),
             *FileTools(settings, registry, callers).all(),
         ]

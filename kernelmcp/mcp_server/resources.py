@@ -27,7 +27,7 @@ from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
-from kernelmcp.mcp_server.structured import Structured
+from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry

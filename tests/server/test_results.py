@@ -10,9 +10,9 @@ from mcp import Client
 from mcp_types import CallToolResult, ImageContent, Implementation, TextContent
 from PIL import Image
 
-from kernelmcp.mcp_server.readable import text_of_html
-from kernelmcp.mcp_server.structured import RESULT_KEY
-from kernelmcp.mcp_server.view import without_overwritten
+from kernelmcp.mcp_server.results.readable import text_of_html
+from kernelmcp.mcp_server.results.structured import RESULT_KEY
+from kernelmcp.mcp_server.results.view import without_overwritten
 
 from .support import Connect
 
@@ -58,7 +58,7 @@ async def test_a_client_that_shows_only_text_gets_everything_there(connect: Conn
         shown = await execute(client, f"{PICTURE}\nopen('made.txt', 'w').write('x')\nprint('said')\n6 * 7")
         assert shown.structured_content is None
         assert [block.type for block in shown.content][:2] == ["text", "image"]
-        for words in ("said", "42", "made.txt (1 bytes)", "On this machine they are in /"):
+        for words in ("said", "42", "made.txt (1 byte)", "On this machine they are in /"):
             assert words in shown.content[0].text
         facts = shown.meta[RESULT_KEY]
         assert (facts["status"], facts["session_id"], facts["files_changed"][0]["path"]) == ("ok", "s", "made.txt")
@@ -147,7 +147,7 @@ async def test_progress_bars_and_many_files_are_short(connect: Connect) -> None:
         files = await execute(client, "for i in range(200): open(f'file{i:03}.csv', 'w').write('x')")
         assert chars(files) <= 1_200
         text = files.content[0].text
-        assert "file000.csv (1 bytes)" in text
+        assert "file000.csv (1 byte)" in text
         assert "at least 90 more" in text
 
 

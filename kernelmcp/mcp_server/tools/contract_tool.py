@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from kernelmcp.errors import InternalError, InvalidArgument, ServerError, StorageFailed
 from kernelmcp.mcp_server.callers import REFUSED_KEY
-from kernelmcp.mcp_server.results import error_result
+from kernelmcp.mcp_server.results.execution_result import error_result
 from kernelmcp.mcp_server.schemas import ContractError
 from kernelmcp.output.outputs import clean
 

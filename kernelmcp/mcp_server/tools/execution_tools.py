@@ -1,43 +1,32 @@
-"""The MCP tools. Each finds the session, calls, and converts; what they do is elsewhere.
+"""The MCP tools that run code. Each finds the session, calls, and converts; what they do is elsewhere.
 
 Docstrings are written for the model that reads them.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import anyio
-from mcp.server.mcpserver import Context
-from mcp_types import CallToolResult, ToolAnnotations
+from mcp_types import CallToolResult
 from pydantic import Field
 
-from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import InvalidArgument, SessionNotFound
+from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
-from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.mcp_server.progress import wait_for
-from kernelmcp.mcp_server.results import to_result
+from kernelmcp.mcp_server.results.execution_result import to_result
+from kernelmcp.mcp_server.results.view import Cursor
 from kernelmcp.mcp_server.runtimes import Runtimes
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SessionId
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.mcp_server.view import Cursor
-from kernelmcp.sessions.caller import LOCAL, Caller, mint_handle
+from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.record import MAIN_LANGUAGE
 from kernelmcp.sessions.registry import Registry
 
-Ctx = Context[Any, Any]
-SessionId = Annotated[
-    str | None,
-    Field(
-        description="The session to use: an id from an earlier result, or a name of your own. Left out, it is your "
-        "connection's own session; a connection that has none gets a new one, and the result says so and gives its id."
-    ),
-]
-Language = Annotated[str | None, Field(max_length=64, description="Left out, it is the session's own language.")]
 Timeout = Annotated[
     float | None,
     Field(
@@ -58,23 +47,23 @@ ExecutionId = Annotated[str, Field(description="The execution_id of an earlier r
 # After a cancel: the kernel's grace, and a little for the answer to arrive.
 CANCEL_MARGIN_SECONDS = 2.0
 
-READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-RUNS_CODE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
-MAKES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
+class ExecutionTools:
+    """The tools that run code, of one server."""
 
-class Tools:
-    """The tool functions of one server."""
-
-    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller], log: ClientLog) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        caller: Callable[[Ctx], Caller],
+        runtimes: Runtimes,
+        log: ClientLog,
+    ) -> None:
         self._settings = settings
-        self._runtimes = Runtimes(settings)
         self._registry = registry
         self.caller = caller
+        self._runtimes = runtimes
         self._log = log
-
-    # -- executions ---------------------------------------------------------------------------------------------
 
     async def execute_code(
         self,
@@ -175,123 +164,13 @@ class Tools:
         text = "Cancelled." if cancelled else "Nothing was running."
         return structured_result(result, "It was complete before the cancel reached it." if complete else text)
 
-    # -- sessions -----------------------------------------------------------------------------------------------
-
-    async def create_session(
-        self,
-        ctx: Ctx,
-        language: Language = None,
-        session_id: SessionId = None,
-        flavor: Annotated[Flavor | None, Field(description="How much memory the session may use.")] = None,
-    ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
-        """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
-        that must not mix with other work, or that needs more memory."""
-        self._runtimes.check(language)
-        handle = mint_handle() if session_id is None else session_id
-        session, created = await self._registry.find_or_create(
-            self.caller(ctx), handle, flavor, language or MAIN_LANGUAGE
-        )
-        result: schemas.CreateSessionResult = {
-            "session_id": session.id,
-            "language": session.record.language,
-            "flavor": session.flavor,
-            "created": created,
-            "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
-        }
-        return structured_result(result, f"Session {session.id} {'is ready' if created else 'existed already'}.")
-
-    async def get_sessions(
-        self,
-        ctx: Ctx,
-        session_id: SessionId = None,
-        limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many to list.")] = DEFAULT_PAGE,
-        cursor: Annotated[str | None, Field(description="next_cursor of the page before.")] = None,
-    ) -> Annotated[CallToolResult, schemas.SessionList]:
-        """List your sessions, the one used last first, or describe one."""
-        caller = self.caller(ctx)
-        if session_id is None:
-            found = await describe_all(self._registry, caller, limit, cursor)
-        else:
-            one = await describe(self._registry, caller, session_id)
-            found: schemas.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
-        lines = [
-            f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, {info['execution_count']:,} "
-            f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]}"
-            for info in found["sessions"]
-        ]
-        if found["next_cursor"] is not None:
-            lines.append(f"[{found['total']:,} in all; the next ones: get_sessions(cursor={found['next_cursor']!r})]")
-        return structured_result(found, "\n".join(lines) or "There are no sessions.")
-
-    async def stop_session(
-        self, session_id: Annotated[str, Field(description="The session to stop.")], ctx: Ctx
-    ) -> Annotated[CallToolResult, schemas.StopResult]:
-        """End a session's processes. Its variables are lost; its files and transcript are kept, and the next call
-        starts it again."""
-        session = self._registry.get(self.caller(ctx), session_id)
-        stopped = await session.stop()
-        return structured_result({"session_id": session.id, "stopped": stopped}, "Stopped; its files are kept.")
-
-    async def destroy_session(
-        self, session_id: Annotated[str, Field(description="The session to delete.")], ctx: Ctx
-    ) -> Annotated[CallToolResult, schemas.DestroyResult]:
-        """Delete a session with everything it has: variables, files, transcript. This cannot be undone."""
-        session = self._registry.get(self.caller(ctx), session_id)
-        await self._registry.destroy(session)
-        return structured_result({"session_id": session.id, "destroyed": True}, "Destroyed.")
-
-    async def reset_workspace(
-        self,
-        ctx: Ctx,
-        session_id: SessionId = None,
-        scope: Annotated[
-            Literal["all", "variables", "files"], Field(description="What to clear: variables, files, or both.")
-        ] = "all",
-    ) -> Annotated[CallToolResult, schemas.ResetResult]:
-        """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
-        what runs in the session."""
-        variables, files = scope != "files", scope != "variables"
-        caller = self.caller(ctx)
-        try:
-            session = self._registry.get(caller, session_id)
-        except SessionNotFound:
-            if session_id is None and caller.default_handle is None:
-                raise  # nobody could reach a session that was made only to be cleared
-            session, _ = await self._registry.find_or_create(caller, session_id)
-        await session.reset(variables=variables, files=files)
-        result: schemas.ResetResult = {
-            "session_id": session.id,
-            "variables_cleared": variables,
-            "files_deleted": files,
-        }
-        cleared = {"all": "Variables and files are", "variables": "Variables are", "files": "Files are"}[scope]
-        return structured_result(result, f"{cleared} cleared.")
-
-    async def list_runtimes(self) -> Annotated[CallToolResult, schemas.RuntimeList]:
-        """List the languages that can be run, with their versions."""
-        found = await anyio.to_thread.run_sync(self._runtimes.describe)
-        lines = [" ".join(filter(None, _described(runtime))) for runtime in found]
-        return structured_result({"runtimes": found}, "\n".join(lines))
-
-    # -- registration -------------------------------------------------------------------------------------------
-
     def all(self) -> list[ContractTool]:
         choices = {"language": self._runtimes.names}
         return [
             contract_tool(self.execute_code, "Run code", RUNS_CODE, choices),
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
             contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
-            contract_tool(self.create_session, "Create a session", MAKES, choices),
-            contract_tool(self.get_sessions, "List sessions", READ_ONLY),
-            contract_tool(self.stop_session, "Stop a session", DESTROYS),
-            contract_tool(self.destroy_session, "Destroy a session", DESTROYS),
-            contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
-            contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
         ]
-
-
-def _described(runtime: schemas.RuntimeInfo) -> tuple[str | None, ...]:
-    return f"{runtime['name']}:", runtime["version"], runtime["description"]
 
 
 def _check_event(event: dict[str, Any] | None, language: str | None) -> None:

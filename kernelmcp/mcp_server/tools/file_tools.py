@@ -3,13 +3,10 @@
 They work on stopped sessions without starting them. Docstrings are written for the model that reads them.
 """
 
-import base64
-import binascii
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ResourceLink
 from pydantic import Field
@@ -21,24 +18,21 @@ from kernelmcp.files.paths import INSIDE, LOOK
 from kernelmcp.files.workspace import Entry, Listing, Piece, Quota, Workspace
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
-from kernelmcp.mcp_server.links import file_uri
-from kernelmcp.mcp_server.results import RESOURCE_LINKS_SINCE
+from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
+from kernelmcp.mcp_server.results.links import file_uri
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SessionId
+from kernelmcp.mcp_server.tools.contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.mcp_server.tools.execution_tools import DESTROYS, READ_ONLY, SessionId
-from kernelmcp.output.outputs import Display, clean
+from kernelmcp.output.outputs import clean
 from kernelmcp.pictures import headers
-from kernelmcp.pictures.for_results import pictures_of
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
 Ctx = Context[Any, Any]
 Path = Annotated[str, Field(description="The file, below /workspace: notes.txt, data/a.csv or /workspace/data/a.csv.")]
-Encoding = Literal["text", "base64"]
 # A piece is in a result twice, as text and in the structure, and JSON may escape each byte with six: under 900 kB.
 MAX_PIECE_BYTES = 64 * 1024
-# Of base64.
-MAX_PICTURE_CHARS = 800_000
 # In the text of get_workspace_info; the structure has more.
 MAX_LINES = 100
 MAX_TEXT_CHARS = 6_000
@@ -88,9 +82,9 @@ class FileTools:
             whole = await session.files.with_workspace(
                 lambda found: found.read(path, 0, headers.MAX_FILE_BYTES) if found else piece
             )
-            if (shown := await _picture_result(session.id, path, whole)) is not None:
+            if (shown := await picture_result(session.id, path, whole)) is not None:
                 return shown
-        content, used, shown_as = _to_content(piece.data, encoding, path)
+        content, used, shown_as = to_content(piece.data, encoding, path)
         end = offset + used
         truncated = end < piece.size
         result: schemas.ReadResult = {
@@ -103,7 +97,7 @@ class FileTools:
             "next_offset": end if truncated else None,
             "truncated": truncated or offset > 0,
         }
-        text = content if shown_as == "text" or encoding == "base64" else _about(path, piece)
+        text = content if shown_as == "text" or encoding == "base64" else about(path, piece)
         if truncated:
             text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
         called = structured_result(result, text)
@@ -122,7 +116,7 @@ class FileTools:
     ) -> Annotated[CallToolResult, schemas.WriteResult]:
         """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
         _check_unicode(path)
-        data = _from_content(content, encoding)
+        data = from_content(content, encoding)
         caller = self._caller(ctx)
         session, created = await self._session(caller, session_id)
 
@@ -232,75 +226,11 @@ class FileTools:
         ]
 
 
-async def _picture_result(session_id: str, path: str, file: Piece) -> CallToolResult | None:
-    """A picture for the model to see; None when it is too large, or damaged."""
-    picture = headers.recognize(file.data) if len(file.data) == file.size else None
-    if picture is None:
-        return None
-    encoded = await anyio.to_thread.run_sync(base64.b64encode, file.data)
-    display = Display("display_data", {picture.mime_type: encoded.decode()}, {}, None, 0)
-    found = await pictures_of([(0, display)], MAX_PICTURE_CHARS)
-    if not found.blocks:
-        return None
-    result: schemas.ReadResult = {
-        "session_id": session_id,
-        "path": path,
-        "size": file.size,
-        "encoding": "base64",
-        "content": "",
-        "offset": 0,
-        "next_offset": None,
-        "truncated": True,
-    }
-    smaller = ", made smaller to be shown here" if found.scaled else ""
-    text = (
-        f"{path}: {picture.mime_type}, {picture.width:,} x {picture.height:,} pixels, {file.size:,} bytes{smaller}. "
-        'Its bytes: encoding="base64".'
-    )
-    called = structured_result(result, text)
-    called.content.extend(found.blocks)
-    return called
-
-
 def _check_unicode(path: str) -> None:
     if clean(path) != path:
         raise InvalidArgument(
             "the path is not valid Unicode: it has a lone surrogate", "Use ordinary characters.", argument="path"
         )
-
-
-def _to_content(data: bytes, encoding: Encoding | None, path: str) -> tuple[str, int, Encoding]:
-    """The content, how many of the bytes it holds (a character that was cut through is left for the next piece),
-    and its encoding."""
-    if encoding != "base64":
-        try:
-            return data.decode(), len(data), "text"
-        except UnicodeDecodeError as exc:
-            # A cut character: at most its first three bytes are there.
-            if exc.reason == "unexpected end of data" and exc.start > 0:
-                return data[: exc.start].decode(), exc.start, "text"
-            if encoding == "text":
-                raise InvalidArgument(
-                    f"{path!r} is not UTF-8 text", 'Use encoding "base64".', argument="encoding"
-                ) from exc
-    return base64.b64encode(data).decode(), len(data), "base64"
-
-
-def _from_content(content: str, encoding: Encoding) -> bytes:
-    try:
-        return content.encode() if encoding == "text" else base64.b64decode(content, validate=True)
-    except UnicodeEncodeError as exc:
-        raise InvalidArgument(
-            "content is not valid Unicode: it has a lone surrogate", 'Use encoding "base64".', argument="content"
-        ) from exc
-    except (binascii.Error, ValueError) as exc:
-        raise InvalidArgument(
-            f"content is not base64: {exc}", 'Use encoding "text" for text.', argument="content"
-        ) from exc
-
-
-def _about(path: str, piece: Piece) -> str:
-    return f'{path}: {piece.size:,} bytes, binary. Read it with code, or with encoding="base64".'
 
 
 def _relative(path: str) -> str:

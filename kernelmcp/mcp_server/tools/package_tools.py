@@ -20,10 +20,10 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.progress import wait_for
-from kernelmcp.mcp_server.results import background_note
+from kernelmcp.mcp_server.results.execution_result import background_note
+from kernelmcp.mcp_server.results.view import View
+from kernelmcp.mcp_server.tools.arguments import Ctx, SessionId
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
-from kernelmcp.mcp_server.tools.execution_tools import Ctx, SessionId
-from kernelmcp.mcp_server.view import View
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.installed_packages import Installation, Package, installation
 from kernelmcp.sessions.registry import Registry

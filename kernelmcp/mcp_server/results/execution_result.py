@@ -11,14 +11,22 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import EXIT_CODES, Execution
-from kernelmcp.files.workspace import MAX_CHANGED
-from kernelmcp.mcp_server.links import best_type, changed_files, cut_links, file_links, output_infos, output_links, uri
-from kernelmcp.mcp_server.readable import is_empty, readable
+from kernelmcp.mcp_server.results.links import (
+    best_type,
+    changed_files,
+    cut_links,
+    file_links,
+    output_infos,
+    output_links,
+    uri,
+)
+from kernelmcp.mcp_server.results.notes import notes
+from kernelmcp.mcp_server.results.readable import is_empty, readable
+from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
+from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
-from kernelmcp.mcp_server.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
-from kernelmcp.mcp_server.view import Cursor, View
 from kernelmcp.output.outputs import Display
-from kernelmcp.output.sanitize import clean, cut_middle, joined
+from kernelmcp.output.sanitize import cut_middle, joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of
 
@@ -33,9 +41,6 @@ MIN_BUDGET_CHARS = 200
 ATTEMPTS = 3
 # Of the JSON of all links in a result.
 MAX_LINKS_CHARS = 500
-# Changed files that the text names.
-MAX_NAMED_FILES = 10
-MAX_FILE_NAMES_CHARS = 500
 # Pictures of which a result says what became of them.
 MAX_NAMED_PICTURES = 20
 RESOURCE_LINKS_SINCE = "2025-06-18"
@@ -207,7 +212,7 @@ def _text(
         parts.append(f"[displayed: {', '.join(kinds)}]")
     if structured["background"] is not None:
         parts.append(background_note(structured["background"]))
-    parts += _notes(view)
+    parts += notes(view)
     return "\n".join(part for part in parts if part) or "(no output)"
 
 
@@ -232,64 +237,3 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
         budget -= len(text)
         parts.append(text)
     return parts
-
-
-def _notes(view: View) -> list[str]:
-    execution = view.execution
-    notes: list[str] = []
-    if execution.has_minted_session:
-        notes.append(
-            f"[This ran in a new session. Give session_id={execution.session_id!r} to go on in it: over this "
-            "connection, every call without one gets a session of its own.]"
-        )
-    if execution.status == "running":
-        waits = "is waiting for its turn" if execution.started is None else "is still running"
-        seconds = execution.execution_time_ms / 1000 if execution.started is not None else execution.queued_ms / 1000
-        notes.append(
-            f"[The execution {waits}, after {seconds:,.1f} s. Wait for it and for newer output with "
-            f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
-        )
-    elif execution.interruption and execution.status == "ok":
-        why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
-        notes.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
-    elif execution.interruption and not execution.state_lost and execution.started is not None:
-        why = "was cancelled"
-        if execution.interruption == "timeout":
-            why = "ran into its limit of CPU time" if execution.limit else "ran into its time limit"
-        notes.append(f"[The cell {why} and was interrupted. All variables are kept.]")
-    asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
-    if asked is not None and asked > got:
-        notes.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
-    if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
-        notes.append(
-            "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
-            "larger flavor with create_session.]"
-        )
-    if execution.state_lost and execution.status in ("ok", "error"):
-        notes.append(
-            f"[{'The guest' if execution.language else 'The kernel'} was restarted before this cell. {execution.gone}]"
-        )
-    elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
-        notes.append(f"[{execution.gone}]")
-    return [*notes, *_file_notes(view)]
-
-
-def _file_notes(view: View) -> list[str]:
-    """The files that the cell changed, and where they are on the host."""
-    where = f" On this machine they are in {clean(view.host_path)}." if view.host_path else ""
-    if not (changed := view.execution.files_changed):
-        new = view.execution.session_created and view.host_path and view.since == Cursor()
-        return [f"[The files of this session are in {clean(view.host_path or '')} on this machine.]"] if new else []
-    names: list[str] = []
-    room = MAX_FILE_NAMES_CHARS
-    for file in changed[:MAX_NAMED_FILES]:
-        name = clean(file.path)
-        shown = f"{name if name.isprintable() else repr(name)} ({file.size:,} bytes)"
-        room -= len(shown)
-        if room < 0:
-            break
-        names.append(shown)
-    rest = len(changed) - len(names)
-    count = f"at least {rest:,}" if len(changed) >= MAX_CHANGED else f"{rest:,}"
-    more = f"{count} more (get_workspace_info lists them)" if rest else ""
-    return [f"[Files changed: {', '.join([*names, more] if more else names)}.{where}]"]

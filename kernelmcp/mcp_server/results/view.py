@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
-from kernelmcp.mcp_server.links import uri
+from kernelmcp.mcp_server.results.links import uri
+from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
-from kernelmcp.mcp_server.truncation import cut_spool, cut_text
 from kernelmcp.output.outputs import StreamName
 
 # What is read of a stream to look for progress lines, or for what is new; beyond, only its ends are.

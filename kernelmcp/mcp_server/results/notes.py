@@ -1,0 +1,72 @@
+"""The notes below a result's text: what still runs, was cut short, lost or written, and what to do next."""
+
+from kernelmcp.files.workspace import MAX_CHANGED
+from kernelmcp.mcp_server.results.view import Cursor, View
+from kernelmcp.output.sanitize import clean
+
+# Changed files that the text names.
+MAX_NAMED_FILES = 10
+MAX_FILE_NAMES_CHARS = 500
+
+
+def notes(view: View) -> list[str]:
+    """Each a line in brackets, in the order in which they matter."""
+    execution = view.execution
+    found: list[str] = []
+    if execution.has_minted_session:
+        found.append(
+            f"[This ran in a new session. Give session_id={execution.session_id!r} to go on in it: over this "
+            "connection, every call without one gets a session of its own.]"
+        )
+    if execution.status == "running":
+        waits = "is waiting for its turn" if execution.started is None else "is still running"
+        seconds = execution.execution_time_ms / 1000 if execution.started is not None else execution.queued_ms / 1000
+        found.append(
+            f"[The execution {waits}, after {seconds:,.1f} s. Wait for it and for newer output with "
+            f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
+        )
+    elif execution.interruption and execution.status == "ok":
+        why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
+        found.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
+    elif execution.interruption and not execution.state_lost and execution.started is not None:
+        why = "was cancelled"
+        if execution.interruption == "timeout":
+            why = "ran into its limit of CPU time" if execution.limit else "ran into its time limit"
+        found.append(f"[The cell {why} and was interrupted. All variables are kept.]")
+    asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
+    if asked is not None and asked > got:
+        found.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
+    if execution.error and execution.error.name == "MemoryError" and not execution.state_lost:
+        found.append(
+            "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
+            "larger flavor with create_session.]"
+        )
+    if execution.state_lost and execution.status in ("ok", "error"):
+        found.append(
+            f"[{'The guest' if execution.language else 'The kernel'} was restarted before this cell. {execution.gone}]"
+        )
+    elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
+        found.append(f"[{execution.gone}]")
+    return [*found, *_file_notes(view)]
+
+
+def _file_notes(view: View) -> list[str]:
+    """The files that the cell changed, and where they are on the host."""
+    where = f" On this machine they are in {clean(view.host_path)}." if view.host_path else ""
+    if not (changed := view.execution.files_changed):
+        new = view.execution.session_created and view.host_path and view.since == Cursor()
+        return [f"[The files of this session are in {clean(view.host_path or '')} on this machine.]"] if new else []
+    names: list[str] = []
+    room = MAX_FILE_NAMES_CHARS
+    for file in changed[:MAX_NAMED_FILES]:
+        name = clean(file.path)
+        size = "1 byte" if file.size == 1 else f"{file.size:,} bytes"
+        shown = f"{name if name.isprintable() else repr(name)} ({size})"
+        room -= len(shown)
+        if room < 0:
+            break
+        names.append(shown)
+    rest = len(changed) - len(names)
+    count = f"at least {rest:,}" if len(changed) >= MAX_CHANGED else f"{rest:,}"
+    more = f"{count} more (get_workspace_info lists them)" if rest else ""
+    return [f"[Files changed: {', '.join([*names, more] if more else names)}.{where}]"]

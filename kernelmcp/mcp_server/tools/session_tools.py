@@ -1,0 +1,146 @@
+"""The MCP tools for sessions: made, listed, stopped, deleted, cleared; and the languages that they can run.
+
+Docstrings are written for the model that reads them.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import anyio.to_thread
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from kernelmcp.config.models import Flavor
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import SessionNotFound
+from kernelmcp.mcp_server import schemas
+from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
+from kernelmcp.mcp_server.runtimes import Runtimes
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, Language, SessionId
+from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.sessions.caller import Caller, mint_handle
+from kernelmcp.sessions.record import MAIN_LANGUAGE
+from kernelmcp.sessions.registry import Registry
+
+
+class SessionTools:
+    """The tools for sessions, of one server."""
+
+    def __init__(
+        self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller], runtimes: Runtimes
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._runtimes = runtimes
+        self.caller = caller
+
+    async def create_session(
+        self,
+        ctx: Ctx,
+        language: Language = None,
+        session_id: SessionId = None,
+        flavor: Annotated[Flavor | None, Field(description="How much memory the session may use.")] = None,
+    ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
+        """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
+        that must not mix with other work, or that needs more memory."""
+        self._runtimes.check(language)
+        handle = mint_handle() if session_id is None else session_id
+        session, created = await self._registry.find_or_create(
+            self.caller(ctx), handle, flavor, language or MAIN_LANGUAGE
+        )
+        result: schemas.CreateSessionResult = {
+            "session_id": session.id,
+            "language": session.record.language,
+            "flavor": session.flavor,
+            "created": created,
+            "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
+        }
+        return structured_result(result, f"Session {session.id} {'is ready' if created else 'existed already'}.")
+
+    async def get_sessions(
+        self,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many to list.")] = DEFAULT_PAGE,
+        cursor: Annotated[str | None, Field(description="next_cursor of the page before.")] = None,
+    ) -> Annotated[CallToolResult, schemas.SessionList]:
+        """List your sessions, the one used last first, or describe one."""
+        caller = self.caller(ctx)
+        if session_id is None:
+            found = await describe_all(self._registry, caller, limit, cursor)
+        else:
+            one = await describe(self._registry, caller, session_id)
+            found: schemas.SessionList = {"sessions": [one], "total": 1, "next_cursor": None}
+        lines = [
+            f"{info['session_id']}: {info['state']}, {info['language']}, {info['flavor']}, {info['execution_count']:,} "
+            f"executions, {info['workspace_bytes']:,} bytes of files, last used {info['last_used_at'][:16]}"
+            for info in found["sessions"]
+        ]
+        if found["next_cursor"] is not None:
+            lines.append(f"[{found['total']:,} in all; the next ones: get_sessions(cursor={found['next_cursor']!r})]")
+        return structured_result(found, "\n".join(lines) or "There are no sessions.")
+
+    async def stop_session(
+        self, session_id: Annotated[str, Field(description="The session to stop.")], ctx: Ctx
+    ) -> Annotated[CallToolResult, schemas.StopResult]:
+        """End a session's processes. Its variables are lost; its files and transcript are kept, and the next call
+        starts it again."""
+        session = self._registry.get(self.caller(ctx), session_id)
+        stopped = await session.stop()
+        return structured_result({"session_id": session.id, "stopped": stopped}, "Stopped; its files are kept.")
+
+    async def destroy_session(
+        self, session_id: Annotated[str, Field(description="The session to delete.")], ctx: Ctx
+    ) -> Annotated[CallToolResult, schemas.DestroyResult]:
+        """Delete a session with everything it has: variables, files, transcript. This cannot be undone."""
+        session = self._registry.get(self.caller(ctx), session_id)
+        await self._registry.destroy(session)
+        return structured_result({"session_id": session.id, "destroyed": True}, "Destroyed.")
+
+    async def reset_workspace(
+        self,
+        ctx: Ctx,
+        session_id: SessionId = None,
+        scope: Annotated[
+            Literal["all", "variables", "files"], Field(description="What to clear: variables, files, or both.")
+        ] = "all",
+    ) -> Annotated[CallToolResult, schemas.ResetResult]:
+        """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
+        what runs in the session."""
+        variables, files = scope != "files", scope != "variables"
+        caller = self.caller(ctx)
+        try:
+            session = self._registry.get(caller, session_id)
+        except SessionNotFound:
+            if session_id is None and caller.default_handle is None:
+                raise  # nobody could reach a session that was made only to be cleared
+            session, _ = await self._registry.find_or_create(caller, session_id)
+        await session.reset(variables=variables, files=files)
+        result: schemas.ResetResult = {
+            "session_id": session.id,
+            "variables_cleared": variables,
+            "files_deleted": files,
+        }
+        cleared = {"all": "Variables and files are", "variables": "Variables are", "files": "Files are"}[scope]
+        return structured_result(result, f"{cleared} cleared.")
+
+    async def list_runtimes(self) -> Annotated[CallToolResult, schemas.RuntimeList]:
+        """List the languages that can be run, with their versions."""
+        found = await anyio.to_thread.run_sync(self._runtimes.describe)
+        lines = [" ".join(filter(None, _described(runtime))) for runtime in found]
+        return structured_result({"runtimes": found}, "\n".join(lines))
+
+    def all(self) -> list[ContractTool]:
+        choices = {"language": self._runtimes.names}
+        return [
+            contract_tool(self.create_session, "Create a session", MAKES, choices),
+            contract_tool(self.get_sessions, "List sessions", READ_ONLY),
+            contract_tool(self.stop_session, "Stop a session", DESTROYS),
+            contract_tool(self.destroy_session, "Destroy a session", DESTROYS),
+            contract_tool(self.reset_workspace, "Reset the workspace", DESTROYS),
+            contract_tool(self.list_runtimes, "List runtimes", READ_ONLY),
+        ]
+
+
+def _described(runtime: schemas.RuntimeInfo) -> tuple[str | None, ...]:
+    return f"{runtime['name']}:", runtime["version"], runtime["description"]
