@@ -9,9 +9,9 @@ import anyio.to_thread
 from kernelmcp.mcp_server import schemas
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.life import PublicState as State
-from kernelmcp.sessions.record import Record
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.storage.record import Record
 from kernelmcp.sessions.usage import directory_bytes, tree_memory_mb
 
 DEFAULT_PAGE = 50

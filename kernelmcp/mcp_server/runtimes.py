@@ -11,7 +11,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.kernel.process import find_kernelspec
 from kernelmcp.mcp_server.schemas import RuntimeInfo
-from kernelmcp.sessions.record import MAIN_LANGUAGE
+from kernelmcp.sessions.storage.record import MAIN_LANGUAGE
 
 CONTRACT_NAMES = (MAIN_LANGUAGE, "javascript", "shell")
 NOT_YET = "not available in this version"

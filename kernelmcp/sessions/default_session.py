@@ -15,9 +15,9 @@ from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.listing import top
 from kernelmcp.output.sanitize import clean
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, mint_handle
-from kernelmcp.sessions.record import Record
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.storage.record import Record
 
 # Names of files and interrupted executions in the note, and how much of a name.
 MAX_NAMES = 5

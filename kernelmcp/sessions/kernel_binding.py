@@ -16,8 +16,8 @@ from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.installed_packages import restore, with_installed
 from kernelmcp.sessions.life import Event, Life, State
-from kernelmcp.sessions.record import Record
-from kernelmcp.sessions.session_files import SessionFiles
+from kernelmcp.sessions.storage.record import Record
+from kernelmcp.sessions.storage.session_files import SessionFiles
 
 # How long a stop waits for the end of the killed kernel. Only tidiness: nothing depends on it.
 STOP_SECONDS = 5.0

@@ -17,6 +17,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
 from kernelmcp.executions.execution import Execution, Interruption, changed_paths
 from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions.interrupt_escalation import interrupt_then_kill
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, State
 
@@ -237,7 +238,7 @@ class ExecutionQueue:
                 self._queue.remove(execution)
             execution.finish_unstarted()
         elif execution.started is not None and (kernel := self._binding.kernel) is not None:
-            _interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
+            interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
         return True
 
     def interrupt_all(self) -> None:
@@ -255,14 +256,3 @@ class ExecutionQueue:
             elif execution.interruption is None:
                 execution.interruption = "interrupted"
         self._queue.clear()
-
-
-def _interrupt_then_kill(execution: Execution, kernel: Kernel, grace_seconds: float) -> None:
-    """Interrupt the execution that runs in this kernel, and kill the kernel when it has not ended within the grace.
-
-    The kernel process has a shorter grace of its own, after which it kills its guest and answers; so this one ends only
-    a kernel process that hangs itself. Whoever ends the execution cancels `grace_timer`.
-    """
-    if execution.interruptible:
-        kernel.interrupt()
-    execution.grace_timer = asyncio.get_running_loop().call_later(grace_seconds, kernel.kill)

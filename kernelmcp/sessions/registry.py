@@ -22,14 +22,14 @@ from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
-from kernelmcp.sessions.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life
-from kernelmcp.sessions.old_sessions import OldSessions
-from kernelmcp.sessions.record import MAIN_LANGUAGE, Record, now, read_record
 from kernelmcp.sessions.session import Session
-from kernelmcp.sessions.session_files import SessionFiles
-from kernelmcp.sessions.stored import StoredSessions
+from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
+from kernelmcp.sessions.storage.old_sessions import OldSessions
+from kernelmcp.sessions.storage.record import MAIN_LANGUAGE, Record, now, read_record
+from kernelmcp.sessions.storage.session_files import SessionFiles
+from kernelmcp.sessions.storage.stored import StoredSessions
 
 # How often idle sessions are looked for, as a share of the idle life.
 EXPIRY_CHECKS_PER_LIFE = 20

@@ -26,8 +26,8 @@ from kernelmcp.sessions import background
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, PublicState, State
 from kernelmcp.sessions.queue import ExecutionQueue
-from kernelmcp.sessions.record import Record, now
-from kernelmcp.sessions.saver import Saver
+from kernelmcp.sessions.storage.record import Record, now
+from kernelmcp.sessions.storage.saver import Saver
 
 
 class Listener(Protocol):

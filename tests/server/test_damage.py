@@ -12,7 +12,7 @@ from mcp import Client
 
 from kernelmcp.errors import SessionDamaged, StorageFailed
 from kernelmcp.files.home import lock_session
-from kernelmcp.sessions.record import Record, now, read_record
+from kernelmcp.sessions.storage.record import Record, now, read_record
 
 from .support import Connect
 

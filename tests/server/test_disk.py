@@ -10,8 +10,8 @@ import pytest
 from mcp import Client
 
 from kernelmcp.observability.log import _BoundedFile  # pyright: ignore[reportPrivateUsage]
-from kernelmcp.sessions.disk_use import measure
-from kernelmcp.sessions.record import Record, now
+from kernelmcp.sessions.storage.disk_use import measure
+from kernelmcp.sessions.storage.record import Record, now
 
 from .support import DEADLINE, Connect
 

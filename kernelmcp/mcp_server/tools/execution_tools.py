@@ -24,8 +24,8 @@ from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SessionId
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import LOCAL, Caller
-from kernelmcp.sessions.record import MAIN_LANGUAGE
 from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.storage.record import MAIN_LANGUAGE
 
 Timeout = Annotated[
     float | None,

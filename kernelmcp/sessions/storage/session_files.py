@@ -19,8 +19,8 @@ from kernelmcp.files.listing import Entry
 from kernelmcp.files.workspace import Quota, Workspace
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
-from kernelmcp.sessions.disk_use import DiskUse
-from kernelmcp.sessions.record import Record
+from kernelmcp.sessions.storage.disk_use import DiskUse
+from kernelmcp.sessions.storage.record import Record
 
 Result = TypeVar("Result")
 

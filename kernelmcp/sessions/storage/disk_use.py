@@ -18,7 +18,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, ServerError
 from kernelmcp.files.home import Home
 from kernelmcp.files.workspace import Quota
-from kernelmcp.sessions.record import Record, read_record
+from kernelmcp.sessions.storage.record import Record, read_record
 
 CHECK_SECONDS = 60.0
 # Every file counts as at least one block of the disk: otherwise empty files would be free.

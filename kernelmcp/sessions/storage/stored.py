@@ -15,7 +15,7 @@ from kernelmcp.notebook.drafts import DRAFTS
 from kernelmcp.notebook.finished import from_draft, from_journal, is_id
 from kernelmcp.notebook.transcript import JOURNAL
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, is_name, mint_handle
-from kernelmcp.sessions.record import Record, read_record
+from kernelmcp.sessions.storage.record import Record, read_record
 
 
 class StoredSessions:

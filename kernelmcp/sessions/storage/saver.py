@@ -13,7 +13,7 @@ import structlog
 from kernelmcp.notebook.drafts import Drafts
 from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
-from kernelmcp.sessions.session_files import SessionFiles
+from kernelmcp.sessions.storage.session_files import SessionFiles
 
 # How long after the last cell: a burst of cells costs one write.
 DELAY_SECONDS = 0.5

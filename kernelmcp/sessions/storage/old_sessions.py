@@ -13,8 +13,8 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
-from kernelmcp.sessions.disk_use import DiskUse
-from kernelmcp.sessions.record import read_record
+from kernelmcp.sessions.storage.disk_use import DiskUse
+from kernelmcp.sessions.storage.record import read_record
 
 log = structlog.get_logger(__name__)
 

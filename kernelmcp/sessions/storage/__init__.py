@@ -1,0 +1,1 @@
+"""What sessions have on disk: their records, files and transcripts, who may take how much, and when the old ones go."""
