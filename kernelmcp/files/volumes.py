@@ -24,9 +24,9 @@ INSIDE = "/volumes"
 SHARED_INSIDE = f"{INSIDE}/{SHARED}"
 DEFAULT = "default_volume"
 # Beside those whose names begin with a dot: macOS's, and Windows' as WSL sees it.
-SETTINGS_FOLDERS = ("Library", "AppData")
+SETTINGS_FOLDERS = ("library", "appdata", "powershell", "windowspowershell")
 # Who has one of these is a home, or all of a disk of Windows'.
-HOME_FOLDERS = (".ssh", "AppData", "Windows")
+HOME_FOLDERS = (".ssh", "AppData", "Windows", "PowerShell", "WindowsPowerShell")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
@@ -87,14 +87,15 @@ def _check_visible(folder: Path) -> None:
     """A user's folder is one that people look into. Where programs keep their settings, a guest could write commands
     that they run: shells, ssh, and the MCP client itself."""
     path = folder.resolve()
-    kept = [part for part in path.parts if part.startswith(".") or part in SETTINGS_FOLDERS]
+    kept = [part for part in path.parts if part.startswith(".") or part.casefold() in SETTINGS_FOLDERS]
     if kept:
         raise ConfigurationError(
             f"volumes.{DEFAULT}: {folder} is in {kept[0]}, where programs keep their settings",
             "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
         )
     held = [name for name in HOME_FOLDERS if (path / name).is_dir()]
-    if held or path.name == "Users":
+    is_windows_documents = re.fullmatch(r"/mnt/[a-z]/users/[^/]+/documents", str(path).casefold()) is not None
+    if held or is_windows_documents or path.name.casefold() == "users":
         raise ConfigurationError(
             f"volumes.{DEFAULT}: {folder} is or holds somebody's home: {', '.join(held) or path.name}",
             "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",

@@ -22,6 +22,7 @@ DRAFTS = "running"
 # Nobody knows the id of an execution that takes less: it has not been answered with yet.
 FIRST_SECONDS = 0.25
 INTERVAL_SECONDS = 0.5
+ESCAPED = 6
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,8 @@ class _Draft:
         self._execution = execution
         self._on_end = on_end
         self._bytes = 0
+        self._written = 0
+        """In all: a cell that clears its output again and again makes no more of it than others."""
         self._began = False
         self._streams = {"stdout": 0, "stderr": 0}
         self._displays = 0
@@ -77,23 +80,33 @@ class _Draft:
 
     def _write(self) -> None:
         try:
-            if (lines := self._news()) and self._bytes < MAX_CELL_BYTES:
+            if lines := self._news():
                 self._append(lines)
         except OSError as exc:
             log.error("a running execution could not be written", execution=self._execution.id, error=str(exc))
             return
-        self._timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._write)
+        if self._written < MAX_CELL_BYTES:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self._write)
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
-        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        data = bytearray()
+        for line in lines:
+            encoded = json.dumps(line).encode() + b"\n"
+            if self._written + len(data) + len(encoded) > MAX_CELL_BYTES:
+                self._written = MAX_CELL_BYTES  # full: nothing more is written
+                break
+            data += encoded
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
         anew = 0 if self._bytes else os.O_TRUNC
         fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | anew | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(fd, data)
+            if (done := os.write(fd, data)) < len(data):
+                os.ftruncate(fd, self._bytes)  # half a line would spoil the next one
+                raise OSError(f"only {done} of {len(data)} bytes were written")
         finally:
             os.close(fd)
         self._bytes += len(data)
+        self._written += len(data)
 
     def _news(self) -> list[dict[str, Any]]:
         execution, outputs = self._execution, self._execution.outputs
@@ -112,8 +125,11 @@ class _Draft:
             lines.append({"began": True})
         for name, spool in spools.items():
             lines += self._new_text(name, spool.size)
+        room = ESCAPED * MAX_CELL_BYTES
         for display in outputs.displays[self._displays :]:
-            if display.weight <= MAX_VALUE_BYTES:
+            # JSON takes up to six bytes for a character; what cannot fit is not encoded to find out.
+            room -= ESCAPED * display.weight
+            if display.weight <= MAX_VALUE_BYTES and room >= 0:
                 lines.append({"kind": display.kind, "content": {"data": display.data, "metadata": display.metadata}})
         self._displays = len(outputs.displays)
         return lines

@@ -103,6 +103,7 @@ class Decoder:
             await self._places.acquire()
             self._has_place = True
         if task not in self._processes:
+            await self._end()  # one at a time: a result has a place for one
             self._processes[task] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",

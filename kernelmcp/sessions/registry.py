@@ -153,7 +153,9 @@ class Registry:
         if isinstance(past, Record):
             self.open_stored(past)
             past = await anyio.to_thread.run_sync(self.stored.draft, past, execution_id, policy)
-        if past is None:
+            if past is None:  # opening the session has just put it into the journal
+                past = await anyio.to_thread.run_sync(self.stored.find_execution, caller, execution_id, policy)
+        if past is None or isinstance(past, Record):
             raise ExecutionNotFound(
                 f"there is no execution {execution_id!r}",
                 "Ids come from execute_code. A session keeps its newest executions, and its transcript.",

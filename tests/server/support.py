@@ -22,6 +22,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool
     return condition()
 
 
+def server_of_test() -> psutil.Process:
+    """The server that this test has started. Earlier tests of the same worker may have left other children behind."""
+    [found] = [one for one in psutil.Process().children() if one.cmdline()[1:3] == ["-m", "kernelmcp"]]
+    return found
+
+
 def kernel_pids() -> list[int]:
     """The kernels of the servers that this test has started."""
     return [

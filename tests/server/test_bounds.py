@@ -13,7 +13,7 @@ import psutil
 import pytest
 from mcp import Client
 
-from .support import DEADLINE, Connect, wait_until
+from .support import DEADLINE, Connect, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
 NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
@@ -80,7 +80,7 @@ async def test_streams_keep_no_descriptor_and_what_cannot_be_kept_is_said(connec
     async with connect(**NO_POOL) as client:
         both = "import sys\nprint('x' * 1_100_000); print('y' * 1_100_000, file=sys.stderr)"
         await run(client, both)
-        [server] = psutil.Process().children()
+        server = server_of_test()
         before = server.num_fds()
         for _ in range(5):
             last = await run(client, both)
@@ -148,7 +148,7 @@ async def test_a_running_cell_is_in_the_notebook_when_the_server_is_ended(connec
         while not result["stdout"]:
             arguments = {"execution_id": result["execution_id"], "wait_seconds": 1}
             result = (await client.call_tool("get_execution", arguments)).structured_content
-        [server] = psutil.Process().children()
+        server = server_of_test()
         server.send_signal(signal.SIGTERM)
         await anyio.to_thread.run_sync(psutil.wait_procs, [server], DEADLINE)
     [cell] = notebook_of(tmp_path).cells

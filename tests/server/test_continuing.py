@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 from mcp import Client
 from mcp_types import CallToolResult, Implementation
 
-from .support import Connect
+from .support import Connect, server_of_test
 
 pytestmark = pytest.mark.anyio
 COLD = {"SESSIONS__WARM_POOL_SIZE": "0"}
@@ -59,7 +58,7 @@ def records_of(folder: Path, session_id: str = "*") -> list[Path]:
 
 
 def kill_server() -> None:
-    [server] = [one for one in psutil.Process().children() if one.cmdline()[1:3] == ["-m", "kernelmcp"]]
+    server = server_of_test()
     os.kill(server.pid, signal.SIGKILL)
 
 

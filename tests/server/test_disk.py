@@ -118,7 +118,7 @@ async def test_many_sessions_are_listed_in_pages_the_newest_first(connect: Conne
         assert {page["total"] for page in pages} == {120}
         assert [one["session_id"] for page in pages for one in page["sessions"]] == names[::-1]
         text = (await client.call_tool("get_sessions", {"limit": 1})).content[0].text
-        assert text.startswith("s119: stopped, 0 executions")
+        assert text.startswith("s119: stopped, python, medium, 0 executions")
         assert "[120 in all; the next ones: get_sessions(cursor=" in text
         resource = (await client.read_resource("kernelmcp://sessions")).contents[0].text
         assert len(json.loads(resource)["sessions"]) == 50

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import psutil
 import pytest
 from mcp import Client
 from mcp_types import TextContent
 
 from kernelmcp.output.late import MAX_CHARS, LateOutput
 
-from .support import Connect
+from .support import Connect, server_of_test
 
 pytestmark = pytest.mark.anyio
 MAX_CONTENT_CHARS = 8_500
@@ -57,7 +56,7 @@ async def test_it_comes_with_an_error_and_with_nobody_elses_result(connect: Conn
 async def test_a_flood_takes_no_memory_of_the_server_and_little_of_the_result(connect: Connect) -> None:
     async with connect() as client:
         await run(client, "1")
-        (server,) = psutil.Process().children()
+        server = server_of_test()
         before = server.memory_info().rss
         body = (
             "for i in range(100):\n        print('x' * 999_999)\n        await asyncio.sleep(0)\n    print('the end')"

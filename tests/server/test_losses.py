@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 from mcp import Client
 
 from kernelmcp.files import safe_open
 
-from .support import DEADLINE, Connect, kernel_pids
+from .support import DEADLINE, Connect, kernel_pids, server_of_test
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +66,7 @@ async def test_a_server_that_is_killed_in_a_sessions_first_cell_leaves_a_session
         async with connect() as client:
             ran = await call(client, "execute_code", session_id="s", code="x = 1")
             assert not ran["state_lost"]
-            [server] = [one for one in psutil.Process().children() if "kernelmcp" in " ".join(one.cmdline())]
+            server = server_of_test()
             os.kill(server.pid, signal.SIGKILL)
             await call(client, "execute_code", session_id="s", code="x")
     async with connect() as client:
@@ -147,7 +146,7 @@ async def test_cells_that_end_their_kernels_one_after_the_other_leave_nothing_be
     connect: Connect, tmp_path: Path
 ) -> None:
     async with connect() as client:
-        [server] = [one for one in psutil.Process().children() if "kernelmcp" in " ".join(one.cmdline())]
+        server = server_of_test()
 
         def counts() -> tuple[int, int, int, int]:
             """Processes, sandbox directories, sockets and the like, descriptors."""

@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from mcp import Client, MCPError
 
+from kernelmcp.notebook.cells import MAX_CELL_BYTES
+
 from .support import DEADLINE, Connect, wait_until
 from .test_continuing import CONTINUES, fields, killed, text
 
@@ -175,3 +177,21 @@ async def test_a_journal_of_an_older_version_still_answers(connect: Connect, tmp
             "5",
             0,
         )
+
+
+@pytest.mark.parametrize("again", ["", "clear_output()\n    "])
+async def test_what_a_running_cell_keeps_on_disk_has_bounds(connect: Connect, tmp_path: Path, again: str) -> None:
+    code = (
+        "from IPython.display import clear_output, display\nwhile True:\n    "
+        f"{again}for _ in range(11): display({{'text/plain': '\\x01' * 1_600_000}}, raw=True)\n    time.sleep(0.1)"
+    )
+    async with connect(**COLD, SESSIONS__INLINE_WAIT_SECONDS="3") as client:
+        begun = await run(client, f"import time\n{code}", session_id="s")
+        folder = tmp_path / "home/sessions/s/running"
+        sizes: list[int] = []
+        for _ in range(3):
+            await client.call_tool("get_execution", {"execution_id": begun["execution_id"], "wait_seconds": 1})
+            sizes += [file.stat().st_size for file in folder.glob("*.jsonl")]
+        assert sizes
+        assert max(sizes) <= MAX_CELL_BYTES
+        await client.call_tool("cancel_execution", {"session_id": "s"})

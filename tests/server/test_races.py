@@ -9,7 +9,7 @@ import psutil
 import pytest
 from mcp import Client
 
-from .support import DEADLINE, Connect, kernel_pids, wait_until
+from .support import DEADLINE, Connect, kernel_pids, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -150,7 +150,7 @@ async def test_a_client_that_makes_a_session_for_every_call_costs_no_descriptor_
     connect: Connect,
 ) -> None:
     async with connect(SESSIONS__WARM_POOL_SIZE="0", SESSIONS__MAX_SESSIONS_PER_CLIENT="1") as client:
-        [server] = psutil.Process().children()
+        server = server_of_test()
         for number in range(80):
             await call(client, "write_file", path="f", content=str(number), session_id=f"s{number}")
             await call(client, "stop_session", session_id=f"s{number}")

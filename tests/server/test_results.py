@@ -4,6 +4,7 @@ import base64
 import io
 from typing import Any
 
+import anyio
 import jsonschema
 import pytest
 from mcp import Client
@@ -14,7 +15,7 @@ from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.mcp_server.results.view import without_overwritten
 
-from .support import Connect
+from .support import DEADLINE, Connect
 
 pytestmark = pytest.mark.anyio
 AUTO = {"TOOLS__STRUCTURED_CONTENT": "auto"}
@@ -239,3 +240,18 @@ async def test_a_picture_file_is_read_as_a_picture(connect: Connect) -> None:
         fake = {"path": "fake.png", "content": "\x89PNG" + "x" * 100, "session_id": "s"}
         await client.call_tool("write_file", fake)
         assert not (await client.call_tool("read_file", {"path": "fake.png", "session_id": "s"})).is_error
+
+
+@pytest.mark.parametrize(
+    "html", ["<![<!", "<!DOCTYPE [", "<?x", "</", "<a b='>'>x", "&#99999999999;", "<td", "<p>a<!-- b -->c"]
+)
+def test_no_html_is_an_error(html: str) -> None:
+    text_of_html(html)
+
+
+async def test_a_thousand_broken_documents_hold_up_nobody(connect: Connect) -> None:
+    code = "from IPython.display import display\nh = '<template>' + '<a b=\"' * 3300\n"
+    code += "for _ in range(1000): display({'text/html': h}, raw=True)"
+    async with connect(client_info=named("claude-code"), **AUTO) as client:
+        with anyio.fail_after(DEADLINE):
+            assert chars(await execute(client, code)) <= MAX_CONTENT_CHARS

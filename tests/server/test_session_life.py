@@ -6,11 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
-import psutil
 import pytest
 from mcp import Client
 
-from .support import Connect, kernel_pids, wait_until
+from .support import Connect, kernel_pids, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -126,7 +125,7 @@ async def test_sessions_that_nobody_used_for_long_are_deleted(connect: Connect, 
 
 async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, tmp_path: Path) -> None:
     async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
-        [server] = psutil.Process().children()
+        server = server_of_test()
 
         def what_is_left() -> list[object]:
             kept = [path.name for path in (tmp_path / "home").rglob("*") if not path.name.endswith(".lock")]

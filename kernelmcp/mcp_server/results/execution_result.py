@@ -37,6 +37,8 @@ MAX_TEXT_BYTES = 700_000
 # For notes about pictures, and for the JSON around everything.
 RESERVE_BYTES = 10_000
 MIN_BUDGET_CHARS = 200
+# Displayed objects whose HTML is looked at for text.
+MAX_DOCUMENTS = 20
 # To fit the text into its budget: the notes may change a little with what is cut.
 ATTEMPTS = 3
 # Of the JSON of all links in a result.
@@ -223,8 +225,10 @@ def background_note(text: str) -> str:
 def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:
     """The text form of displayed objects that are not pictures, such as tables."""
     parts: list[str] = []
+    documents = 0
     for number, display in rich:
-        text: Any = readable(display.data)
+        documents += "text/html" in display.data
+        text: Any = readable(display.data, look_at_html=documents <= MAX_DOCUMENTS)
         if display.data.keys() & set(headers.IMAGE_TYPES) or not text:
             continue
         if display.kind == "execute_result" and text == display.data.get("text/plain"):

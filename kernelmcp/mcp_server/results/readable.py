@@ -1,7 +1,11 @@
-"""What a model can read of a displayed object that is no picture: its text, else the text in its HTML."""
+"""What a model can read of a displayed object that is no picture: its text, else the text in its HTML.
 
+HTML of a guest's is scanned once, in linear time: the standard library's parser is quadratic in markup that is broken,
+and raises. Nothing is decided by what is found.
+"""
+
+import html
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 from kernelmcp.output.sanitize import joined
@@ -10,19 +14,19 @@ from kernelmcp.output.sanitize import joined
 MAX_HTML_CHARS = 20_000
 MAX_HTML_TEXT_CHARS = 2_000
 # What a text form says that says nothing: <IPython.core.display.HTML object>, <Figure object at 0x7f>.
-_NOTHING = re.compile(r"<[\w.]+ object(?: at 0x[0-9a-f]+)?>")
+_NOTHING = re.compile(r"<[\w.]{1,200} object(?: at 0x[0-9a-f]{1,20})?>")
+# A tag, its slash and its name; a comment or declaration has no name. Each attempt ends at the next angle bracket.
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})?[^<>]*>")
 _UNSEEN = frozenset({"script", "style", "head", "template", "noscript"})
-_BREAKS = frozenset(
-    ["p", "div", "br", "tr", "li", "h1", "h2", "h3", "h4", "h5", "h6", "table", "ul", "ol", "pre", "details"]
-)
+_BREAKS = frozenset({"p", "div", "br", "tr", "li", "table", "ul", "ol", "pre", "h1", "h2", "h3", "h4", "h5", "h6"})
 _CELLS = frozenset({"td", "th"})
 
 
-def readable(data: dict[str, Any]) -> str:
+def readable(data: dict[str, Any], *, look_at_html: bool = True) -> str:
     """Of a mime bundle; empty when there is nothing to read."""
     text: Any = data.get("text/markdown") or data.get("text/plain")
     text = joined(text) if text else ""
-    if "text/html" not in data or not is_empty(text):
+    if "text/html" not in data or not look_at_html or not is_empty(text):
         return text
     return text_of_html(joined(data["text/html"])) or text
 
@@ -32,34 +36,24 @@ def is_empty(text: str) -> bool:
     return not text or _NOTHING.fullmatch(text.strip()) is not None
 
 
-def text_of_html(html: str) -> str:
+def text_of_html(document: str) -> str:
     """What a reader would see, without markup, scripts and styles. At most `MAX_HTML_TEXT_CHARS`."""
-    reader = _Reader()
-    reader.feed(html[:MAX_HTML_CHARS])
-    reader.close()
-    lines = (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))
-    text = "\n".join(line.strip("| ") for line in lines if line.strip("| "))
+    document = document[:MAX_HTML_CHARS]
+    pieces: list[str] = []
+    position = unseen = 0
+    for tag in _TAG.finditer(document):
+        if not unseen:
+            pieces.append(document[position : tag.start()].replace("\n", " "))
+        position = tag.end()
+        name = (tag[2] or "").lower()
+        if name in _UNSEEN:
+            unseen = max(0, unseen - 1) if tag[1] else unseen + 1
+        elif name in _BREAKS and not tag[1]:
+            pieces.append("\n")
+        elif name in _CELLS and not tag[1]:
+            pieces.append(" | ")
+    if not unseen:
+        pieces.append(document[position:].replace("\n", " "))
+    lines = (" ".join(line.split()).strip("| ") for line in html.unescape("".join(pieces)).split("\n"))
+    text = "\n".join(filter(None, lines))
     return text if len(text) <= MAX_HTML_TEXT_CHARS else f"{text[:MAX_HTML_TEXT_CHARS]} [...]"
-
-
-class _Reader(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.pieces: list[str] = []
-        self._unseen = 0
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _UNSEEN:
-            self._unseen += 1
-        elif tag in _BREAKS:
-            self.pieces.append("\n")
-        elif tag in _CELLS:
-            self.pieces.append(" | ")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in _UNSEEN:
-            self._unseen = max(0, self._unseen - 1)
-
-    def handle_data(self, data: str) -> None:
-        if not self._unseen:
-            self.pieces.append(data.replace("\n", " "))

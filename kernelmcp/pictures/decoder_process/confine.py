@@ -73,8 +73,8 @@ _CALLS = {
 
 # To open a file, ask for its size, and map it.
 _OPENING = {
-    "x86_64": {"close": 3, "fstat": 5, "lseek": 8, "openat": 257, "newfstatat": 262, "statx": 332},
-    "aarch64": {"openat": 56, "close": 57, "lseek": 62, "newfstatat": 79, "fstat": 80, "statx": 291},
+    "x86_64": {"close": 3, "fstat": 5, "lseek": 8, "openat": 257},
+    "aarch64": {"openat": 56, "close": 57, "lseek": 62, "fstat": 80},
 }
 # The same on all machines. Rights to files of Landlock's first version; later ones add renaming and truncating.
 _CREATE_RULESET, _RESTRICT_SELF, _VERSION_FLAG = 444, 446, 1
@@ -82,7 +82,8 @@ _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF}
 
 
 def _shut_all_files() -> bool:
-    """Whether this process can open no file any more that has a name in a file system."""
+    """Whether this process can read and write no file any more that has a name in a file system. (It can still find out
+    whether a path is there, by O_PATH.)"""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -100,7 +101,8 @@ def confine(*, opens_font: bool = False) -> None:
     `opens_font`: what is in memory may be opened by its path, where Landlock keeps everything else shut.
     """
     parent = os.getppid()
-    opens_font = opens_font and _shut_all_files()
+    has_filter = sys.platform == "linux" and platform.machine() in _CALLS and struct.calcsize("P") == 8
+    opens_font = opens_font and has_filter and _shut_all_files()
     for what, limit in (
         (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
         (resource.RLIMIT_CPU, MAX_CPU_SECONDS),
@@ -116,12 +118,14 @@ def confine(*, opens_font: bool = False) -> None:
         if os.getppid() != parent:  # it ended just before
             sys.exit()
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        if platform.machine() in _CALLS and struct.calcsize("P") == 8:
+        if has_filter:
             architecture, calls = _CALLS[platform.machine()]
             program = _filter(architecture, calls | (_OPENING[platform.machine()] if opens_font else {}))
             buffer = ctypes.create_string_buffer(program, len(program))
             description = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
-            libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, description, 0, 0)
+            if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, description, 0, 0) != 0:
+                with suppress(OSError, ValueError):  # without the filter no descriptor is to be had
+                    resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
 
 def _filter(architecture: int, calls: dict[str, int]) -> bytes:

@@ -56,6 +56,13 @@ class CellInterrupted(Exception):
     """A cell was interrupted before it began."""
 
 
+async def _run(supervisor: GuestSupervisor, cell: Cell, request: Content, limit: CpuLimit) -> Content:
+    """Ask the guest. Raises CellInterrupted where it would not have heard of an interrupt that came before."""
+    if cell.interrupted:
+        raise CellInterrupted
+    return await supervisor.request("execute", request, cell.request_id, limit)
+
+
 class SandboxKernel(AnsweringKernel):
     """Languages in sandboxed guest processes, behind the Jupyter protocol."""
 
@@ -204,9 +211,7 @@ class SandboxKernel(AnsweringKernel):
                 report.metadata["language"] = part.language
             cell.host_calls = find(part.language).host_calls
             supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
-            if cell.interrupted:  # before its guest was asked, which would not have heard of it
-                raise CellInterrupted
-            reply = checked_reply(await self._on_loop(supervisor.request("execute", request, request_id, limit)))
+            reply = checked_reply(await self._on_loop(_run(supervisor, cell, request, limit)))
             report.earlier_loss(cell, supervisor.take_loss())
             report.background(cell, supervisor.guest.background)
         except CellInterrupted:
