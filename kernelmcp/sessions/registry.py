@@ -40,7 +40,6 @@ MAX_STOPPED = 64
 # Disks are searched only after the first kernels had time to start.
 FIRST_SWEEP_SECONDS = 3.0
 
-
 log = structlog.get_logger(__name__)
 
 
@@ -148,13 +147,12 @@ class Registry:
         for session in self.all(caller):
             if (found := session.find_execution(execution_id)) is not None:
                 return found
-        policy = self._settings.policy
-        past = await anyio.to_thread.run_sync(self.stored.find_execution, caller, execution_id, policy)
+        find, policy = self.stored.find_execution, self._settings.policy
+        past = await anyio.to_thread.run_sync(find, caller, execution_id, policy)
         if isinstance(past, Record):
-            self.open_stored(past)
-            past = await anyio.to_thread.run_sync(self.stored.draft, past, execution_id, policy)
-            if past is None:  # opening the session has just put it into the journal
-                past = await anyio.to_thread.run_sync(self.stored.find_execution, caller, execution_id, policy)
+            self.open_stored(past)  # this may have put it into the journal
+            draft = await anyio.to_thread.run_sync(self.stored.draft, past, execution_id, policy)
+            past = draft or await anyio.to_thread.run_sync(find, caller, execution_id, policy)
         if past is None or isinstance(past, Record):
             raise ExecutionNotFound(
                 f"there is no execution {execution_id!r}",

@@ -137,10 +137,12 @@ def with_guests(folder: Path, use: Callable[[Guests], Awaitable[None]]) -> None:
         finally:
             guests.close()
             for supervisor in guests._by_name.values():
-                with suppress(ChildProcessError):  # it has waited for it by itself
+                with suppress(ChildProcessError):  # it was waited for
                     os.waitpid(supervisor.guest.pid, 0)  # noqa: ASYNC222  # it has been killed
 
     asyncio.run(main())
+    left = [child for child in psutil.Process().children() if str(folder) in " ".join(child.cmdline())]
+    assert left == []
 
 
 def living(pids: list[int]) -> list[int]:

@@ -133,10 +133,11 @@ class GuestSupervisor:
 
     async def _live(self) -> Guest:
         await self.guest.ready()
-        if self.guest.death is not None:
-            if self.guest.exit_status is not None:
-                await asyncio.to_thread(self._language.mend, os.waitstatus_to_exitcode(self.guest.exit_status))
-            self.guest = self._start()
+        if (ended := self.guest).death is not None:
+            if ended.exit_status is not None:
+                await asyncio.to_thread(self._language.mend, os.waitstatus_to_exitcode(ended.exit_status))
+            if self.guest is ended:  # else `_watch` has replaced it meanwhile
+                self.guest = self._start()
             await self.guest.ready()
         if self.guest.death is not None:
             raise GuestDied(f"the sandbox could not start: {self.guest.death}")
