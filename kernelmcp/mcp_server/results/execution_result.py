@@ -114,7 +114,8 @@ class _Draft:
         if not lists and estimate < MAX_TEXT_BYTES:
             return estimate
         links = [link.model_dump(mode="json") for link in self.links(self.structured["outputs"])]
-        return len(json.dumps([self.structured, self.text, links], ensure_ascii=False).encode())
+        in_meta = [self.structured["outputs"], self.structured["files_changed"]]  # once more, for every client
+        return len(json.dumps([self.structured, in_meta, self.text, links], ensure_ascii=False).encode())
 
 
 def _draft(view: View, budget_chars: int) -> _Draft:

@@ -61,4 +61,4 @@ def cut_value(value: Any, budget: int) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if len(text) <= budget:
         return text
-    return f"{text[:budget]} [... {len(text):,} characters; all of them are in the field return_value ...]"
+    return f"{text[:budget]} [... of {len(text):,} characters; write such a value to a file, and return its name ...]"
