@@ -69,6 +69,9 @@ class KernelsSection(Section):
     guest that ignores interrupts after 3 s and answers, so the server must wait longer than that."""
     refill_delay_seconds: float = Field(default=0.3, ge=0)
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
+    jupyter_folder: Literal["private", "read", "write"] = "private"
+    """What a kernel that Jupyter starts sees of the folder that its notebook is in: nothing (`private`), or its files
+    at /volumes/notebook, where cells then begin, to `read`, or also to `write`."""
 
 
 class NetworkSection(Section):

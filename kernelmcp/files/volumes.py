@@ -50,7 +50,7 @@ def check_volumes(settings: Settings, *, there: bool = True) -> None:
         _check_path(name, volume, there)
         _check_apart(name, volume, settings)
     if own:
-        _check_visible(volumes[DEFAULT].path)
+        check_visible(DEFAULT, volumes[DEFAULT].path)
     for (name, inner), (other, outer) in permutations(volumes.items(), 2):
         if inner.mode == "ro" and outer.mode == "rw" and inner.path.resolve().is_relative_to(outer.path.resolve()):
             raise ConfigurationError(
@@ -83,21 +83,21 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _check_visible(folder: Path) -> None:
-    """A user's folder is one that people look into. Where programs keep their settings, a guest could write commands
-    that they run: shells, ssh, and the MCP client itself."""
+def check_visible(name: str, folder: Path) -> None:
+    """Raises `ConfigurationError` unless a folder of a user's is one that people look into. Where programs keep their
+    settings, a guest could write commands that they run: shells, ssh, and the MCP client itself."""
     path = folder.resolve()
     kept = [part for part in path.parts if part.startswith(".") or part.casefold() in SETTINGS_FOLDERS]
     if kept:
         raise ConfigurationError(
-            f"volumes.{DEFAULT}: {folder} is in {kept[0]}, where programs keep their settings",
+            f"volumes.{name}: {folder} is in {kept[0]}, where programs keep their settings",
             "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
         )
     held = [name for name in HOME_FOLDERS if (path / name).is_dir()]
     is_windows_documents = re.fullmatch(r"/mnt/[a-z]/users/[^/]+/documents", str(path).casefold()) is not None
     if held or is_windows_documents or path.name.casefold() == "users":
         raise ConfigurationError(
-            f"volumes.{DEFAULT}: {folder} is or holds somebody's home: {', '.join(held) or path.name}",
+            f"volumes.{name}: {folder} is or holds somebody's home: {', '.join(held) or path.name}",
             "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
         )
 

@@ -14,9 +14,17 @@ from kernelmcp.files.volumes import kernel_volumes
 
 def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Flavor) -> dict[str, str]:
     """The variables of one kernel process, which kernelmcp_kernel/settings.py reads there."""
+    return {
+        **guest_environment(settings, flavor),
+        "KERNELMCP_SANDBOX_DIRECTORY": str(sandbox.path),
+        "JPY_PARENT_PID": str(os.getpid()),
+    }
+
+
+def guest_environment(settings: Settings, flavor: Flavor) -> dict[str, str]:
+    """Those that are the same for all kernels of a flavor."""
     policy = settings.policy
     found = {
-        "KERNELMCP_SANDBOX_DIRECTORY": str(sandbox.path),
         "KERNELMCP_HOME": str(settings.home.absolute()),
         "KERNELMCP_PACKAGES": settings.config.packages.model_dump_json(),
         "KERNELMCP_MEMORY_MB": str(policy.flavors[flavor].memory_mb),
@@ -27,7 +35,6 @@ def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Fl
         "KERNELMCP_VOLUMES": json.dumps(kernel_volumes(settings)),
         "KERNELMCP_GUEST_UID": str(policy.guest_uid or ""),
         "KERNELMCP_REQUIRED_LAYERS": ",".join(policy.required_layers),
-        "JPY_PARENT_PID": str(os.getpid()),
     }
     if policy.cpu_seconds is not None:
         found["KERNELMCP_CPU_SECONDS"] = str(policy.cpu_seconds)

@@ -6,11 +6,14 @@ The guest is spawned first: while Node restores the boot image, this process imp
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from kernelmcp_kernel import languages
+from kernelmcp_kernel.jupyter.user_settings import SettingsRefused, take_user_settings
 from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
 from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
 from kernelmcp_kernel.runtime.identity import BuildError
@@ -20,12 +23,16 @@ from kernelmcp_kernel.settings import settings
 
 def main() -> None:
     """Parse the command line and serve."""
+    try:
+        take_user_settings(os.environ)
+    except SettingsRefused as error:
+        sys.exit(str(error))
     keep_trusted_imports()
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel", description="A sandboxed Python kernel.")
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")
     options, _ = parser.parse_known_args()
     _check_required_layers()
-    sandbox, guest = _start_guest()
+    sandbox, guest = _start_guest(Path(options.connection_file))
 
     _import_kernelbase()
     from kernelmcp_kernel.jupyter.kernel import SandboxKernel
@@ -36,12 +43,12 @@ def main() -> None:
     run(options.connection_file)
 
 
-def _start_guest() -> tuple[SandboxDirectory, Spawned]:
+def _start_guest(connection_file: Path) -> tuple[SandboxDirectory, Spawned]:
     """Raises SystemExit (status 1, with the reason on stderr) where no guest can run."""
     language = languages.main_language()
     try:
         language.prepare()
-        sandbox = open_directory()
+        sandbox = open_directory(connection_file)
         return sandbox, spawn_guest(sandbox, language.launch(sandbox))
     except BuildError as error:
         sys.exit(str(error))

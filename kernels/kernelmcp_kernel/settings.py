@@ -21,6 +21,9 @@ DEFAULT_MEMORY_MB = 1024
 DEFAULT_WORKSPACE_MB = 1024
 DEFAULT_MAX_FILES = 10_000
 
+# Where a guest's own files are, which is its working directory where nothing else is said.
+WORKSPACE = "/workspace"
+
 # CPU time of tasks between two cells when the environment does not say, in seconds.
 DEFAULT_BACKGROUND_CPU_SECONDS = 60.0
 
@@ -105,9 +108,23 @@ class KernelSettings:
     root's capabilities."""
     required_layers: tuple[str, ...] = ()
     """KERNELMCP_REQUIRED_LAYERS: names, with commas between; a kernel does not start where one is missing."""
+    working_directory: str = WORKSPACE
+    """KERNELMCP_WORKING_DIRECTORY: where cells begin, a directory of the guest's."""
+    folder_note: str = ""
+    """KERNELMCP_FOLDER_NOTE: why a notebook's folder is not shown as configured. Empty: it is."""
     keep_globals: bool = False
     """KERNELMCP_KEEP_GLOBALS: leave the guest's JavaScript its `process` and the like. For doctor and the tests, whose
     attempts are to meet the walls behind."""
+
+    @property
+    def folder(self) -> Literal["private", "read", "write"] | None:
+        """What a guest sees of the notebook's folder. None: a server's kernel, which has no notebook."""
+        if self.sandbox is not None:
+            return None
+        if self.working_directory == WORKSPACE:
+            return "private"
+        inside = (volume for volume in self.volumes if f"/volumes/{volume.name}" == self.working_directory)
+        return "write" if any(volume.mode == "rw" for volume in inside) else "read"
 
     @property
     def quota(self) -> Quota:
@@ -117,6 +134,17 @@ class KernelSettings:
     def folder_mode(self) -> int:
         """Of the folders on the way to what a guest may read: where it is another user, it must get through."""
         return 0o700 if self.guest_uid is None else 0o711
+
+
+VARIABLES = frozenset(
+    f"KERNELMCP_{name}"
+    for name in (
+        "BACKGROUND_CPU_SECONDS", "CPU_SECONDS", "ENV", "FOLDER_NOTE", "GUEST_UID", "KEEP_GLOBALS", "MAX_FILES",
+        "MEMORY_MB", "NETWORK", "PACKAGES", "REQUIRED_LAYERS", "SANDBOX_DIRECTORY", "VOLUMES", "WORKING_DIRECTORY",
+        "WORKSPACE_MB",
+    )
+)  # fmt: skip
+"""The environment variables that are settings of a kernel process. KERNELMCP_HOME is the server's as well."""
 
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
@@ -135,6 +163,8 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
         env=json.loads(environ.get("KERNELMCP_ENV") or "{}"),
         guest_uid=int(uid) if (uid := environ.get("KERNELMCP_GUEST_UID")) else None,
         required_layers=tuple(filter(None, environ.get("KERNELMCP_REQUIRED_LAYERS", "").split(","))),
+        working_directory=environ.get("KERNELMCP_WORKING_DIRECTORY") or WORKSPACE,
+        folder_note=environ.get("KERNELMCP_FOLDER_NOTE", ""),
         keep_globals=environ.get("KERNELMCP_KEEP_GLOBALS") == "1",
     )
 

@@ -18,10 +18,11 @@ from .driver import DEADLINE, Kernel, wait_until
 
 
 @contextmanager
-def running_kernel(search: Path | None = None, **environment: str) -> Iterator[Kernel]:
+def running_kernel(search: Path | None = None, cwd: Path | None = None, **environment: str) -> Iterator[Kernel]:
     """Start a kernel with these variables added to its environment; at the end nothing of it is left.
 
-    `search` is a share/jupyter folder to take the kernelspec from, instead of the installed one.
+    `search` is a share/jupyter folder to take the kernelspec from, instead of the installed one; `cwd` where the
+    notebook would be.
     """
     with tempfile.TemporaryDirectory(prefix="kmk-") as folder:
         manager = KernelManager(
@@ -32,7 +33,7 @@ def running_kernel(search: Path | None = None, **environment: str) -> Iterator[K
         )
         if search is not None:
             manager.kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(search / "kernels")])
-        manager.start_kernel(env={**os.environ, **environment}, cwd=folder)
+        manager.start_kernel(env={**os.environ, **environment}, cwd=str(cwd or folder))
         client: BlockingKernelClient = manager.client()
         client.start_channels()
         try:

@@ -1,6 +1,6 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
 //   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...,
-//                      "keep_globals":..., "keep_imports":...}'
+//                      "working_directory":..., "folder":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
@@ -93,7 +93,7 @@ async function boot() {
   storage.mount("/tmp", { root: settings.tmp, counted: true });
   for (const { name, path, mode } of settings.volumes)
     storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
-  pyodide.FS.chdir("/workspace");
+  pyodide.FS.chdir(settings.working_directory);
   // Pyodide's own stdin is Node's descriptor 0, and closing it calls fsync, which the permission model forbids.
   pyodide.setStdin({ read: () => 0, fsync: () => undefined });
   pyodide.setStdout(rawStream("stdout"));
@@ -103,7 +103,7 @@ async function boot() {
   const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, interruptAgain, leave);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, interruptAgain, leave, settings.folder ?? "");
   pyodide.setInterruptBuffer(interrupts.buffer());
   const { handle, notify, interrupt, usable } = guest;
   const [setEnvironment, addPackages, endBackground] = [guest.set_environment, guest.add_packages, guest.end_background];

@@ -7,6 +7,7 @@ import path from "node:path";
 import { ENOSPC, EROFS } from "./errors.mjs";
 
 const O_ACCMODE = 3;
+const EXECUTABLE = 0o111;
 const BLOCK = 4096; // bytes, as statvfs counts
 const RECOUNT_MS = 1000; // the server writes files, too
 const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
@@ -111,7 +112,8 @@ export class Storage {
     ops.mknod = (/** @type {any} */ parent, /** @type {any[]} */ ...[name, mode, dev]) => {
       this.#mayWrite(parent);
       this.#reserve(parent, 0, 1);
-      const made = mknod(parent, name, mode, dev);
+      // Emscripten makes every file executable and then changes the mode, which a guest may not: never is one.
+      const made = mknod(parent, name, this.FS.isFile(mode) ? mode & ~EXECUTABLE : mode, dev);
       if (this.#isCounted(parent)) this.files += 1;
       if (this.FS.isFile(mode)) this.#note(made);
       return made;

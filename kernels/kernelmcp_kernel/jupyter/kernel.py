@@ -24,6 +24,7 @@ from kernelmcp_kernel.guests.guest import Guest, new_request_id
 from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
+from kernelmcp_kernel.jupyter.banner import banner
 from kernelmcp_kernel.jupyter.execute_messages import (
     check_request,
     checked_reply,
@@ -67,7 +68,6 @@ class SandboxKernel(AnsweringKernel):
     """Languages in sandboxed guest processes, behind the Jupyter protocol."""
 
     implementation = "kernelmcp"
-    banner = "Python in a sandbox (kernelmcp)"
     language_info: ClassVar[Content] = language_info()
     exit_status = 0  # of this process, when it ends
     _execute_sleep = 0.0  # ipykernel sleeps so long for output to be flushed; our output is queued before the reply
@@ -101,7 +101,7 @@ class SandboxKernel(AnsweringKernel):
             "implementation": self.implementation,
             "implementation_version": version("kernelmcp"),
             "language_info": self.language_info,
-            "banner": self.banner,
+            "banner": banner(settings()),
             "help_links": [],
             "supported_features": [],
         }
@@ -122,21 +122,24 @@ class SandboxKernel(AnsweringKernel):
 
     async def do_shutdown(self, restart: bool) -> Content:
         """shutdown_request (control thread)."""
-        self.close()
+        self.close(keep_files=restart)
         return {"status": "ok", "restart": restart}
 
     async def _progressively_terminate_all_children(self) -> None:
         """ipykernel looks for children through psutil (30 ms); ours is the guest, which do_shutdown has ended."""
 
-    def close(self) -> None:
-        """End the guest and release the sandbox directory. A second call does nothing."""
+    def close(self, *, keep_files: bool = False) -> None:
+        """End the guest and release the sandbox directory. A second call does nothing.
+
+        `keep_files`: those of a private directory as well, because this kernel is started again.
+        """
         if self._closed:
             return
         self._closed = True
         if hasattr(self, "_guests"):
             self._guests.close()
             self._loop.call_soon_threadsafe(self._storage.close)
-        self._sandbox.close()
+        self._sandbox.close(keep_files=keep_files)
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
@@ -273,7 +276,7 @@ class SandboxKernel(AnsweringKernel):
         """os.kill of itself: this process ends. What the cell has put out is sent, its request is never answered."""
         self.exit_status = exit_status(call.get("signal"))
         self._forwarder.finish(cell)
-        self.close()
+        self.close(keep_files=True)  # who started this process may start it again
         self.io_loop.stop()  # after this turn, in which the guest's end is not noticed any more
         await self._loop.create_future()
 

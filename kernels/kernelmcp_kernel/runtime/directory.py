@@ -1,24 +1,36 @@
 """The two directories that a guest may write: `workspace/` (its /workspace) and `tmp/` (its /tmp).
 
 The folder above them is for this process alone: while a guest may live it is sealed (docs/design.md 48).
-A server names the directory in KERNELMCP_SANDBOX_DIRECTORY and owns it. Without that the kernel makes a private one,
-deletes it at its end, and sweeps those of kernels that were killed: each private directory is locked for as long as its
-kernel lives.
+A server names the directory in KERNELMCP_SANDBOX_DIRECTORY and owns it. Without that the kernel makes a private one and
+deletes it at its end. Jupyter starts a kernel again with the connection file that it had, by which it finds its files.
+Each private directory is locked for as long as its kernel lives, and those that nobody will come back to are swept.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
+import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from kernelmcp_kernel.settings import settings
+
+# How long the files of a kernel that was killed wait for it to be started again, in seconds from when that was noticed.
+_KEPT_SECONDS = 24 * 3600
+
+# How long a sweep may hold the lock of a directory that it leaves.
+_SWEEP_SECONDS = 1.0
+
+# Of a lock file, which holds a path and a time.
+_MAX_NOTE_BYTES = 8192
 
 
 class SandboxDirectory:
@@ -45,25 +57,33 @@ class SandboxDirectory:
         take it back: its system calls that change modes do nothing. `passable`: guests are another user."""
         self.path.chmod(0o511 if passable else 0o500)
 
-    def close(self) -> None:
-        """Unseal the directory. Its files stay: they belong to the server that named it."""
+    def close(self, *, keep_files: bool = False) -> None:
+        """Unseal the directory. Its files stay whatever is said: they belong to the server that named it."""
         with contextlib.suppress(OSError):
             self.path.chmod(0o700)
 
 
 class PrivateDirectory(SandboxDirectory):
-    """A sandbox directory of the kernel's own, deleted when the kernel ends."""
+    """A sandbox directory of the kernel's own, deleted when the kernel ends.
 
-    def __init__(self) -> None:
+    `connection_file`: by which the kernel is found again after a restart; None: it is not.
+    """
+
+    def __init__(self, connection_file: Path | None = None) -> None:
         home = _private_home()
         _sweep(home)
-        while True:
-            path = home / f"sandbox-{secrets.token_hex(8)}"
-            self._lock = os.open(_lock_file(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            if _is_named(self._lock, _lock_file(path)):
-                break
-            os.close(self._lock)  # a sweep came between the two calls, and took it for a dead kernel's
+        path = home / _name_of(connection_file)
+        lock = _wait_for(path)
+        if lock is None:  # a kernel with the same connection file lives
+            path = home / _name_of(None)
+            lock = _wait_for(path)
+        if lock is None:
+            raise BlockingIOError(f"{path} is in use")
+        self._lock: int = lock
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, os.fsencode(connection_file.absolute()) if connection_file else b"", 0)
+        if path.exists():
+            path.chmod(0o700)  # the one before was killed, and has left it sealed
         super().__init__(path)
 
     @property
@@ -71,17 +91,49 @@ class PrivateDirectory(SandboxDirectory):
         """Exactly the two: no server moves anything in here."""
         return [self.workspace, self.tmp]
 
-    def close(self) -> None:
-        _delete(self.path)
-        if not self.path.exists():  # else its lock file stays, by which the next sweep finds it
-            _lock_file(self.path).unlink(missing_ok=True)
+    def close(self, *, keep_files: bool = False) -> None:
+        """Delete the directory, or leave it to the kernel that is started in place of this one."""
+        if keep_files:
+            super().close()
+        else:
+            _delete(self.path)
+            if not self.path.exists():  # else its lock file stays, by which the next sweep finds it
+                _lock_file(self.path).unlink(missing_ok=True)
         os.close(self._lock)
 
 
-def open_directory() -> SandboxDirectory:
+def open_directory(connection_file: Path | None = None) -> SandboxDirectory:
     """The sandbox directory that the environment names, else a private one."""
     named = settings().sandbox
-    return SandboxDirectory(named) if named else PrivateDirectory()
+    return SandboxDirectory(named) if named else PrivateDirectory(connection_file)
+
+
+def _name_of(connection_file: Path | None) -> str:
+    """Of a private directory: the same for the same connection file, as long as that has the same key."""
+    if connection_file is None:
+        return f"sandbox-{secrets.token_hex(8)}"
+    key = str(json.loads(connection_file.read_bytes()).get("key"))
+    known_by = os.fsencode(connection_file.absolute()) + b"\0" + key.encode()
+    return f"sandbox-{hashlib.sha256(known_by).hexdigest()[:16]}"
+
+
+def _wait_for(sandbox: Path) -> int | None:
+    """Take a private directory; None where a kernel has it. A sweep has it for a moment only."""
+    until = time.monotonic() + _SWEEP_SECONDS
+    while (fd := _lock(sandbox)) is None and time.monotonic() < until:
+        time.sleep(0.02)
+    return fd
+
+
+def _lock(sandbox: Path) -> int | None:
+    """Take a private directory, which need not be there yet. None: somebody else has it."""
+    fd = os.open(_lock_file(sandbox), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_named(fd, _lock_file(sandbox)):  # else a sweep came between the two calls
+            return fd
+    os.close(fd)
+    return None
 
 
 def _private_home() -> Path:
@@ -131,18 +183,28 @@ def _is_named(fd: int, path: Path) -> bool:
 
 
 def _sweep(home: Path) -> None:
-    """Delete what killed kernels left: sandbox directories whose lock is free."""
+    """Delete what killed kernels left: directories whose lock is free, and to which no kernel will come back."""
     for lock_file in home.glob("sandbox-*.lock"):
+        if (fd := _lock(lock_file.with_suffix(""))) is None:
+            continue  # its kernel lives, or has just cleaned up for itself
         try:
-            fd = os.open(lock_file, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_named(fd, lock_file):  # else its kernel has just cleaned up for itself
+            if not _may_come_back(fd):
                 _delete(lock_file.with_suffix(""))
                 lock_file.unlink(missing_ok=True)
         except OSError:
-            pass  # its kernel lives
+            pass
         finally:
             os.close(fd)
+
+
+def _may_come_back(lock: int) -> bool:
+    """Whether Jupyter may start the kernel again: it has kept the connection file. Some do so for ever, when they were
+    killed themselves: the first sweep that sees it notes the time."""
+    connection_file, _, noted = os.pread(lock, _MAX_NOTE_BYTES, 0).partition(b"\0")
+    if not connection_file or not os.path.exists(connection_file):
+        return False
+    now = time.time()
+    if not noted:
+        os.pwrite(lock, b"\0%d" % now, len(connection_file))
+        return True
+    return noted.isdigit() and now - int(noted) < _KEPT_SECONDS

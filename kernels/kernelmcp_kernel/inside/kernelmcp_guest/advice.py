@@ -3,7 +3,9 @@
 The exception is left as it is. Only what is known is said: names of packages are from a table.
 """
 
+import errno
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 
@@ -45,6 +47,17 @@ _INPUT = "nobody can answer input() here: write the value into the code, or ask 
 _DEBUGGER = "nobody can type into a debugger here: print what you want to see, or look at it in the next cell"
 _MEMORY = "work in pieces (read a file in chunks), and del what is not needed any more"
 
+# What a notebook in Jupyter sees of the folder that it is in: "private" (nothing), "read", "write"; empty: no notebook.
+notebook_folder = ""
+_PRIVATE = (
+    "files beside the notebook are not visible in this sandbox: jupyter_folder = 'read' or 'write' under [kernels] in "
+    "mcp.toml shows them"
+)
+_READ_ONLY = (
+    "the notebook's folder is read-only in this sandbox: write to /workspace, or set jupyter_folder = 'write' under "
+    "[kernels] in mcp.toml"
+)
+
 # Functions that raise NotImplementedError here.
 _NOT_IMPLEMENTED = {
     "_check_system_limits": ONE_PROCESS,
@@ -75,6 +88,10 @@ def _advice(error: BaseException) -> str | None:
         return _THREADS
     if isinstance(error, OSError) and text.startswith(NO_PROCESSES):
         return _PROCESSES
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        about_file = _file_advice(error, error.filename)
+        if about_file is not None:
+            return about_file
     if isinstance(error, NotImplementedError):
         return next((_NOT_IMPLEMENTED[name] for name in _functions(error) if name in _NOT_IMPLEMENTED), None)
     for earlier in _chain(error):
@@ -83,6 +100,15 @@ def _advice(error: BaseException) -> str | None:
             earlier is error or isinstance(error, ImportError) or earlier.name in text
         ):  # fmt: skip
             return missing_module(earlier.name)
+    return None
+
+
+def _file_advice(error: OSError, path: str) -> str | None:
+    """For a notebook that looks for the files beside it, or on the host."""
+    if notebook_folder == "private" and isinstance(error, FileNotFoundError):
+        return _PRIVATE if not os.path.isabs(path) or path.startswith(("/home/", "/Users/", "/mnt/")) else None
+    if notebook_folder == "read" and error.errno == errno.EROFS:
+        return _READ_ONLY
     return None
 
 

@@ -19,6 +19,7 @@ from IPython.core import page, payloadpage
 import __main__
 from kernelmcp_guest import (
     absent,
+    advice,
     blocking,
     comms,
     interrupts,
@@ -126,8 +127,10 @@ def attach(
     was_interrupted: Callable[[], bool],
     interrupt_again: Callable[[], None],
     leave: Callable[[int], NoReturn],
+    folder: str,
 ) -> None:
-    """Connect a restored shell to its host."""
+    """Connect a restored shell to its host. `folder`: what is seen of the notebook's folder; empty: there is none."""
+    advice.notebook_folder = folder
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
     bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
     bridge.was_interrupted, bridge.interrupt_again = was_interrupted, interrupt_again

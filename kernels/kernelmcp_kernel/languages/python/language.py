@@ -61,6 +61,8 @@ class Python:
             "tmp": str(sandbox.tmp),
             "volumes": [asdict(volume) for volume in settings().volumes],
             "quota": asdict(settings().quota),
+            "working_directory": settings().working_directory,
+            "folder": settings().folder,
             "keep_globals": settings().keep_globals,
             "keep_imports": False,
         }

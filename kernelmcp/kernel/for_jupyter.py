@@ -1,0 +1,73 @@
+"""`python -P -m kernelmcp.kernel.for_jupyter FOLDER`: asked by a kernel that Jupyter starts for a notebook in FOLDER.
+
+Prints the settings of the user's files as a JSON object of environment variables. Status 2, with the reason on stderr,
+where they are not understood: then no kernel starts.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from kernelmcp.config.load import load
+from kernelmcp.config.models import Values, Volume
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.files.volumes import INSIDE, check_visible, check_volumes
+from kernelmcp.kernel.environment import guest_environment
+
+EXIT_CONFIGURATION = 2
+NOTEBOOK = "notebook"
+"""The name of the volume that is the notebook's folder."""
+# What is tried for a setting, the next where that would open what must stay shut.
+MODES: dict[str, tuple[Literal["ro", "rw"], ...]] = {"private": (), "read": ("ro",), "write": ("rw", "ro")}
+
+
+def jupyter_environment(settings: Settings, folder: Path) -> dict[str, str]:
+    """The variables of a kernel process. Raises `ConfigurationError`.
+
+    A folder that may not be shown as `jupyter_folder` says (it holds the settings, or is somebody's home) is shown as
+    far as it may be, and KERNELMCP_FOLDER_NOTE has the reason."""
+    check_volumes(settings)
+    asked = settings.config.kernels.jupyter_folder
+    if asked != "private" and NOTEBOOK in settings.config.volumes.all:
+        raise ConfigurationError(
+            f"volumes.{NOTEBOOK} and the folder of kernels.jupyter_folder are two directories at {INSIDE}/{NOTEBOOK}",
+            "Give the volume another name.",
+        )
+    found: dict[str, str] = {}
+    for mode in MODES[asked]:
+        try:
+            settings = _with_folder(settings, Volume(path=folder, mode=mode))
+        except ConfigurationError as exc:
+            reason = exc.message.removeprefix(f"volumes.{NOTEBOOK}: ")
+            found.setdefault("KERNELMCP_FOLDER_NOTE", f'jupyter_folder = "{asked}" is not possible here: {reason}')
+        else:
+            found["KERNELMCP_WORKING_DIRECTORY"] = f"{INSIDE}/{NOTEBOOK}"
+            break
+    return {**guest_environment(settings, settings.policy.default_flavor), **found}
+
+
+def _with_folder(settings: Settings, volume: Volume) -> Settings:
+    """Raises `ConfigurationError`."""
+    check_visible(NOTEBOOK, volume.path)
+    volumes = settings.config.volumes.model_copy(update={NOTEBOOK: volume})
+    config = settings.config.model_copy(update={"volumes": volumes})
+    changed = Settings(Values(config=config, policy=settings.policy), settings.sources)
+    check_volumes(changed)
+    return changed
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        found = jupyter_environment(load(), Path(argv[0]))
+    except ConfigurationError as exc:
+        sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
+        return EXIT_CONFIGURATION
+    sys.stdout.write(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,216 @@
+"""A kernel that Jupyter starts: which files its cells see, which settings hold, what a restart keeps."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel import settings as kernel_settings
+from kernelmcp_kernel.runtime import directory
+from kernelmcp_kernel.runtime.directory import PrivateDirectory
+
+from .conftest import running_kernel
+from .driver import DEADLINE, Kernel, wait_until
+
+LOOK = "import os; os.getcwd(), sorted(os.listdir())"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "data.csv").write_text("a,b\n1,2\n")
+    return tmp_path / "notebooks"
+
+
+def banner(kernel: Kernel) -> str:
+    return kernel.client.kernel_info(reply=True, timeout=DEADLINE)["content"]["banner"]
+
+
+def last_line(kernel: Kernel, code: str) -> str:
+    shown = "\n".join(kernel.run(code).reply["content"]["traceback"])
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown).rstrip("\n").rpartition("\n")[2]
+
+
+def restart(kernel: Kernel, *, now: bool) -> None:
+    kernel.manager.restart_kernel(now=now)
+    kernel.client.wait_for_ready(timeout=DEADLINE)
+
+
+def test_by_default_the_folder_is_private_and_the_kernel_says_so(home: Path, folder: Path) -> None:
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home)) as kernel:
+        assert "The notebook's own folder is not visible; jupyter_folder under [kernels] in" in banner(kernel)
+        assert str(home / "mcp.toml") in banner(kernel)
+        assert kernel.run(LOOK).result == "('/workspace', [])"
+        for path in ("data.csv", "/home/ann/data.csv"):
+            assert last_line(kernel, f"open({path!r})").startswith(
+                "[kernelmcp] files beside the notebook are not visible"
+            )
+        assert "[kernelmcp]" not in last_line(kernel, "open('/tmp/x')")
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["asked", "killed"])
+def test_files_survive_a_restart(home: Path, tmp_path: Path, now: bool) -> None:
+    with running_kernel(KERNELMCP_HOME=str(home), TMPDIR=str(tmp_path)) as kernel:
+        kernel.run("open('kept.txt', 'w').write('x'); open('/tmp/t.txt', 'w').write('y'); v = 1")
+        restart(kernel, now=now)
+        assert kernel.run(LOOK).result == "('/workspace', ['kept.txt'])"
+        assert kernel.run("open('kept.txt', 'a').write('z'), open('/tmp/t.txt').read()").result == "(1, 'y')"
+        assert kernel.run("v").error.startswith("NameError")
+        kernel.client.shutdown()
+        assert wait_until(lambda: not list(tmp_path.glob("kernelmcp-sandboxes-*/sandbox-*")))
+
+
+def test_files_survive_a_kernel_that_ended_itself(home: Path, tmp_path: Path) -> None:
+    with running_kernel(KERNELMCP_HOME=str(home), TMPDIR=str(tmp_path)) as kernel:
+        kernel.run("open('kept.txt', 'w').write('x')")
+        kernel.send("os = __import__('os'); os.kill(os.getpid(), 9)")
+        assert wait_until(lambda: not kernel.manager.is_alive())
+        restart(kernel, now=True)
+        assert kernel.run(LOOK).result == "('/workspace', ['kept.txt'])"
+
+
+def test_read_begins_in_the_notebooks_folder_and_cannot_change_it(home: Path, folder: Path) -> None:
+    (home / "mcp.toml").write_text('[kernels]\njupyter_folder = "read"\n')
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home)) as kernel:
+        assert "Cells begin in the notebook's own folder, /volumes/notebook, which they may only read" in banner(kernel)
+        assert kernel.run(LOOK).result == "('/volumes/notebook', ['data.csv'])"
+        assert last_line(kernel, "open('new.txt', 'w')").startswith("[kernelmcp] the notebook's folder is read-only")
+        assert kernel.run("open('/workspace/new.txt', 'w').write('x')").result == "1"
+        assert os.listdir(folder) == ["data.csv"]
+
+
+def test_write_changes_it_and_what_is_written_is_no_program(home: Path, folder: Path) -> None:
+    (folder / "helper.py").write_text("answer = 42")
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home), KERNELMCP_KERNELS__JUPYTER_FOLDER="write") as kernel:
+        assert "/volumes/notebook, and may write there" in banner(kernel)
+        assert kernel.run("import helper; helper.answer").result == "42"
+        kernel.run("open('new.sh', 'w').write('#!/bin/sh'); os = __import__('os'); os.remove('data.csv')")
+        assert sorted(os.listdir(folder)) == ["helper.py", "new.sh"]
+        assert (folder / "new.sh").stat().st_mode & 0o777 == 0o600
+        restart(kernel, now=False)
+        assert kernel.run(LOOK).result == "('/volumes/notebook', ['helper.py', 'new.sh'])"
+
+
+def test_a_folder_that_must_stay_shut_is_not_shown_and_the_banner_says_why(home: Path, tmp_path: Path) -> None:
+    with running_kernel(
+        cwd=tmp_path, KERNELMCP_HOME=str(home), KERNELMCP_KERNELS__JUPYTER_FOLDER="write"
+    ) as kernel:  # it holds the server's own directory
+        assert 'jupyter_folder = "write" is not possible here: ' in banner(kernel)
+        assert f"would open the server's own directory {home} to guests" in banner(kernel)
+        assert kernel.run(LOOK).result == "('/workspace', [])"
+
+
+def test_somebodys_home_is_not_shown(home: Path, folder: Path) -> None:
+    (folder / ".ssh").mkdir()
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home), KERNELMCP_KERNELS__JUPYTER_FOLDER="read") as kernel:
+        assert "is or holds somebody's home: .ssh" in banner(kernel)
+        assert kernel.run(LOOK).result == "('/workspace', [])"
+
+
+def test_a_folder_with_what_configures_the_server_may_only_be_read(home: Path, folder: Path) -> None:
+    (folder / "mcp.toml").write_text('[kernels]\njupyter_folder = "write"\n')
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home), KERNELMCP_CONFIG_FILE=str(folder / "mcp.toml")) as kernel:
+        assert 'jupyter_folder = "write" is not possible here' in banner(kernel)
+        assert kernel.run(LOOK).result == "('/volumes/notebook', ['data.csv', 'mcp.toml'])"
+        assert kernel.run("open('mcp.toml', 'w')").error.startswith("OSError: [Errno 69] Read-only")
+
+
+def test_the_users_settings_hold_and_the_callers_variables_go_over_them(home: Path, folder: Path) -> None:
+    (home / "policy.toml").write_text('[env]\nMODE = "theirs"\n[flavors.medium]\nmemory_mb = 300\n')
+    ask = "import os; os.environ.get('MODE')"
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home)) as kernel:
+        assert kernel.run(ask).result == "'theirs'"
+        assert kernel.run("bytearray(400 << 20)").error.startswith("MemoryError")
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home), KERNELMCP_ENV='{"MODE": "mine"}') as kernel:
+        assert kernel.run(ask).result == "'mine'"
+
+
+REFUSED = {
+    "a setting that is none": ({"KERNELMCP_POLICY_REQUIRED_LAYERS": "landlock"}, "did you mean"),
+    "a bad value": (
+        {"KERNELMCP_KERNELS__JUPYTER_FOLDER": "all"},
+        "jupyter_folder: Input should be 'private', 'read' or",
+    ),
+    "a file that is not there": ({"KERNELMCP_CONFIG_FILE": "mcp.toml"}, "/mcp.toml: cannot be read"),
+    "two directories at one place": (
+        {"KERNELMCP_KERNELS__JUPYTER_FOLDER": "read", "KERNELMCP_VOLUMES__NOTEBOOK": '{"path": "/usr/share"}'},
+        "volumes.notebook and the folder of kernels.jupyter_folder are two directories",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_kernel_does_not_start_with_settings_that_are_wrong(home: Path, folder: Path, case: str) -> None:
+    environment, reason = REFUSED[case]
+    (folder / "mcp.toml").write_text("")  # beside the notebook: nobody reads it
+    command = [sys.executable, "-P", "-m", "kernelmcp_kernel", "-f", "none.json"]
+    everything = {**os.environ, "KERNELMCP_HOME": str(home), **environment}
+    ran = subprocess.run(command, cwd=folder, env=everything, capture_output=True, text=True, timeout=DEADLINE)
+    assert ran.returncode == 1
+    assert reason in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_variables_of_a_kernel_process_are_all_listed() -> None:
+    source = Path(kernel_settings.__file__).read_text("utf-8")
+    read = set(re.findall(r'environ\.get\("(KERNELMCP_\w+)"', source)) - {"KERNELMCP_HOME"}
+    assert read == kernel_settings.VARIABLES
+
+
+# -- what is swept ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def connection_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(directory.tempfile, "gettempdir", lambda: str(tmp_path))
+    file = tmp_path / "kernel-1.json"
+    file.write_text('{"key": "one"}')
+    return file
+
+
+def killed(connection_file: Path) -> Path:
+    """The directory of a kernel that was killed: nobody has its lock."""
+    dead = PrivateDirectory(connection_file)
+    (dead.workspace / "kept.txt").write_text("x")
+    dead.seal()
+    os.close(dead._lock)
+    return dead.path
+
+
+def test_only_the_same_kernel_finds_its_files(connection_file: Path) -> None:
+    left = killed(connection_file)
+    again = PrivateDirectory(connection_file)
+    assert (again.path, (again.workspace / "kept.txt").exists()) == (left, True)
+    twin = PrivateDirectory(connection_file)  # while it lives
+    assert twin.path != left
+    again.close(keep_files=True)
+    connection_file.write_text('{"key": "another"}')
+    assert PrivateDirectory(connection_file).path not in (left, twin.path)
+
+
+def test_files_wait_for_a_kernel_that_may_come_back(connection_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left, now = killed(connection_file), time.time()
+    for hours, kept in ((0, True), (23, True), (25, False)):
+        monkeypatch.setattr(directory.time, "time", lambda hours=hours: now + hours * 3600)
+        PrivateDirectory().close()  # sweeps
+        assert left.exists() is kept
+
+
+def test_files_do_not_wait_once_the_connection_file_is_gone(connection_file: Path) -> None:
+    left = killed(connection_file)
+    connection_file.unlink()
+    PrivateDirectory().close()
+    assert not left.exists()
+    assert not list(left.parent.glob("sandbox-*"))
