@@ -4,14 +4,17 @@
 
 Each is a list of calls as a model makes them, over stdio, under the name of a client that passes on the content only.
 What is counted is the text of all results and the links beside them; pictures are counted by number. A token is taken
-for four characters, unless the package `tokenizers` and a tokenizer file (TOKENIZER) are there. `--show` prints them.
+for four characters, unless TOKENIZER names a file of the package `tokenizers`, or an encoding of `tiktoken`. `--show`
+prints them.
 """
 
 import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +275,7 @@ def _count(result: CallToolResult, read: Read) -> None:
 
 
 def tokens(text: str) -> int:
-    return -(-len(text) // CHARS_PER_TOKEN) if TOKENIZER is None else len(TOKENIZER.encode(text).ids)
+    return -(-len(text) // CHARS_PER_TOKEN) if TOKENIZER is None else TOKENIZER(text)
 
 
 def _print(call: dict[str, Any], result: CallToolResult) -> None:
@@ -281,12 +284,14 @@ def _print(call: dict[str, Any], result: CallToolResult) -> None:
         print(block.text if isinstance(block, TextContent) else f"({block.type})")
 
 
-def _tokenizer() -> Any:
-    if not (file := os.environ.get("TOKENIZER")):
+def _tokenizer() -> Callable[[str], int] | None:
+    if not (name := os.environ.get("TOKENIZER")):
         return None
-    from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
-
-    return Tokenizer.from_file(str(Path(file)))  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not Path(name).exists():
+        encoding: Any = import_module("tiktoken").get_encoding(name)
+        return lambda text: len(encoding.encode(text, disallowed_special=()))
+    tokenizer: Any = import_module("tokenizers").Tokenizer.from_file(name)
+    return lambda text: len(tokenizer.encode(text).ids)
 
 
 TOKENIZER = _tokenizer()

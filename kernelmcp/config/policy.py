@@ -58,7 +58,7 @@ class Policy(Section):
     stderr_max_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
     """The same for stderr."""
     output_budget_chars: int = Field(default=8_000, ge=200)
-    """Text shown in one result, characters: about 5,000 tokens. The whole stays readable as a resource."""
+    """Text shown in one result, characters: about 2,000 tokens. The whole stays readable as a resource."""
     max_outputs: int = Field(default=1000, ge=1)
     """Displayed objects kept per execution; the rest is counted and dropped."""
     outputs_max_bytes: int = Field(default=24 * 1024 * 1024, ge=1024)

@@ -63,6 +63,17 @@ def test_an_interrupt_ends_the_debugger_that_asks_and_keeps_the_variables(kernel
     assert kernel.run("kept").result == "41"
 
 
+def test_an_interrupt_as_the_guest_begins_to_wait_is_one(kernel: Kernel) -> None:
+    kernel.run("kept = 41; import pdb")
+    for code, error in (("input('name? ')", "KeyboardInterrupt: "), ("pdb.set_trace()\n1", "")) * 30:
+        request = kernel.send(code, allow_stdin=True)
+        assert kernel.client.get_stdin_msg(timeout=90)  # the call has gone up; the code that waits for it may still run
+        kernel.interrupt()
+        ran = kernel.finish(request)
+        assert (ran.error if ran.status == "error" else "", ran.state_lost) == (error, False)
+    assert kernel.run("kept").result == "41"
+
+
 def test_a_cell_that_catches_the_interrupt_goes_on(kernel: Kernel) -> None:
     code = "try:\n    while True: pass\nexcept KeyboardInterrupt:\n    pass\n'caught'"
     ran = kernel.interrupt_once_it_prints(GO + code)

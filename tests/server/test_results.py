@@ -13,6 +13,7 @@ from PIL import Image
 
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
+from kernelmcp.mcp_server.results.truncation import cut_text, density
 from kernelmcp.mcp_server.results.view import without_overwritten
 
 from .support import DEADLINE, Connect
@@ -99,7 +100,7 @@ async def test_never_is_never(connect: Connect) -> None:
 async def test_the_list_of_tools_is_short(connect: Connect) -> None:
     async with connect(client_info=named("claude-code"), **AUTO) as client:
         listed = await client.list_tools()
-        assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 12_000
+        assert len(listed.model_dump_json(by_alias=True, exclude_none=True)) <= 10_500
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,25 @@ async def test_the_list_of_tools_is_short(connect: Connect) -> None:
 async def test_a_result_keeps_to_its_budget(connect: Connect, code: str) -> None:
     async with connect(client_info=named("claude-code"), **AUTO) as client:
         assert chars(await execute(client, code)) <= MAX_CONTENT_CHARS
+
+
+# How many times as many tokens as prose, as o200k_base and Anthropic's tokenizer counted them.
+DENSE = {
+    "prose": ("A result keeps to its budget, and says where the rest is. " * 40, 0.9, 1.2),
+    "rows of numbers": ("2026-01-01,N,p0,0,0.00\n" * 100, 2.7, 3.2),
+    "numbers, one a line": ("".join(f"{number}\n" for number in range(60_000, 60_400)), 1.9, 2.1),
+    "a list": ("{'a': 1.25, 'b': [1, 2, 3]}, " * 60, 2.3, 2.8),
+    "another script": ("日本語のテキスト" * 100, 3, 4),
+    "one sign": ("z" * 2_000, 1, 4),
+}
+
+
+@pytest.mark.parametrize("text", DENSE)
+def test_the_denser_a_text_that_is_cut_the_less_is_shown(text: str) -> None:
+    sample, least, most = DENSE[text]
+    assert least <= density(sample) <= most
+    shown = cut_text(sample * 100, len(sample) * 100, 4_000, "LINK", "result", {})
+    assert 4_000 / most * 0.9 <= len(shown) <= 4_000 / least * 1.1 + 200
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,11 @@
-"""Cuts what a cell put out to the budget of characters that a result may show, and says where the rest is."""
+"""Cuts what a cell put out to the budget of characters that a result may show, and says where the rest is.
+
+The budget is meant for prose, of which four characters are a token. Of what is cut anyway, less is shown when it is
+denser.
+"""
 
 import json
+import re
 from typing import Any
 
 from kernelmcp.mcp_server.schemas import Truncation
@@ -10,6 +15,14 @@ from kernelmcp.output.spool import Spool
 MIN_SHARE_CHARS = 100
 # So many times its share is a flood.
 FLOOD = 4
+
+# Prose, and what a tokenizer makes of digits, signs and other scripts: a token for three digits, for one or two signs,
+# for a line's end with the next line's indentation.
+CHARS_PER_TOKEN = 4
+MAX_DENSITY = 4
+FEW_SIGNS = 3
+_PIECE = re.compile(r"[^\W\d_]+|\d{1,3}|[^\w\s]{1,2}|\s+|_+")
+_CHARS_PER_LONG_WORD_TOKEN = 8
 
 
 def share(budget: int, sizes: list[int]) -> list[int]:
@@ -26,9 +39,27 @@ def share(budget: int, sizes: list[int]) -> list[int]:
     return shares
 
 
+def density(sample: str) -> float:
+    """About how many times as many tokens as prose a text has: from 1 to MAX_DENSITY. One sign again and again counts
+    as the densest: a few of them say it."""
+    if len(set(sample)) <= FEW_SIGNS:
+        return MAX_DENSITY
+    tokens = sum(_tokens(piece) for piece in _PIECE.findall(sample))
+    return min(max(tokens * CHARS_PER_TOKEN / max(len(sample), 1), 1), MAX_DENSITY)
+
+
+def _tokens(piece: str) -> int:
+    if piece == " ":
+        return 0  # belongs to the word behind it
+    if piece.isalpha():
+        return -(-len(piece) // _CHARS_PER_LONG_WORD_TOKEN) if piece.isascii() else len(piece)
+    return 1
+
+
 def cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
     if spool.chars > budget:
-        head, tail = spool.head(budget // 2), spool.tail(budget // 2)
+        shown = int(budget / density(spool.head(budget // 2))) // 2
+        head, tail = spool.head(shown), spool.tail(shown)
     else:
         head, tail = spool.read(), ""
         if not spool.dropped_chars:
@@ -40,7 +71,10 @@ def cut_text(text: str, total: int, budget: int, link: str, name: str, truncated
     """`text` is what was kept of `total` characters."""
     if total <= budget:
         return text
-    head, tail = (text[: budget // 2], text[-(budget // 2) :]) if len(text) > budget else (text, "")
+    head, tail = text, ""
+    if len(text) > budget:
+        shown = max(1, int(budget / density(text[: budget // 2])) // 2)
+        head, tail = text[:shown], text[-shown:]
     return _join(head, tail, len(text), total, link, name, truncated)
 
 

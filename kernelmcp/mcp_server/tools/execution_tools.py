@@ -21,7 +21,7 @@ from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.view import Cursor
 from kernelmcp.mcp_server.runtimes import Runtimes
-from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SessionId
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SameSession, SessionId
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry
@@ -133,7 +133,7 @@ class ExecutionTools:
         return str(directory) if directory and self.caller(ctx).principal == LOCAL else None
 
     async def cancel_execution(
-        self, ctx: Ctx, session_id: SessionId = None, execution_id: ExecutionId | None = None
+        self, ctx: Ctx, session_id: SameSession = None, execution_id: ExecutionId | None = None
     ) -> Annotated[CallToolResult, schemas.CancelResult]:
         """Interrupt a running cell, or take a waiting one from the queue. Variables are kept. Without execution_id:
         whatever runs in the session now."""

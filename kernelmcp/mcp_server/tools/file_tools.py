@@ -20,7 +20,7 @@ from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
 from kernelmcp.mcp_server.results.links import file_uri
-from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SessionId
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSession
 from kernelmcp.mcp_server.tools.contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.output.outputs import clean
@@ -52,7 +52,7 @@ class FileTools:
         self,
         path: Path,
         ctx: Ctx,
-        session_id: SessionId = None,
+        session_id: SameSession = None,
         encoding: Annotated[
             Encoding | None, Field(description="How to give the content. Left out: text when it is UTF-8, else base64.")
         ] = None,
@@ -111,7 +111,7 @@ class FileTools:
         path: Path,
         content: Annotated[str, Field(description="The whole new content.")],
         ctx: Ctx,
-        session_id: SessionId = None,
+        session_id: SameSession = None,
         encoding: Annotated[Encoding, Field(description="What content is: text (UTF-8), or base64 of bytes.")] = "text",
     ) -> Annotated[CallToolResult, schemas.WriteResult]:
         """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
@@ -153,7 +153,7 @@ class FileTools:
             return await self._registry.find_or_create(caller, session_id)
 
     async def get_workspace_info(
-        self, ctx: Ctx, session_id: SessionId = None
+        self, ctx: Ctx, session_id: SameSession = None
     ) -> Annotated[CallToolResult, schemas.WorkspaceInfo]:
         """List the files of the session's workspace, and how much of its quota they use. Code sees the workspace as
         /workspace, its working directory."""

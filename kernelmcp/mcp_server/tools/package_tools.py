@@ -22,7 +22,7 @@ from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import background_note
 from kernelmcp.mcp_server.results.view import View
-from kernelmcp.mcp_server.tools.arguments import Ctx, SessionId
+from kernelmcp.mcp_server.tools.arguments import Ctx, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.installed_packages import Installation, Package, installation
@@ -63,7 +63,7 @@ class PackageTools:
             ),
         ],
         ctx: Ctx,
-        session_id: SessionId = None,
+        session_id: SameSession = None,
     ) -> Annotated[CallToolResult, schemas.InstallResult]:
         """Install Python packages into the session, with what they need. Pure Python wheels from PyPI work, and those
         built for WebAssembly (pyemscripten or Pyodide's own: numpy, pandas, pydantic and many more); source packages do

@@ -16,7 +16,7 @@ from kernelmcp.errors import SessionNotFound
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
 from kernelmcp.mcp_server.runtimes import Runtimes
-from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, Language, SessionId
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, Language, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller, mint_handle
 from kernelmcp.sessions.registry import Registry
@@ -38,7 +38,7 @@ class SessionTools:
         self,
         ctx: Ctx,
         language: Language = None,
-        session_id: SessionId = None,
+        session_id: Annotated[str | None, Field(description="A name of your own. Left out, one is made.")] = None,
         flavor: Annotated[Flavor | None, Field(description="How much memory the session may use.")] = None,
     ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
         """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
@@ -60,7 +60,7 @@ class SessionTools:
     async def get_sessions(
         self,
         ctx: Ctx,
-        session_id: SessionId = None,
+        session_id: Annotated[str | None, Field(description="The session to describe. Left out: all.")] = None,
         limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many to list.")] = DEFAULT_PAGE,
         cursor: Annotated[str | None, Field(description="next_cursor of the page before.")] = None,
     ) -> Annotated[CallToolResult, schemas.SessionList]:
@@ -100,7 +100,7 @@ class SessionTools:
     async def reset_workspace(
         self,
         ctx: Ctx,
-        session_id: SessionId = None,
+        session_id: SameSession = None,
         scope: Annotated[
             Literal["all", "variables", "files"], Field(description="What to clear: variables, files, or both.")
         ] = "all",

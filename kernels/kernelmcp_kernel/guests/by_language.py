@@ -83,10 +83,8 @@ class Guests:
             supervisor.set_quota(quota)
 
     def interrupt(self) -> None:
-        """Interrupt what runs, or is about to. From any thread."""
-        self._loop.call_soon_threadsafe(self._interrupt)
-
-    def _interrupt(self) -> None:
+        """Interrupt what runs, or is about to. The guest has been told when this returns: an answer to a host call that
+        is sent afterwards cannot overtake it."""
         if self._preparing is not None:
             self._preparing.cancel()
         for supervisor in self._by_name.values():

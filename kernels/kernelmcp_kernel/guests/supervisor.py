@@ -144,10 +144,7 @@ class GuestSupervisor:
         return self.guest
 
     def interrupt(self) -> None:
-        """Interrupt the current request, if there is one, also while its guest still boots. From any thread."""
-        self._loop.call_soon_threadsafe(self._interrupt)
-
-    def _interrupt(self) -> None:
+        """Interrupt the current request, if there is one, also while its guest still boots."""
         if self.guest.busy:
             self.guest.interrupt()
         else:

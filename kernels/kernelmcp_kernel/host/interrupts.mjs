@@ -10,6 +10,7 @@ const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see 
 const SIGUSR2 = 12; // "what runs is of no request, and has run for too long": see interrupts.on_background_signal
 const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
+const HOLD_MS = 100;
 
 export class Interrupts {
   /** @param {number} fd non-blocking @param {(request: number) => void} consumed @param {() => void} tick */
@@ -21,6 +22,7 @@ export class Interrupts {
     this.wanted = 0; // the newest request that an interrupt was sent for
     this.taken = 0; // the request that an interrupt was consumed for last
     this.polledAt = 0;
+    this.heldUntil = 0; // while Python is about to wait
     this.stuckAt = Infinity; // when to say that an interrupt has not got through
     this.endBackground = false; // BACKGROUND was sent, and no request has come since
     this.bytes = Buffer.alloc(256);
@@ -64,6 +66,13 @@ export class Interrupts {
     return this.taken === this.current;
   }
 
+  /** Python asks the host for something, and will wait in a moment: a signal in the C code between the two would be taken for
+   * a failed conversion. Until it waits, or for HOLD_MS when it goes on, there is none; while it waits there is the frame. */
+  hold() {
+    this.heldUntil = performance.now() + HOLD_MS;
+    setImmediate(() => (this.heldUntil = 0));
+  }
+
   /** For Pyodide's setInterruptBuffer: looks like a byte array to CPython's signal check. */
   buffer() {
     const poll = () => {
@@ -71,6 +80,7 @@ export class Interrupts {
       if (now - this.polledAt < POLL_MS) return 0;
       this.polledAt = now;
       this.tick();
+      if (now < this.heldUntil) return 0;
       if (this.take()) {
         this.stuckAt = now + STUCK_MS;
         setImmediate(() => (this.stuckAt = Infinity));

@@ -50,10 +50,13 @@ const interrupts = new Interrupts(
 /** A host call: a frame up, later a `result` frame down. @param {string} id @param {string} text @returns {Promise<string>} */
 function ask(id, text) {
   const call = ++hostCallCount;
-  return new Promise((resolve, reject) => {
+  interrupts.hold();
+  const answer = new Promise((resolve, reject) => {
     hostCalls.set(call, { resolve, reject });
     emit(`{"type":"call","id":${JSON.stringify(id)},"content":{"number":${call},"arguments":${text}}}`);
   });
+  answer.catch(() => {}); // an interrupt may come before anybody waits for it, and Node would end for that
+  return answer;
 }
 
 /** A host call of JavaScript's. @param {string} text @returns {Promise<string>} */
@@ -210,6 +213,11 @@ function collectGarbage() {
   setTimeout(() => (interrupts.current ? collectGarbage() : gc?.()), IDLE_MS).unref();
 }
 
+// Node would write a line of Pyodide's source, which is all of it, before the reason.
+process.on("uncaughtException", (error) => {
+  process.stderr.write(`${describe(error)}\n`);
+  process.exit(EXIT_GUEST_FAULT);
+});
 globalThis.fetch = makeFetch(askNow);
 readFrames(
   REQUESTS,

@@ -22,7 +22,11 @@ from IPython.core.error import StdinNotImplementedError
 from pyodide.ffi import JsException, can_run_sync, run_sync
 from pyodide.webloop import WebLoop
 
+from kernelmcp_guest import swallowed_interrupts
 from kernelmcp_guest.bridge import bridge, request_id
+
+# What comes of a promise that is rejected, and of an interrupt in the C code on the way to it.
+FAILED: tuple[type[Exception], ...] = (JsException, vars(pyodide.ffi)["ConversionError"])
 
 _run_until_complete = WebLoop.run_until_complete
 stdin_allowed = False
@@ -50,6 +54,10 @@ class Wait:
         self.interrupted = True
         if self.task is not None:
             self.task.cancel()
+
+    def was_interrupted(self) -> bool:
+        """While it waited, or in the C code before, which makes an error of its own of a KeyboardInterrupt."""
+        return self.interrupted or swallowed_interrupts.take()
 
 
 waits: list[Wait] = []
@@ -100,10 +108,10 @@ def host_call(kind: str, **arguments: Any) -> Any:
     waits.append(wait)
     try:
         return json.loads(run_sync(bridge.ask(request_id.get(), json.dumps({"call": kind, **arguments}))))
-    except JsException as error:
-        if wait.interrupted:
+    except FAILED as error:
+        if wait.was_interrupted():
             raise KeyboardInterrupt from None
-        raise OSError(error.message) from None
+        raise OSError(error.message if isinstance(error, JsException) else str(error)) from None
     finally:
         waits.remove(wait)
 
@@ -116,8 +124,8 @@ def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
     waits.append(wait)
     try:
         return run_sync(task or awaitable)
-    except (asyncio.CancelledError, JsException):
-        if wait.interrupted:
+    except (asyncio.CancelledError, *FAILED):
+        if wait.was_interrupted():
             raise KeyboardInterrupt from None
         raise
     finally:
@@ -153,7 +161,7 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
     try:
         return _run_until_complete(loop, task)
     except (asyncio.CancelledError, JsException):  # a cancellation that crossed JavaScript comes back as its exception
-        if wait.interrupted:
+        if wait.was_interrupted():
             raise KeyboardInterrupt from None
         raise
     finally:

@@ -10,10 +10,10 @@ from typing import Any
 
 from IPython.lib.pretty import RepresentationPrinter
 
-# More items than this are summarised.
-MANY = 500
-# Shown of each end.
-SHOWN = 10
+# More items than this are summarised, and so many of each end are shown.
+MANY, SHOWN = 500, 10
+# The same in what a summary shows.
+NESTED_MANY, NESTED_SHOWN = 12, 3
 
 Printer = Callable[[Any, RepresentationPrinter, bool], None]
 
@@ -28,25 +28,30 @@ def install(shell: Any) -> None:
 
 def _printer(usual: Printer, kind: type, brackets: str) -> Printer:
     def show(value: Any, printer: RepresentationPrinter, cycle: bool) -> None:
-        if cycle or len(value) <= MANY:
+        nested = getattr(printer, "in_summary", False)
+        if cycle or len(value) <= (NESTED_MANY if nested else MANY):
             usual(value, printer, cycle)
-        else:
-            _summarise(value, printer, kind, brackets)
+            return
+        vars(printer)["in_summary"] = True
+        try:
+            _summarise(value, printer, kind, brackets, NESTED_SHOWN if nested else SHOWN)
+        finally:
+            vars(printer)["in_summary"] = nested
 
     return show
 
 
-def _summarise(value: Any, printer: RepresentationPrinter, kind: type, brackets: str) -> None:
+def _summarise(value: Any, printer: RepresentationPrinter, kind: type, brackets: str, shown: int) -> None:
     is_dict = kind is dict
     items: Any = value.items() if is_dict else value
     # A set has no order, so no last ones.
-    last: list[Any] = [] if kind in (set, frozenset) else list(islice(reversed(items), SHOWN))[::-1]
+    last: list[Any] = [] if kind in (set, frozenset) else list(islice(reversed(items), shown))[::-1]
     printer.begin_group(1, brackets[0])
-    for item in islice(items, SHOWN):
+    for item in islice(items, shown):
         _show(item, printer, is_dict)
         printer.text(",")
         printer.breakable()
-    printer.text(f"... {len(value) - SHOWN - len(last):,} of {len(value):,} items left out ...")
+    printer.text(f"... {len(value) - shown - len(last):,} of {len(value):,} items left out ...")
     for item in last:
         printer.text(",")
         printer.breakable()

@@ -50,6 +50,13 @@ def raise_again() -> None:
     monitoring.set_events(_TOOL, events.LINE | events.JUMP | events.PY_START)
 
 
+def take() -> bool:
+    """Whether there is one that no Python code has seen. Whoever asks raises it."""
+    unseen = _interrupt.unseen
+    forget()
+    return unseen
+
+
 def forget() -> None:
     """The cell has ended."""
     if _interrupt.unseen:
