@@ -109,6 +109,9 @@ class PackagesSection(Section):
 
     enabled: bool = True
     """Whether packages may be installed."""
+    auto_install: bool = True
+    """Whether a cell's `import` of a module that is missing installs the package of Pyodide's distribution that has it.
+    Only those: a name that is guessed could be anybody's on the index."""
     index_url: str | None = None
     """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
     pyodide_url: str | None = None

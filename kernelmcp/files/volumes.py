@@ -12,7 +12,7 @@ import tempfile
 from itertools import permutations
 from pathlib import Path
 
-from jupyter_core.paths import jupyter_config_path, jupyter_path
+from jupyter_core.paths import jupyter_config_path, jupyter_path, jupyter_runtime_dir
 
 import kernelmcp
 from kernelmcp.config.models import SHARED, Volume
@@ -21,6 +21,8 @@ from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import runtime_root_of
 
 INSIDE = "/volumes"
+# Of the kernel process's directory.py, in the folder for temporary files.
+PRIVATE_FOLDERS = "kernelmcp-sandboxes"
 SHARED_INSIDE = f"{INSIDE}/{SHARED}"
 DEFAULT = "default_volume"
 # Beside those whose names begin with a dot: macOS's, and Windows' as WSL sees it.
@@ -70,6 +72,12 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
             f"volumes.{name}: {path} is not a directory, or not an absolute path",
             "Give the absolute path of a directory.",
         )
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise ConfigurationError(
+            f"volumes.{name}: {str(path)!r} has a name that is not UTF-8", "Rename the directory."
+        ) from exc
     if "*" in str(path.resolve()):
         raise ConfigurationError(
             f"volumes.{name}: {path} has a * in its path, which Node takes as a wildcard", "Rename the directory."
@@ -106,6 +114,8 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
     """Guests must not see other sessions' files and sockets, and must not write code that the server runs."""
     path = volume.path.resolve()
     own = [settings.home, runtime_root_of(settings.config.server.runtime)]
+    # Keys of kernels' sockets, and the files of the kernels that Jupyter starts.
+    own += [Path(jupyter_runtime_dir()), Path(tempfile.gettempdir(), f"{PRIVATE_FOLDERS}-{os.getuid()}")]
     if volume.mode == "rw":
         own += [Path(kernelmcp.__file__).parent, Path(sys.prefix), Path(sys.base_prefix)]
         own += [file for file in _configuration(settings) if _is_below(file, path)]

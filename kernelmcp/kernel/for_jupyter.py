@@ -1,4 +1,6 @@
-"""`python -P -m kernelmcp.kernel.for_jupyter FOLDER`: asked by a kernel that Jupyter starts for a notebook in FOLDER.
+"""`python -P -m kernelmcp.kernel.for_jupyter FOLDER [PATH ...]`: asked by a kernel that Jupyter starts in FOLDER.
+
+The paths are those that its process trusts: where it imports from, and keeps temporary files.
 
 Prints the settings of the user's files as a JSON object of environment variables. Status 2, with the reason on stderr,
 where they are not understood: then no kernel starts.
@@ -24,7 +26,7 @@ NOTEBOOK = "notebook"
 MODES: dict[str, tuple[Literal["ro", "rw"], ...]] = {"private": (), "read": ("ro",), "write": ("rw", "ro")}
 
 
-def jupyter_environment(settings: Settings, folder: Path) -> dict[str, str]:
+def jupyter_environment(settings: Settings, folder: Path, trusted: Sequence[Path] = ()) -> dict[str, str]:
     """The variables of a kernel process. Raises `ConfigurationError`.
 
     A folder that may not be shown as `jupyter_folder` says (it holds the settings, or is somebody's home) is shown as
@@ -39,7 +41,7 @@ def jupyter_environment(settings: Settings, folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for mode in MODES[asked]:
         try:
-            settings = _with_folder(settings, Volume(path=folder, mode=mode))
+            settings = _with_folder(settings, Volume(path=folder, mode=mode), trusted)
         except ConfigurationError as exc:
             reason = exc.message.removeprefix(f"volumes.{NOTEBOOK}: ")
             found.setdefault("KERNELMCP_FOLDER_NOTE", f'jupyter_folder = "{asked}" is not possible here: {reason}')
@@ -49,8 +51,11 @@ def jupyter_environment(settings: Settings, folder: Path) -> dict[str, str]:
     return {**guest_environment(settings, settings.policy.default_flavor), **found}
 
 
-def _with_folder(settings: Settings, volume: Volume) -> Settings:
+def _with_folder(settings: Settings, volume: Volume, trusted: Sequence[Path]) -> Settings:
     """Raises `ConfigurationError`."""
+    held = [path for path in trusted if path.resolve().is_relative_to(volume.path.resolve())]
+    if volume.mode == "rw" and held:
+        raise ConfigurationError(f"the kernel's own process uses {held[0]}", "Take it out of PYTHONPATH or TMPDIR.")
     check_visible(NOTEBOOK, volume.path)
     volumes = settings.config.volumes.model_copy(update={NOTEBOOK: volume})
     config = settings.config.model_copy(update={"volumes": volumes})
@@ -61,7 +66,8 @@ def _with_folder(settings: Settings, volume: Volume) -> Settings:
 
 def main(argv: Sequence[str]) -> int:
     try:
-        found = jupyter_environment(load(), Path(argv[0]))
+        folder, *trusted = map(Path, argv)
+        found = jupyter_environment(load(), folder, trusted)
     except ConfigurationError as exc:
         sys.stderr.write(f"kernelmcp: {exc.to_text()}\n")
         return EXIT_CONFIGURATION

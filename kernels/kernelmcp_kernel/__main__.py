@@ -48,10 +48,17 @@ def _start_guest(connection_file: Path) -> tuple[SandboxDirectory, Spawned]:
     language = languages.main_language()
     try:
         language.prepare()
-        sandbox = open_directory(connection_file)
+        sandbox = _open_directory(connection_file)
         return sandbox, spawn_guest(sandbox, language.launch(sandbox))
     except BuildError as error:
         sys.exit(str(error))
+
+
+def _open_directory(connection_file: Path) -> SandboxDirectory:
+    try:
+        return open_directory(connection_file)
+    except (OSError, ValueError) as error:
+        sys.exit(f"the kernel's private folder cannot be opened: {error}")
 
 
 def _check_required_layers() -> None:

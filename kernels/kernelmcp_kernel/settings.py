@@ -1,4 +1,4 @@
-"""The settings of a kernel process: the environment variables that its server starts it with (docs/design.md 3).
+"""The settings of a kernel process: the environment variables that it is started with (docs/design.md 3, 123).
 
 Imports little: it is read before a guest is spawned.
 """
@@ -53,6 +53,7 @@ class PackageSettings:
     """
 
     enabled: bool = True
+    auto_install: bool = True
     index_url: str | None = None
     pyodide_url: str | None = None
     wheel_folders: list[str] = field(default_factory=list[str])
@@ -125,6 +126,13 @@ class KernelSettings:
             return "private"
         inside = (volume for volume in self.volumes if f"/volumes/{volume.name}" == self.working_directory)
         return "write" if any(volume.mode == "rw" for volume in inside) else "read"
+
+    @property
+    def how_to_see_more(self) -> str:
+        """Of the notebook's folder: what to set, or why that has not helped."""
+        file = os.environ.get("KERNELMCP_CONFIG_FILE") or data_home() / "mcp.toml"
+        more = "'write'" if self.folder == "read" else "'read' or 'write'"
+        return self.folder_note or f"set jupyter_folder = {more} under [kernels] in {file}"
 
     @property
     def quota(self) -> Quota:

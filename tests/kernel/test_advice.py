@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
+from .conftest import running_kernel
 from .driver import Kernel
 
 MARK = "[kernelmcp] "
@@ -63,6 +65,13 @@ ADVICE = {
     "bytearray(2**31 - 1)": ("MemoryError", "work in pieces"),
     "1 / 0": ("ZeroDivisionError: division by zero", None),
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    """One whose imports install nothing."""
+    with running_kernel(KERNELMCP_PACKAGES='{"auto_install": false}') as running:
+        yield running
 
 
 @pytest.mark.parametrize("code", ADVICE, ids=ADVICE)

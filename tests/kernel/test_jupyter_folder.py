@@ -50,13 +50,12 @@ def restart(kernel: Kernel, *, now: bool) -> None:
 
 def test_by_default_the_folder_is_private_and_the_kernel_says_so(home: Path, folder: Path) -> None:
     with running_kernel(cwd=folder, KERNELMCP_HOME=str(home)) as kernel:
-        assert "The notebook's own folder is not visible; jupyter_folder under [kernels] in" in banner(kernel)
-        assert str(home / "mcp.toml") in banner(kernel)
+        change = f"set jupyter_folder = 'read' or 'write' under [kernels] in {home / 'mcp.toml'}"
+        assert f"The notebook's own folder is not visible: {change}." in banner(kernel)
         assert kernel.run(LOOK).result == "('/workspace', [])"
         for path in ("data.csv", "/home/ann/data.csv"):
-            assert last_line(kernel, f"open({path!r})").startswith(
-                "[kernelmcp] files beside the notebook are not visible"
-            )
+            shown = "[kernelmcp] a file beside the notebook is not visible in this sandbox: "
+            assert last_line(kernel, f"open({path!r})") == shown + change
         assert "[kernelmcp]" not in last_line(kernel, "open('/tmp/x')")
 
 
@@ -110,6 +109,7 @@ def test_a_folder_that_must_stay_shut_is_not_shown_and_the_banner_says_why(home:
         assert 'jupyter_folder = "write" is not possible here: ' in banner(kernel)
         assert f"would open the server's own directory {home} to guests" in banner(kernel)
         assert kernel.run(LOOK).result == "('/workspace', [])"
+        assert 'jupyter_folder = "write" is not possible here: ' in last_line(kernel, "open('data.csv')")
 
 
 def test_somebodys_home_is_not_shown(home: Path, folder: Path) -> None:
@@ -137,13 +137,42 @@ def test_the_users_settings_hold_and_the_callers_variables_go_over_them(home: Pa
         assert kernel.run(ask).result == "'mine'"
 
 
+@pytest.mark.parametrize("variable", ["PYTHONPATH", "TMPDIR"])
+def test_what_the_kernel_process_itself_uses_is_not_written(home: Path, folder: Path, variable: str) -> None:
+    (folder / "json.py").write_text("raise SystemExit('hostile')") if variable == "TMPDIR" else None
+    own = {variable: str(folder)}
+    with running_kernel(
+        cwd=folder, KERNELMCP_HOME=str(home), KERNELMCP_KERNELS__JUPYTER_FOLDER="write", **own
+    ) as kernel:
+        assert 'jupyter_folder = "write" is not possible here: ' in banner(kernel)
+        mode = "they may only read" if variable == "PYTHONPATH" else "The notebook's own folder is not visible"
+        assert mode.lower() in banner(kernel).lower()
+
+
+def test_an_empty_entry_of_pythonpath_is_the_folder_too(home: Path, folder: Path) -> None:
+    more = {"PYTHONPATH": os.pathsep, "KERNELMCP_KERNELS__JUPYTER_FOLDER": "write"}
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home), **more) as kernel:
+        assert f"the kernel's own process uses {folder}" in banner(kernel)
+        assert kernel.run("open('json.py', 'w')").error.startswith("OSError: [Errno 69] Read-only")
+
+
+def test_the_callers_volumes_and_the_users_folder_do_not_mix(home: Path, folder: Path) -> None:
+    more = {"KERNELMCP_VOLUMES": "[]", "KERNELMCP_KERNELS__JUPYTER_FOLDER": "read"}
+    with running_kernel(cwd=folder, KERNELMCP_HOME=str(home), **more) as kernel:
+        assert kernel.run(LOOK).result == "('/workspace', [])"
+
+
 REFUSED = {
+    "a relative home": ({"KERNELMCP_HOME": "home"}, "KERNELMCP_HOME is a relative path, 'home'"),
+    "a relative folder for temporary files": ({"TMPDIR": "tmp"}, "TMPDIR is a relative path, 'tmp'"),
+    "a relative file": ({"KERNELMCP_CONFIG_FILE": "mcp.toml"}, "KERNELMCP_CONFIG_FILE is a relative path"),
+    "no connection file": ({}, "the kernel's private folder cannot be opened: "),
     "a setting that is none": ({"KERNELMCP_POLICY_REQUIRED_LAYERS": "landlock"}, "did you mean"),
     "a bad value": (
         {"KERNELMCP_KERNELS__JUPYTER_FOLDER": "all"},
         "jupyter_folder: Input should be 'private', 'read' or",
     ),
-    "a file that is not there": ({"KERNELMCP_CONFIG_FILE": "mcp.toml"}, "/mcp.toml: cannot be read"),
+    "a file that is not there": ({"KERNELMCP_CONFIG_FILE": "/nothing/mcp.toml"}, "/nothing/mcp.toml: cannot be read"),
     "two directories at one place": (
         {"KERNELMCP_KERNELS__JUPYTER_FOLDER": "read", "KERNELMCP_VOLUMES__NOTEBOOK": '{"path": "/usr/share"}'},
         "volumes.notebook and the folder of kernels.jupyter_folder are two directories",
@@ -165,7 +194,7 @@ def test_a_kernel_does_not_start_with_settings_that_are_wrong(home: Path, folder
 
 def test_the_variables_of_a_kernel_process_are_all_listed() -> None:
     source = Path(kernel_settings.__file__).read_text("utf-8")
-    read = set(re.findall(r'environ\.get\("(KERNELMCP_\w+)"', source)) - {"KERNELMCP_HOME"}
+    read = set(re.findall(r'environ\.get\("(KERNELMCP_\w+)"', source)) - {"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE"}
     assert read == kernel_settings.VARIABLES
 
 
@@ -198,6 +227,20 @@ def test_only_the_same_kernel_finds_its_files(connection_file: Path) -> None:
     again.close(keep_files=True)
     connection_file.write_text('{"key": "another"}')
     assert PrivateDirectory(connection_file).path not in (left, twin.path)
+
+
+def test_a_twin_leaves_nothing_that_waits(connection_file: Path) -> None:
+    first, twin = PrivateDirectory(connection_file), PrivateDirectory(connection_file)
+    os.close(twin._lock)  # killed
+    PrivateDirectory().close()
+    assert (first.path.exists(), twin.path.exists()) == (True, False)
+
+
+def test_a_lock_that_is_none_of_ours_stops_nobody(connection_file: Path) -> None:
+    folder = PrivateDirectory().path.parent
+    (folder / "sandbox-link.lock").symlink_to("/etc/passwd")
+    (folder / "sandbox-folder.lock").mkdir()
+    PrivateDirectory().close()
 
 
 def test_files_wait_for_a_kernel_that_may_come_back(connection_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,11 +134,15 @@ def test_only_a_cell_that_runs_may_end_the_kernel(hostile: Kernel) -> None:
     assert hostile.run("1 + 1").result == "2"
 
 
-def test_a_sandbox_directory_goes_with_a_kernel_that_ends_itself(tmp_path: Path) -> None:
+def test_a_private_directory_waits_for_a_kernel_that_has_ended_itself_as_long_as_it_may_come_back(
+    tmp_path: Path,
+) -> None:
     with running_kernel(TMPDIR=str(tmp_path)) as kernel:
         kernel.send("import os; open('file', 'w').write('x'); os.kill(os.getpid(), 9)")
         assert exit_status(kernel) == 137
-    assert [path.name for path in tmp_path.glob("*/*")] == []
+        assert len(list(tmp_path.glob("*/*/workspace/file"))) == 1
+    with running_kernel(TMPDIR=str(tmp_path)):
+        assert list(tmp_path.glob("*/*/workspace/file")) == []
 
 
 def test_a_named_sandbox_directory_keeps_its_files(own_kernel: Kernel, sandbox: Path) -> None:

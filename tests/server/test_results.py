@@ -2,6 +2,7 @@
 
 import base64
 import io
+import random
 from typing import Any
 
 import anyio
@@ -13,7 +14,7 @@ from PIL import Image
 
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
-from kernelmcp.mcp_server.results.truncation import cut_text, density
+from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
 from kernelmcp.mcp_server.results.view import without_overwritten
 
 from .support import DEADLINE, Connect
@@ -128,8 +129,13 @@ DENSE = {
     "rows of numbers": ("2026-01-01,N,p0,0,0.00\n" * 100, 2.7, 3.2),
     "numbers, one a line": ("".join(f"{number}\n" for number in range(60_000, 60_400)), 1.9, 2.1),
     "a list": ("{'a': 1.25, 'b': [1, 2, 3]}, " * 60, 2.3, 2.8),
-    "another script": ("日本語のテキスト" * 100, 3, 4),
-    "one sign": ("z" * 2_000, 1, 4),
+    "Japanese": ("日本語のテキスト" * 100, 3, 4),
+    "French": ("Les résultats dépassent déjà la limite prévue à l'été, où l'on s'arrêta. " * 30, 1, 1.6),
+    "Russian": ("Результат больше не помещается целиком, поэтому показаны начало и конец. " * 30, 1, 2),
+    "base64": (base64.b64encode(random.Random(1).randbytes(2_000)).decode(), 2.5, 3),
+    "paths": ("kernels/kernelmcp_kernel/languages/python/image_of_the_guest.py\n" * 40, 0.9, 1.7),
+    "one sign": ("z" * 2_000, 4, 4),
+    "nothing": ("", 1, 1),
 }
 
 
@@ -137,8 +143,14 @@ DENSE = {
 def test_the_denser_a_text_that_is_cut_the_less_is_shown(text: str) -> None:
     sample, least, most = DENSE[text]
     assert least <= density(sample) <= most
-    shown = cut_text(sample * 100, len(sample) * 100, 4_000, "LINK", "result", {})
-    assert 4_000 / most * 0.9 <= len(shown) <= 4_000 / least * 1.1 + 200
+    if sample:
+        shown = cut_text(sample * 100, len(sample) * 100, 4_000, "LINK", "result", {})
+        assert 4_000 / most * 0.9 <= len(shown) <= 4_000 / least * 1.1 + 200
+
+
+def test_a_small_share_keeps_its_first_and_last_lines() -> None:
+    text = "1.25,2.5,3.75\n" * 1_000
+    assert len(cut_text(text, len(text), MIN_SHARE_CHARS, "", "result", {})) > MIN_SHARE_CHARS - 2 * 14
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,16 @@ MIN_SHARE_CHARS = 100
 # So many times its share is a flood.
 FLOOD = 4
 
-# Prose, and what a tokenizer makes of digits, signs and other scripts: a token for three digits, for one or two signs,
-# for a line's end with the next line's indentation.
+# Prose, and what tokenizers make of the rest: a token for three digits, for one or two signs, for a line's end with the
+# next line's indentation; of letters, for eight in English, three in other alphabets, and each where a sign is a word.
 CHARS_PER_TOKEN = 4
 MAX_DENSITY = 4
 FEW_SIGNS = 3
-_PIECE = re.compile(r"[^\W\d_]+|\d{1,3}|[^\w\s]{1,2}|\s+|_+")
-_CHARS_PER_LONG_WORD_TOKEN = 8
+_MIN_ENCODED = 40
+_PIECE = re.compile(r"[A-Za-z0-9+/=_-]{40,}|[^\W\d_]+|\d{1,3}|[^\w\s]{1,2}|\s+|_+")
+_ENCODED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])")  # base64 and its like: two tokens for three signs
+_LETTERS_PER_TOKEN, _FOREIGN_LETTERS_PER_TOKEN = 8, 3
+_FIRST_SYLLABIC = "\u2e80"  # Chinese, Japanese, Korean and what comes after them
 
 
 def share(budget: int, sizes: list[int]) -> list[int]:
@@ -42,23 +45,34 @@ def share(budget: int, sizes: list[int]) -> list[int]:
 def density(sample: str) -> float:
     """About how many times as many tokens as prose a text has: from 1 to MAX_DENSITY. One sign again and again counts
     as the densest: a few of them say it."""
+    if not sample:
+        return 1
     if len(set(sample)) <= FEW_SIGNS:
         return MAX_DENSITY
     tokens = sum(_tokens(piece) for piece in _PIECE.findall(sample))
-    return min(max(tokens * CHARS_PER_TOKEN / max(len(sample), 1), 1), MAX_DENSITY)
+    return min(max(tokens * CHARS_PER_TOKEN / len(sample), 1), MAX_DENSITY)
 
 
 def _tokens(piece: str) -> int:
     if piece == " ":
         return 0  # belongs to the word behind it
+    if len(piece) >= _MIN_ENCODED and _ENCODED.match(piece):
+        return len(piece) * 2 // 3
+    if piece.isascii() and not piece.isdigit() and piece[0].isalnum():
+        return -(-len(piece) // _LETTERS_PER_TOKEN)
     if piece.isalpha():
-        return -(-len(piece) // _CHARS_PER_LONG_WORD_TOKEN) if piece.isascii() else len(piece)
+        return len(piece) if max(piece) >= _FIRST_SYLLABIC else -(-len(piece) // _FOREIGN_LETTERS_PER_TOKEN)
     return 1
+
+
+def _narrowed(budget: int, sample: str) -> int:
+    """How many characters of a dense text cost what the budget does of prose."""
+    return max(min(budget, MIN_SHARE_CHARS), int(budget / density(sample)))
 
 
 def cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
     if spool.chars > budget:
-        shown = int(budget / density(spool.head(budget // 2))) // 2
+        shown = _narrowed(budget, spool.head(budget // 2)) // 2
         head, tail = spool.head(shown), spool.tail(shown)
     else:
         head, tail = spool.read(), ""
@@ -73,7 +87,7 @@ def cut_text(text: str, total: int, budget: int, link: str, name: str, truncated
         return text
     head, tail = text, ""
     if len(text) > budget:
-        shown = max(1, int(budget / density(text[: budget // 2])) // 2)
+        shown = max(1, _narrowed(budget, text[: budget // 2]) // 2)
         head, tail = text[:shown], text[-shown:]
     return _join(head, tail, len(text), total, link, name, truncated)
 

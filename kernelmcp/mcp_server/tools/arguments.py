@@ -14,7 +14,7 @@ SessionId = Annotated[
         "own; one that has none gets a new session, and the result gives its id."
     ),
 ]
-SameSession = Annotated[str | None, Field(description="The session, as for execute_code.")]
+SameSession = Annotated[str | None, Field(description="The session. Left out, your connection's own.")]
 Language = Annotated[str | None, Field(max_length=64, description="Left out, it is the session's own language.")]
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

@@ -23,7 +23,7 @@ class StartFailed(ValueError):
 
 
 class Guests:
-    """A kernel's supervisors. For the thread of the event loop, but `interrupt` and `close` are for any."""
+    """A kernel's supervisors. For the thread of the event loop, but `close` is for any."""
 
     def __init__(
         self,
@@ -35,7 +35,6 @@ class Guests:
         self._sandbox = sandbox
         self._on_frame = on_frame
         self._log = log
-        self._loop = asyncio.get_running_loop()
         self._quota = settings().quota
         self._closed = False
         self._starting = asyncio.Lock()

@@ -32,7 +32,7 @@ class Loss:
 
 
 class GuestSupervisor:
-    """Keeps a language's guest. For the thread of the event loop, but `interrupt` and `close` are for any."""
+    """Keeps a language's guest. For the thread of the event loop, but `close` is for any."""
 
     def __init__(
         self,

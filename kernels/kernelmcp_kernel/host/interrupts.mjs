@@ -10,7 +10,7 @@ const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see 
 const SIGUSR2 = 12; // "what runs is of no request, and has run for too long": see interrupts.on_background_signal
 const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
-const HOLD_MS = 100;
+const HOLD_MS = 100; // from asking to waiting takes microseconds; a coroutine may go on for long
 
 export class Interrupts {
   /** @param {number} fd non-blocking @param {(request: number) => void} consumed @param {() => void} tick */

@@ -1,6 +1,6 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
 //   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...,
-//                      "working_directory":..., "folder":..., "keep_globals":..., "keep_imports":...}'
+//                      "working_directory":..., "folder":..., "how_to_see_more":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
@@ -106,7 +106,8 @@ async function boot() {
   const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, interruptAgain, leave, settings.folder ?? "");
+  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, interruptAgain, leave);
+  guest.begin_in(settings.folder ?? "", settings.how_to_see_more);
   pyodide.setInterruptBuffer(interrupts.buffer());
   const { handle, notify, interrupt, usable } = guest;
   const [setEnvironment, addPackages, endBackground] = [guest.set_environment, guest.add_packages, guest.end_background];
@@ -216,7 +217,7 @@ function collectGarbage() {
 // Node would write a line of Pyodide's source, which is all of it, before the reason.
 process.on("uncaughtException", (error) => {
   process.stderr.write(`${describe(error)}\n`);
-  process.exit(EXIT_GUEST_FAULT);
+  leave(EXIT_GUEST_FAULT);
 });
 globalThis.fetch = makeFetch(askNow);
 readFrames(

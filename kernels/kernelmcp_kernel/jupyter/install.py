@@ -1,7 +1,8 @@
-"""The host call `install`: a guest asks for packages, by `%pip install` or `micropip.install`."""
+"""The host call `install`: a guest asks for packages, by `%pip install`, `micropip.install` or an `import`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,11 @@ from kernelmcp_kernel.settings import settings
 if TYPE_CHECKING:
     from kernelmcp_kernel.packages.installer import Installer
 
+# How long an import does not try again what could not be installed, in seconds: code imports the same thing often.
+_AGAIN_SECONDS = 60
+
+Answer = dict[str, Any]
+
 
 class Installs:
     """Answers a kernel's `install` calls. `mount` shows the guest, and those that follow it, what was installed."""
@@ -21,21 +27,44 @@ class Installs:
         self._forwarder = forwarder
         self._mount = mount
         self._installer: Installer | None = None
+        self._failed: dict[str, tuple[float, Answer]] = {}
 
-    async def answer(self, call: dict[str, Any], cell: Cell) -> dict[str, Any]:
-        """Install what a host call asks for. A refusal is an answer, too: {error: {name, text}}."""
+    async def answer(self, call: dict[str, Any], cell: Cell) -> Answer:
+        """Install what a host call asks for: {requirements} or {module}. A refusal is an answer, too: {error: {name,
+        text}}, as is {unknown: true} for a module that no package is known for."""
+        if "module" in call:
+            return await self._install_for(call["module"], cell)
+
+        def say(line: str) -> None:
+            self._forwarder.say(cell, f"{line}\n")
+
+        return await self._install(call.get("requirements"), cell, say)
+
+    async def _install_for(self, module: Any, cell: Cell) -> Answer:
+        """Install the package that brings a module, without pip's own lines."""
+        from kernelmcp_kernel.packages.distribution import packages_by_import
+
+        packages = settings().packages
+        found = packages_by_import(packages).get(module) if isinstance(module, str) else None
+        if found is None or not (packages.enabled and packages.auto_install):
+            return {"unknown": True}
+        since, failure = self._failed.get(found, (0.0, {}))
+        if failure and time.monotonic() - since < _AGAIN_SECONDS:
+            return failure
+        answer = await self._install([found], cell, lambda line: None)
+        if "error" in answer:
+            self._failed[found] = time.monotonic(), answer
+        return answer
+
+    async def _install(self, requirements: Any, cell: Cell, say: Callable[[str], None]) -> Answer:
         from kernelmcp_kernel.packages.errors import PackageError
         from kernelmcp_kernel.packages.installer import Installer
 
         if self._installer is None:
             self._installer = Installer(settings().packages)
             self._installer.take_as_present(find_image().packages)
-
-        def say(line: str) -> None:
-            self._forwarder.say(cell, f"{line}\n")
-
         try:
-            outcome = await self._installer.install(call.get("requirements"), say)
+            outcome = await self._installer.install(requirements, say)
         except PackageError as error:
             return {"error": {"name": type(error).__name__, "text": str(error)}}
         mounts = [package.mount() for package in outcome.installed]

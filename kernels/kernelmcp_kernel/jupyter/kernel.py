@@ -242,10 +242,12 @@ class SandboxKernel(AnsweringKernel):
         self._storage.allow(allowed)
         self._guests.set_quota(allowed)
         if (reason := await self._storage.refusal()) is not None:
-            raise StorageFull(
-                f"{reason}. Nothing runs until some are deleted from outside "
-                "(reset_workspace with scope 'files' deletes them all)."
+            remedy = (
+                "some are deleted from outside (reset_workspace with scope 'files' deletes them all)"
+                if settings().folder is None
+                else "the kernel is shut down, which deletes them, and started again"
             )
+            raise StorageFull(f"{reason}. Nothing runs until {remedy}.")
         self._storage.poke()
         return await self._guests.of(language)
 

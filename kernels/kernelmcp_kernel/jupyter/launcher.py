@@ -91,7 +91,7 @@ def run(connection_file: str) -> None:
     try:
         loop.start()
     finally:
-        kernel.close()
+        kernel.close(keep_files=True)  # a signal is how Jupyter ends a kernel that is slow to restart, too
         _send_the_rest(iopub)
         os._exit(kernel.exit_status)  # the other threads hold nothing; joining them takes 50 ms
 

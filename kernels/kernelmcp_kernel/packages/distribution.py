@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from packaging.utils import canonicalize_name
+
 from kernelmcp_kernel.runtime.places import RUNTIME
 from kernelmcp_kernel.settings import PackageSettings, data_home
 
@@ -81,12 +83,24 @@ def link_page(links: Any) -> str:
     return "<!DOCTYPE html><html><body>\n" + "<br>\n".join(lines) + "\n</body></html>\n"
 
 
-def _packages(settings: PackageSettings) -> list[dict[str, str]]:
+def _packages(settings: PackageSettings) -> list[dict[str, Any]]:
     """The packages of the lock file: a local folder may have its own, for a distribution that somebody built."""
     own = Path(settings.pyodide_url or "") / "pyodide-lock.json"
     if settings.pyodide_url and "://" not in settings.pyodide_url and own.is_file():
         return list(json.loads(own.read_text("utf-8"))["packages"].values())
     return list(lock()["packages"].values())
+
+
+# Modules that a lock file has under the name of their package.
+_OTHER_IMPORTS = {"docx": "python-docx", "pptx": "python-pptx"}
+
+
+def packages_by_import(settings: PackageSettings) -> dict[str, str]:
+    """The package that brings a module, by the module's name: of Pyodide's distribution, where no two have the same."""
+    packages = [package for package in _packages(settings) if package.get("imports")]
+    found = {module: canonicalize_name(package["name"]) for package in packages for module in package["imports"]}
+    names = set(found.values())
+    return found | {module: name for module, name in _OTHER_IMPORTS.items() if name in names}
 
 
 def distribution_hashes(settings: PackageSettings) -> frozenset[str]:

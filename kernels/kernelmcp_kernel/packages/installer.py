@@ -97,7 +97,7 @@ class Installer:
 
     async def install(self, asked: Any, say: Say) -> Outcome:
         """Install these requirements (a list of text, hostile) and what they need. Raises PackageError."""
-        requirements = parse_all(asked)
+        requirements = [self._by_package(requirement) for requirement in parse_all(asked)]
         check_allowed(self._settings, requirements)
         async with self._one_at_a_time:
             if not self._present:
@@ -116,6 +116,15 @@ class Installer:
                 await asyncio.to_thread(self._store.room.use_only, used)
             self._remember_whole()
             return Outcome(packages, there)
+
+    def _by_package(self, requirement: Requirement) -> Requirement:
+        """The same for the package that has a module, where the module's name is what was asked for: cv2, sklearn."""
+        packages = distribution.packages_by_import(self._settings)
+        by_name = {canonicalize_name(module): package for module, package in packages.items()}
+        named = canonicalize_name(requirement.name)
+        if named in by_name and named not in packages.values():
+            requirement.name = by_name[named]
+        return requirement
 
     def _sort_out(self, requirements: list[Requirement]) -> tuple[list[Requirement], list[Present]]:
         """What is to be installed, and what is there already."""

@@ -28,6 +28,7 @@ _UNREACHABLE = re.compile(
     r"|ConnectTimeout|Read timed out|connection broken by|connection timed out|Network is unreachable"
 )
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
+_NO_FILE = re.compile(r"No such file or directory: '(?:.*/)?(?P<file>[^/']+\.whl)'")
 _UNWRITABLE = re.compile(r"\[Errno (?P<number>28|30|122)\] (?P<what>[A-Za-z ]+)")
 # Names a file of ours.
 _FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
@@ -60,23 +61,14 @@ def is_unreachable(output: str) -> bool:
 def explain(output: str, log: Iterable[str]) -> PackageError:
     """The error for pip's output; `log` are the lines of its log file, which say what it left out."""
     output = _FROM_FILE.sub("", output)
+    if (error := _about_files(output)) is not None:
+        return error
     if "DO NOT MATCH THE HASHES" in output:
         found = re.search(r"^\s+(\S.*?) from (\S+):?$", output, re.MULTILINE)
         return PackageHashMismatch(
             f"{found[1] if found else 'a package'}: what came is not the file that was announced (its sha256 differs), "
             "so it was thrown away. Try again later; if it stays so, the source is damaged or tampered with"
         )
-    if "[Errno 27]" in output:  # EFBIG: the limit that pip runs under
-        return PackageTooLarge(
-            "a wheel of it is larger than packages.max_package_mb; use a smaller package, or ask for a higher limit"
-        )
-    if "[Errno 13]" in output:  # it writes only what is ours
-        return PackageUnreachable(
-            "a package source lies in a folder that pip may not read. Whoever runs the server can name the folder in "
-            "packages.wheel_folders (docs/packages.md says what pip may read)"
-        )
-    if match := _UNWRITABLE.search(output):
-        return unwritable("is full" if match["number"] in _FULL else f"cannot be written ({match['what']})")
     if match := _ADDRESS.search(output):
         return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
@@ -91,6 +83,24 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
     if "is invalid" in output or ("Wheel" in output and "invalid" in output.lower()):
         return PackageInvalid(f"{_last_error(output)}; install another version")
     return PackageError(f"pip failed: {_last_error(output)}")
+
+
+def _about_files(output: str) -> PackageError | None:
+    """The error for what pip could not read or write."""
+    if "[Errno 27]" in output:  # EFBIG: the limit that pip runs under
+        return PackageTooLarge(
+            "a wheel of it is larger than packages.max_package_mb; use a smaller package, or ask for a higher limit"
+        )
+    if "[Errno 13]" in output:  # it writes only what is ours
+        return PackageUnreachable(
+            "a package source lies in a folder that pip may not read. Whoever runs the server can name the folder in "
+            "packages.wheel_folders (docs/packages.md says what pip may read)"
+        )
+    if match := _NO_FILE.search(output):
+        return PackageUnreachable(f"{match['file']} is listed by a package source, but is not there")
+    if match := _UNWRITABLE.search(output):
+        return unwritable("is full" if match["number"] in _FULL else f"cannot be written ({match['what']})")
+    return None
 
 
 def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:

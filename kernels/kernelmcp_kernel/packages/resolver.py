@@ -114,11 +114,16 @@ def _cached_page(request: Request) -> str:
 def _distribution_needed(request: Request) -> PackageUnreachable:
     """The index answers and does not have it, so it must be what Pyodide's distribution has."""
     names = ", ".join(str(requirement) for requirement in request.requirements)
-    host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0] or "its folder"
+    origin = f"{names}: this (or what it needs) comes from Pyodide's distribution, and"
+    host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
+    if not host:
+        return PackageUnreachable(
+            f"{origin} the folder that packages.pyodide_url names does not have the file. Use a package in pure "
+            "Python; whoever runs the server can put the file there"
+        )
     return PackageUnreachable(
-        f"{names}: this (or what it needs) comes from Pyodide's distribution, and {host} does not answer. Try again "
-        "when it does, or use a package in pure Python; whoever runs the server can name a mirror or a folder "
-        "(packages.pyodide_url)"
+        f"{origin} {host} does not answer. Try again when it does, or use a package in pure Python; whoever runs the "
+        "server can name a mirror or a folder (packages.pyodide_url)"
     )
 
 

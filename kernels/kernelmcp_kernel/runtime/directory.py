@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, cast
 
 from kernelmcp_kernel.settings import settings
 
@@ -75,6 +76,7 @@ class PrivateDirectory(SandboxDirectory):
         path = home / _name_of(connection_file)
         lock = _wait_for(path)
         if lock is None:  # a kernel with the same connection file lives
+            connection_file = None
             path = home / _name_of(None)
             lock = _wait_for(path)
         if lock is None:
@@ -112,7 +114,10 @@ def _name_of(connection_file: Path | None) -> str:
     """Of a private directory: the same for the same connection file, as long as that has the same key."""
     if connection_file is None:
         return f"sandbox-{secrets.token_hex(8)}"
-    key = str(json.loads(connection_file.read_bytes()).get("key"))
+    connection = json.loads(connection_file.read_bytes())
+    if not isinstance(connection, dict):
+        raise ValueError(f"{connection_file} is no connection file")
+    key = str(cast("dict[str, Any]", connection).get("key"))
     known_by = os.fsencode(connection_file.absolute()) + b"\0" + key.encode()
     return f"sandbox-{hashlib.sha256(known_by).hexdigest()[:16]}"
 
@@ -185,7 +190,11 @@ def _is_named(fd: int, path: Path) -> bool:
 def _sweep(home: Path) -> None:
     """Delete what killed kernels left: directories whose lock is free, and to which no kernel will come back."""
     for lock_file in home.glob("sandbox-*.lock"):
-        if (fd := _lock(lock_file.with_suffix(""))) is None:
+        try:
+            fd = _lock(lock_file.with_suffix(""))
+        except OSError:
+            continue  # it is none of ours
+        if fd is None:
             continue  # its kernel lives, or has just cleaned up for itself
         try:
             if not _may_come_back(fd):

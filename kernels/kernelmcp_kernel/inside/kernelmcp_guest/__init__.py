@@ -7,7 +7,7 @@ Everything here may be rewritten by the code that the user runs. It is convenien
 """
 
 from kernelmcp_guest.interrupts import end_background, interrupt
-from kernelmcp_guest.lifecycle import attach, build, set_environment
+from kernelmcp_guest.lifecycle import attach, begin_in, build, set_environment
 from kernelmcp_guest.memory import usable
 from kernelmcp_guest.operations import handle, notify
 from kernelmcp_guest.packages import add_packages
@@ -15,6 +15,7 @@ from kernelmcp_guest.packages import add_packages
 __all__ = [
     "add_packages",
     "attach",
+    "begin_in",
     "build",
     "end_background",
     "handle",

@@ -47,16 +47,14 @@ _INPUT = "nobody can answer input() here: write the value into the code, or ask 
 _DEBUGGER = "nobody can type into a debugger here: print what you want to see, or look at it in the next cell"
 _MEMORY = "work in pieces (read a file in chunks), and del what is not needed any more"
 
+# Why an import could not install what it needs, by the module.
+not_installed: dict[str, str] = {}
+
 # What a notebook in Jupyter sees of the folder that it is in: "private" (nothing), "read", "write"; empty: no notebook.
-notebook_folder = ""
-_PRIVATE = (
-    "files beside the notebook are not visible in this sandbox: jupyter_folder = 'read' or 'write' under [kernels] in "
-    "mcp.toml shows them"
-)
-_READ_ONLY = (
-    "the notebook's folder is read-only in this sandbox: write to /workspace, or set jupyter_folder = 'write' under "
-    "[kernels] in mcp.toml"
-)
+notebook_folder, how_to_see_more = "", ""
+_NOTEBOOK = "/volumes/notebook"
+_PRIVATE = "a file beside the notebook is not visible in this sandbox"
+_READ_ONLY = "the notebook's folder is read-only in this sandbox, /workspace is not"
 
 # Functions that raise NotImplementedError here.
 _NOT_IMPLEMENTED = {
@@ -106,9 +104,10 @@ def _advice(error: BaseException) -> str | None:
 def _file_advice(error: OSError, path: str) -> str | None:
     """For a notebook that looks for the files beside it, or on the host."""
     if notebook_folder == "private" and isinstance(error, FileNotFoundError):
-        return _PRIVATE if not os.path.isabs(path) or path.startswith(("/home/", "/Users/", "/mnt/")) else None
-    if notebook_folder == "read" and error.errno == errno.EROFS:
-        return _READ_ONLY
+        outside = not os.path.isabs(path) or path.startswith(("/home/", "/Users/", "/mnt/"))
+        return f"{_PRIVATE}: {how_to_see_more}" if outside else None
+    if notebook_folder == "read" and error.errno == errno.EROFS and os.path.abspath(path).startswith(_NOTEBOOK):
+        return f"{_READ_ONLY}: {how_to_see_more}"
     return None
 
 
@@ -131,6 +130,8 @@ def _functions(error: BaseException) -> Iterator[str]:
 def missing_module(name: str) -> str | None:
     """What to do about a module that is not there; None when no package would bring it."""
     root = name.partition(".")[0]
+    if root in not_installed:
+        return f"{root} could not be installed: {not_installed[root]}"
     if root in sys.stdlib_module_names or not root.isidentifier():
         return None  # absent.py has said why
     if name != root and (root in sys.modules or importlib.util.find_spec(root) is not None):

@@ -55,9 +55,11 @@ class Wait:
         if self.task is not None:
             self.task.cancel()
 
-    def was_interrupted(self) -> bool:
-        """While it waited, or in the C code before, which makes an error of its own of a KeyboardInterrupt."""
-        return self.interrupted or swallowed_interrupts.take()
+    def take_interrupt(self) -> bool:
+        """Whether it was interrupted while it waited, or in the C code before, which makes an error of its own of a
+        KeyboardInterrupt. The caller raises it: it does not come again."""
+        swallowed = swallowed_interrupts.take()
+        return self.interrupted or swallowed
 
 
 waits: list[Wait] = []
@@ -109,7 +111,7 @@ def host_call(kind: str, **arguments: Any) -> Any:
     try:
         return json.loads(run_sync(bridge.ask(request_id.get(), json.dumps({"call": kind, **arguments}))))
     except FAILED as error:
-        if wait.was_interrupted():
+        if wait.take_interrupt():
             raise KeyboardInterrupt from None
         raise OSError(error.message if isinstance(error, JsException) else str(error)) from None
     finally:
@@ -125,7 +127,7 @@ def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
     try:
         return run_sync(task or awaitable)
     except (asyncio.CancelledError, *FAILED):
-        if wait.was_interrupted():
+        if wait.take_interrupt():
             raise KeyboardInterrupt from None
         raise
     finally:
@@ -160,8 +162,8 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
     waits.append(wait)
     try:
         return _run_until_complete(loop, task)
-    except (asyncio.CancelledError, JsException):  # a cancellation that crossed JavaScript comes back as its exception
-        if wait.was_interrupted():
+    except (asyncio.CancelledError, *FAILED):  # a cancellation that crossed JavaScript comes back as its exception
+        if wait.take_interrupt():
             raise KeyboardInterrupt from None
         raise
     finally:

@@ -25,6 +25,7 @@ from kernelmcp_guest import (
     interrupts,
     magics,
     memory,
+    missing_imports,
     nesting,
     network,
     operations,
@@ -77,6 +78,7 @@ async def build(points: str) -> None:
     Leaves no JavaScript object and no trace of the warming in the heap."""
     bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
     os.environ.pop("_", None)  # Emscripten's: the path of the script that builds
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # Pyodide's default is a web page's
     absent.install()
     blocking.install()
     comms.install()
@@ -88,6 +90,7 @@ async def build(points: str) -> None:
         __import__(name)
     packages.add_packages(points)
     packages.import_all(points)
+    missing_imports.install_finder()
     shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     for cell in WARM_CELLS:
@@ -127,10 +130,8 @@ def attach(
     was_interrupted: Callable[[], bool],
     interrupt_again: Callable[[], None],
     leave: Callable[[int], NoReturn],
-    folder: str,
 ) -> None:
-    """Connect a restored shell to its host. `folder`: what is seen of the notebook's folder; empty: there is none."""
-    advice.notebook_folder = folder
+    """Connect a restored shell to its host."""
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
     bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
     bridge.was_interrupted, bridge.interrupt_again = was_interrupted, interrupt_again
@@ -144,6 +145,11 @@ def attach(
     # The stock handlers end the Node process.
     loop._keyboard_interrupt_handler = interrupts.on_loop_interrupted
     loop._system_exit_handler = lambda code: None
+
+
+def begin_in(folder: str, how_to_see_more: str) -> None:
+    """Say what is seen of the notebook's folder ("private", "read", "write"; empty: there is no notebook)."""
+    advice.notebook_folder, advice.how_to_see_more = folder, how_to_see_more
 
 
 def set_environment(text: str) -> None:

@@ -63,6 +63,7 @@ class Python:
             "quota": asdict(settings().quota),
             "working_directory": settings().working_directory,
             "folder": settings().folder,
+            "how_to_see_more": settings().how_to_see_more,
             "keep_globals": settings().keep_globals,
             "keep_imports": False,
         }

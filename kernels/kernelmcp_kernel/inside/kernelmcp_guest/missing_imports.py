@@ -1,0 +1,80 @@
+"""An `import` of a package that is not there installs it: the last finder of sys.meta_path asks the kernel process.
+
+Only for code of the user's: libraries try dozens of modules that they can do without. The kernel process knows which
+packages there are, and whether an import may install.
+"""
+
+import importlib
+import inspect
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType
+from typing import Any
+
+from kernelmcp_guest import advice, blocking, interrupts, packages
+
+# Where a user's own modules are.
+_OWN_FOLDERS = ("/workspace/", "/volumes/", "/tmp/")  # noqa: S108  # the guest's
+
+# Where pandas asks for what a method needs, or could use: a call of this module says which.
+_PANDAS_OPTIONAL = "pandas.compat._optional"
+# Modules that are imported, or called, for nothing but what they need.
+_NEEDED_BY = {
+    "pandas.plotting._matplotlib": ("matplotlib",),
+    "pandas.io.excel": ("odf", "openpyxl", "python_calamine", "pyxlsb", "xlrd", "xlsxwriter"),
+}
+
+
+class MissingImports:
+    """A finder, asked when all others have found nothing."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if path is not None or name in sys.stdlib_module_names or not interrupts.running.active:
+            return None
+        if not _is_wanted(name) or not _install(name):
+            return None
+        return PathFinder.find_spec(name)
+
+
+def install_finder() -> None:
+    sys.meta_path.append(MissingImports())
+
+
+def _install(module: str) -> bool:
+    """Ask for the package that has a module. False: there is none, or it cannot be had."""
+    advice.not_installed.pop(module, None)
+    try:
+        answer = blocking.host_call("install", module=module)
+        if "unknown" in answer:
+            return False
+        packages.check(answer)
+    except (RuntimeError, OSError) as error:  # where code cannot wait, too
+        advice.not_installed[module] = str(error)
+        return False
+    importlib.invalidate_caches()
+    return True
+
+
+def _is_wanted(module: str) -> bool:
+    frame = _importer(inspect.currentframe())
+    if frame is None:
+        return False
+    importer = str(frame.f_globals.get("__name__"))
+    if importer == _PANDAS_OPTIONAL:
+        return frame.f_locals.get("errors") == "raise"
+    if any(importer.startswith(name) and module in needed for name, needed in _NEEDED_BY.items()):
+        return True
+    return importer == "__main__" or frame.f_code.co_filename.startswith(_OWN_FOLDERS)
+
+
+def _importer(frame: FrameType | None) -> FrameType | None:
+    """The frame that the `import` is in: the first outside the import system and this module."""
+    while frame is not None and _is_import_system(frame):
+        frame = frame.f_back
+    return frame
+
+
+def _is_import_system(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name == __file__ or name.startswith("<frozen importlib") or f"{os.sep}importlib{os.sep}" in name

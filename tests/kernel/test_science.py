@@ -1,0 +1,131 @@
+"""The packages that most code begins with, from the real distribution: imports that install, plots, tables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pyodide_packages import pyodide_folder
+
+from .conftest import running_kernel
+from .driver import Kernel, Ran
+
+PACKAGES = "application/vnd.kernelmcp.packages+json"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return pyodide_folder()
+
+
+def packages(folder: Path | str, **more: Any) -> str:
+    return json.dumps({"pyodide_url": str(folder), **more})
+
+
+@pytest.fixture(scope="module")
+def science(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    home = tmp_path_factory.mktemp("home")
+    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=packages(folder)) as kernel:
+        yield kernel
+
+
+def shown(ran: Ran, mime: str) -> list[Any]:
+    """What was displayed as this mime type, in order."""
+    bundles = [message["content"]["data"] for message in ran.outputs if "data" in message["content"]]
+    return [bundle[mime] for bundle in bundles if mime in bundle]
+
+
+def installed(ran: Ran) -> set[str]:
+    return {package["name"] for data in shown(ran, PACKAGES) for package in data["installed"]}
+
+
+def advice(ran: Ran) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(ran.reply["content"]["traceback"]))
+    return text.rstrip("\n").rpartition("\n")[2]
+
+
+def test_a_plot_needs_nothing_but_its_import(science: Kernel) -> None:
+    ran = science.run("import matplotlib.pyplot as plt\nplt.plot([1, 4, 9]);")
+    assert (ran.error if ran.status != "ok" else "", len(shown(ran, "image/png"))) == ("", 1)
+    assert {"matplotlib", "numpy", "pillow"} <= installed(ran)
+    assert not ran.text(), "the packages are told in one line, which is displayed"
+    assert shown(ran, "text/plain")[0].startswith("Successfully installed ")
+    assert shown(science.run("plt.plot([1]); plt.show(); print('after')"), "image/png")
+    assert science.run("plt.get_backend()").result == "'module://matplotlib_inline.backend_inline'"
+    assert science.run("import matplotlib; matplotlib.use('agg'); plt.plot([1]); plt.savefig('a.png')").status == "ok"
+
+
+def test_pandas_brings_what_it_must_have_and_later_what_a_method_needs(science: Kernel) -> None:
+    ran = science.run("import pandas as pd; frame = pd.DataFrame({'a': [1, 2, 3]}); frame")
+    assert "pandas" in installed(ran)
+    assert not installed(ran) & {"scipy", "openpyxl", "lxml", "xlsxwriter"}, "what it merely tries"
+    assert len(shown(ran, "text/html")) == 1
+    ran = science.run("frame.to_excel('a.xlsx'); pd.read_excel('a.xlsx').shape")
+    assert (ran.result, installed(ran) & {"openpyxl", "xlsxwriter"} != set()) == ("(3, 2)", True)
+    ran = science.run("pd.read_html('<table><tr><td>1</td></tr></table>')")
+    assert "lxml" in installed(ran)
+    assert science.run("import matplotlib; matplotlib.use(matplotlib.get_backend())").status == "ok"
+
+
+def test_an_import_of_a_module_in_the_workspace_and_in_a_function(science: Kernel) -> None:
+    ran = science.run("open('helper.py', 'w').write('import regex')\nimport helper\nhelper.regex.__name__")
+    assert (ran.result, installed(ran)) == ("'regex'", {"regex"})
+    ran = science.run("def f():\n    from bs4 import BeautifulSoup\n    return BeautifulSoup.__name__\nf()")
+    assert (ran.result, "beautifulsoup4" in installed(ran)) == ("'BeautifulSoup'", True)
+    ran = science.run("import importlib; importlib.import_module('docx').__name__")
+    assert (ran.result, "python-docx" in installed(ran)) == ("'docx'", True)
+
+
+@pytest.mark.parametrize("name", ["panda", "numpyy", "sklearnn", "reqeusts", "certainly_not_there"])
+def test_what_the_distribution_does_not_have_is_not_installed(science: Kernel, name: str) -> None:
+    ran = science.run(f"try:\n    import {name}\nexcept ImportError as error:\n    print(type(error).__name__, error)")
+    assert ran.text() == f"ModuleNotFoundError No module named '{name}'\n"
+    assert not installed(ran)
+
+
+def test_installing_understands_the_names_of_modules(science: Kernel) -> None:
+    assert "scikit-learn" in installed(science.run("%pip install sklearn"))
+    assert science.run("%pip install PIL").status == "ok"
+    assert "Already installed: pillow" in "".join(shown(science.run("%pip install PIL"), "text/plain"))
+
+
+def test_a_name_is_checked_as_the_package_that_it_means(folder: Path, tmp_path: Path) -> None:
+    settings = packages(folder, denied=["scikit-learn"], allowed=["regex", "scikit-learn"])
+    with running_kernel(KERNELMCP_HOME=str(tmp_path), KERNELMCP_PACKAGES=settings) as kernel:
+        assert kernel.run("%pip install sklearn").error.startswith("PackageDenied: scikit-learn")
+        ran = kernel.run("import sklearn")
+        assert ran.error == "ModuleNotFoundError: No module named 'sklearn'"
+        assert advice(ran).startswith("[kernelmcp] sklearn could not be installed: scikit-learn is")
+        assert advice(kernel.run("import numpy")).startswith("[kernelmcp] numpy could not be installed: numpy is not")
+        assert "regex" in installed(kernel.run("import regex"))
+
+
+def test_auto_install_can_be_switched_off(folder: Path, tmp_path: Path) -> None:
+    settings = packages(folder, auto_install=False)
+    with running_kernel(KERNELMCP_HOME=str(tmp_path), KERNELMCP_PACKAGES=settings) as kernel:
+        ran = kernel.run("import regex")
+        assert ran.error == "ModuleNotFoundError: No module named 'regex'"
+        assert (
+            advice(ran) == "[kernelmcp] install it with install_package('regex'), or with %pip install regex in a cell"
+        )
+        assert "regex" in installed(kernel.run("%pip install regex"))
+
+
+def test_a_package_that_cannot_be_had_is_said_and_not_tried_again_at_once(folder: Path, tmp_path: Path) -> None:
+    lock = json.loads((folder / "pyodide-lock.json").read_text())
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "pyodide-lock.json").write_text(json.dumps(lock))  # and no file
+    settings = packages(tmp_path / "empty")
+    with running_kernel(KERNELMCP_HOME=str(tmp_path / "home"), KERNELMCP_PACKAGES=settings) as kernel:
+        for _ in range(2):
+            ran = kernel.run("import lxml.etree")
+            assert ran.error == "ModuleNotFoundError: No module named 'lxml'"
+            assert advice(ran).startswith(
+                "[kernelmcp] lxml could not be installed: lxml: this (or what it needs) comes"
+            )
+            assert "does not have the file" in advice(ran)
