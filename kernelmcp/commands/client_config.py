@@ -117,6 +117,25 @@ def _run(command: list[str], folder: Path) -> bytes:
     ).stdout
 
 
+def state(file: Path | None = None) -> str:
+    """Whether the client can start the server, for `kernelmcp doctor`: in words, with what to do."""
+    try:
+        file = file or config_file()
+        text = _read(file)
+        ours: Any = _parsed(text)["mcpServers"].get(SERVER_NAME)
+        folder = client_entry.folder_of(cast("Config", ours)) if isinstance(ours, dict) else None
+    except (ConfigurationError, OSError, ValueError, RecursionError) as exc:
+        return f"{file or 'its configuration'} cannot be used: {exc}"
+    if not isinstance(ours, dict):
+        return f"not set up in {file}; `kernelmcp install claude-desktop` does it"
+    command = str(cast("Config", ours).get("command"))
+    if shutil.which(command) is None:
+        return f"{file} names {command}, which is not there; `kernelmcp install claude-desktop` mends it"
+    if folder is not None and not Path(folder).expanduser().is_dir():
+        return f"{file} names the folder {folder}, which is not there; make it, or install with another --folder"
+    return f"set up in {file}"
+
+
 # -- what is in it --------------------------------------------------------------------------------------------------
 
 

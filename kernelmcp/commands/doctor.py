@@ -5,18 +5,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, cast
 
 import anyio
 from jupyter_core.paths import jupyter_path
 
 import kernelmcp
-from kernelmcp.commands import doctor_attempts
+from kernelmcp.commands import client_config, doctor_attempts
 from kernelmcp.commands.doctor_attempts import Findings
+from kernelmcp.commands.doctor_table import write_table
 from kernelmcp.commands.doctor_verdicts import Attempt, Layer
 from kernelmcp.config.load import find
 from kernelmcp.config.models import OWN_KERNELSPEC, Values
@@ -56,6 +56,7 @@ class Report:
     kernelspec: dict[str, Any] = field(default_factory=dict[str, Any])
     boot_image: dict[str, Any] = field(default_factory=dict[str, Any])
     files: dict[str, Any] = field(default_factory=dict[str, Any])
+    clients: dict[str, str] = field(default_factory=dict[str, str])
     layers: list[Layer] = field(default_factory=list[Layer])
     attempts: list[Attempt] = field(default_factory=list[Attempt])
 
@@ -75,7 +76,9 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
     else:
         wrong = _refusal(settings)
     report = examine(settings, wrong)
-    report.files["config_files"] = [str(place.path) for place in sources.places if os.path.exists(place.path)]
+    there = [str(place.path) for place in sources.places if os.path.exists(place.path)]
+    report.files |= {"config_files": there, "config_places": [str(place.path) for place in sources.places]}
+    report.clients = {"Claude Desktop": client_config.state()}
     if as_json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
@@ -102,7 +105,13 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
     _look_at_versions(report)
     _look_at_kernelspec(report, settings)
     report.boot_image = {"state": "unknown: no kernel was started"}
-    report.files = {"home": str(settings.home), "runtime": None, "config_files": [], "environment": _settings_in_use()}
+    report.files = {
+        "home": str(settings.home),
+        "runtime": None,
+        "config_files": [],
+        "config_places": [],
+        "environment": _settings_in_use(),
+    }
     if report.kernelspec["found"] and wrong is missing:
         try:
             anyio.run(_try_a_kernel, report, _demanding_nothing(settings))
@@ -244,52 +253,3 @@ def _check_required(report: Report, settings: Settings) -> None:
         if layers and not (layers[name].active and layers[name].proven):
             advice = f"Take {name} out of required_layers to run without it" if name in demanded else REINSTALL
             report.fail(f"the layer {name} does not hold: {layers[name].detail}", advice)
-
-
-# -- the table ------------------------------------------------------------------------------------------------------
-
-
-def write_table(report: Report, out: TextIO) -> None:
-    def section(title: str, rows: Sequence[tuple[str, str]]) -> None:
-        width = max((len(name) for name, _ in rows), default=0)
-        lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
-        out.write("\n".join([title, *lines, "", ""]))
-
-    section("Versions", [(name, version or "missing") for name, version in report.versions.items()])
-    spec, image = report.kernelspec, report.boot_image
-    about_image = str(image["state"])
-    if "bytes" in image:
-        about_image += f", {image['bytes'] / 1e6:.0f} MB, {image['path']}"
-    section(
-        "Where things are",
-        [
-            ("kernelspec", f"{spec['name']}: {spec['directory'] or 'not found'}"),
-            ("boot image", about_image),
-            ("kept files", report.files["home"]),
-            ("sockets", report.files["runtime"] or "not made"),
-            ("settings files", ", ".join(report.files["config_files"]) or "none"),
-            ("settings from", ", ".join(report.files["environment"]) or "defaults"),
-        ],
-    )
-    section("Isolation layers", [(layer.name, f"{_state(layer):<12}  {layer.detail}") for layer in report.layers])
-    section(
-        "What sandboxed code tried",
-        [(attempt.title, f"{_outcome(attempt):<13}  {attempt.detail}") for attempt in report.attempts],
-    )
-    for problem in report.problems:
-        out.write(f"PROBLEM  {problem.what}\n         {problem.advice}\n")
-    through = [attempt.title for attempt in report.attempts if attempt.contained is False]
-    if through:
-        out.write(f"NOT CONTAINED: {'; '.join(through)}.\n")
-        out.write("Do not run code here that must not reach those.\n")
-    out.write("Everything required is there.\n" if report.ok else "Something required is missing: see above.\n")
-
-
-def _state(layer: Layer) -> str:
-    if not layer.active:
-        return "not active"
-    return "proven" if layer.proven else "NOT PROVEN"
-
-
-def _outcome(attempt: Attempt) -> str:
-    return {True: "contained", False: "NOT CONTAINED", None: "not tried"}[attempt.contained]

@@ -32,6 +32,11 @@ def components(path: str) -> list[str]:
     inside = path
     if path.startswith("/"):
         inside = path.removeprefix(INSIDE + "/")
+        if path.startswith("/volumes/"):
+            raise PermissionDenied(
+                f"{path!r} is in a volume, which this tool does not reach",
+                f"Use it in code: execute_code with open({path!r}).",
+            )
         if inside == path:
             raise PermissionDenied(
                 f"{path!r} is outside the workspace", f"Use a path below {INSIDE}, such as notes.txt."

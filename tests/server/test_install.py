@@ -277,3 +277,19 @@ def test_on_windows_itself_one_sentence_says_what_is_needed(
         assert cli.main(arguments) != 0
         said = capsys.readouterr()
         assert (said.out, len(said.err.splitlines()), "WSL" in said.err) == ("", 1, True)
+
+
+STATES = {
+    "{": "cannot be used: ",
+    "[]": "cannot be used: it must be a JSON object",
+    "{}": "not set up in ",
+    '{"mcpServers": {"kernelmcp": {"command": "/nothing/kernelmcp"}}}': "names /nothing/kernelmcp, which is not there",
+    '{"mcpServers": {"kernelmcp": {"command": "sh", "args": ["--folder", "/nothing"]}}}': "the folder /nothing, which",
+    '{"mcpServers": {"kernelmcp": {"command": "sh", "args": ["--folder", "/"]}}}': "set up in ",
+}
+
+
+@pytest.mark.parametrize("content", STATES)
+def test_doctor_says_what_is_wrong_with_the_clients_configuration(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    assert STATES[content] in client_config.state(tmp_path / "config.json")

@@ -3,6 +3,7 @@
 import base64
 import io
 import random
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -34,6 +35,10 @@ for i in range(61):
     bar = "#" * (i // 6)
     print(f"\\r{i * 100 // 60:3d}%|{bar:10}| {i}/60 [00:{i:02}<00:{60 - i:02}, 1.00it/s]", end="", file=sys.stderr)
 """
+
+
+def words(result: CallToolResult) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
 
 
 def named(name: str) -> Implementation:
@@ -287,3 +292,17 @@ async def test_a_thousand_broken_documents_hold_up_nobody(connect: Connect) -> N
     async with connect(client_info=named("claude-code"), **AUTO) as client:
         with anyio.fail_after(DEADLINE):
             assert chars(await execute(client, code)) <= MAX_CONTENT_CHARS
+
+
+async def test_a_path_of_this_machine_is_told_as_code_sees_it(connect: Connect, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "sales.csv").write_text("a,b")
+    volume = {"VOLUMES__DEFAULT_VOLUME": str(tmp_path / "shared")}
+    async with connect(client_info=named("claude-code"), **AUTO, **volume) as client:
+        (execute_code,) = [tool for tool in (await client.list_tools()).tools if tool.name == "execute_code"]
+        assert "The user's folders are /volumes/shared: code reads and writes them there." in execute_code.description
+        result = await execute(client, f"open('{tmp_path}/shared/sales.csv')")
+        assert f"[Code sees {tmp_path}/shared as /volumes/shared.]" in words(result)
+        assert "[Code sees" not in words(await execute(client, "open('/elsewhere/sales.csv')"))
+        refused = await client.call_tool("read_file", {"path": "/volumes/shared/sales.csv", "session_id": "s"})
+        assert "Use it in code: execute_code with open('/volumes/shared/sales.csv')" in words(refused)

@@ -23,7 +23,7 @@ from kernelmcp.mcp_server.results.links import (
 from kernelmcp.mcp_server.results.notes import notes
 from kernelmcp.mcp_server.results.readable import is_empty, readable
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
-from kernelmcp.mcp_server.results.view import Cursor, View
+from kernelmcp.mcp_server.results.view import Cursor, HostFolders, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
 from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import cut_middle, joined
@@ -53,14 +53,14 @@ async def to_result(
     budget_chars: int,
     protocol_version: str | None,
     since: Cursor | None = None,
-    host_path: str | None = None,
+    host: HostFolders | None = None,
 ) -> CallToolResult:
     """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`.
 
-    `since`: only what came after that position. `host_path`: where the workspace is, for a client on this machine.
+    `since`: only what came after that position. `host`: for a client on this machine.
     """
     with_links = protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE
-    view = View(execution, since or Cursor(), host_path)
+    view = View(execution, since or Cursor(), host)
     draft = _draft(view, budget_chars)
     # What stands around the cell's own text takes part of the budget.
     room = budget_chars

@@ -1,5 +1,6 @@
 """The notes below a result's text: what still runs, was cut short, lost or written, and what to do next."""
 
+from kernelmcp.files.volumes import INSIDE
 from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.output.sanitize import clean
@@ -47,7 +48,16 @@ def notes(view: View) -> list[str]:
         )
     elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
         found.append(f"[{execution.gone}]")
-    return [*found, *_file_notes(view)]
+    return [*found, *_volume_notes(view), *_file_notes(view)]
+
+
+def _volume_notes(view: View) -> list[str]:
+    """A path of this machine that the sandbox has under another name: people say what they see."""
+    error = view.execution.error
+    if view.host is None or error is None or error.name != "FileNotFoundError":
+        return []
+    named = [(path, name) for name, path in view.host.volumes.items() if path in error.value]
+    return [f"[Code sees {clean(path)} as {INSIDE}/{name}.]" for path, name in named[:1]]
 
 
 def _file_notes(view: View) -> list[str]:

@@ -1,6 +1,7 @@
 """Which part of an execution's outputs a result shows: all of it, or what came since the last answer."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelmcp.errors import InvalidArgument
@@ -43,11 +44,24 @@ class Cursor:
 
 
 @dataclass(frozen=True)
+class HostFolders:
+    """Where a session's files are, for a client on this machine: a path elsewhere is of no use."""
+
+    workspace: str
+    volumes: Mapping[str, str]
+    """By their names."""
+
+
+@dataclass(frozen=True)
 class View:
     execution: Execution
     since: Cursor = Cursor()
-    host_path: str | None = None
-    """Where the workspace is on this machine; None for clients elsewhere."""
+    host: HostFolders | None = None
+
+    @property
+    def host_path(self) -> str | None:
+        """Where the workspace is on this machine; None for clients elsewhere."""
+        return self.host.workspace if self.host else None
 
     @property
     def end(self) -> Cursor:

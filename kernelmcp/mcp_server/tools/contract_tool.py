@@ -84,14 +84,18 @@ def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[st
 
 
 def contract_tool(
-    function: ToolFunction, title: str, annotations: ToolAnnotations, choices: Mapping[str, list[str]] | None = None
+    function: ToolFunction,
+    title: str,
+    annotations: ToolAnnotations,
+    choices: Mapping[str, list[str]] | None = None,
+    more: str = "",
 ) -> ContractTool:
     """From a function whose return annotation is `Annotated[CallToolResult, <its structured content>]`.
 
     `choices`: the values that some optional arguments take, where only a running server knows them. They are shown to
-    the model; the function itself refuses others.
+    the model; the function itself refuses others. `more`: what only a running server knows to say.
     """
-    description = "\n".join(line.strip() for line in (function.__doc__ or "").strip().splitlines())
+    description = "\n".join(line.strip() for line in (function.__doc__ or "").strip().splitlines()) + more
     tool = cast(
         "ContractTool",
         ContractTool.from_function(

@@ -14,12 +14,13 @@ from pydantic import Field
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
+from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
-from kernelmcp.mcp_server.results.view import Cursor
+from kernelmcp.mcp_server.results.view import Cursor, HostFolders
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SameSession, SessionId
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
@@ -124,13 +125,14 @@ class ExecutionTools:
         if execution.done.is_set():
             await self._log.report(execution, ctx)
         budget = self._settings.policy.output_budget_chars
-        return await to_result(execution, budget, ctx.protocol_version, since, self._host_path(execution, ctx))
+        return await to_result(execution, budget, ctx.protocol_version, since, self._host(execution, ctx))
 
-    def _host_path(self, execution: Execution, ctx: Ctx) -> str | None:
-        """Where the session's files are; a client on another machine cannot use a path of this one."""
+    def _host(self, execution: Execution, ctx: Ctx) -> HostFolders | None:
         session = self._registry.find_open(execution.principal, execution.session_id)
-        directory = session.files.workspace if session is not None else None
-        return str(directory) if directory and self.caller(ctx).principal == LOCAL else None
+        if session is None or self.caller(ctx).principal != LOCAL:
+            return None
+        volumes = {volume["name"]: volume["path"] for volume in kernel_volumes(self._settings)}
+        return HostFolders(str(session.files.workspace), volumes)
 
     async def cancel_execution(
         self, ctx: Ctx, session_id: SameSession = None, execution_id: ExecutionId | None = None
@@ -164,10 +166,16 @@ class ExecutionTools:
         text = "Cancelled." if cancelled else "Nothing was running."
         return structured_result(result, "It was complete before the cancel reached it." if complete else text)
 
+    def _about_volumes(self) -> str:
+        """For clients that do not pass the server's instructions on."""
+        volumes = kernel_volumes(self._settings)
+        named = [f"{INSIDE}/{volume['name']}{'' if volume['mode'] == 'rw' else ' (read-only)'}" for volume in volumes]
+        return f"\nThe user's folders are {', '.join(named)}: code reads and writes them there." if named else ""
+
     def all(self) -> list[ContractTool]:
         choices = {"language": self._runtimes.names}
         return [
-            contract_tool(self.execute_code, "Run code", RUNS_CODE, choices),
+            contract_tool(self.execute_code, "Run code", RUNS_CODE, choices, self._about_volumes()),
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
             contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
         ]

@@ -14,7 +14,7 @@ from pydantic import Field
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.files import volumes
-from kernelmcp.files.paths import INSIDE, LOOK
+from kernelmcp.files.paths import INSIDE, LOOK, components
 from kernelmcp.files.workspace import Entry, Listing, Piece, Quota, Workspace
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
@@ -64,6 +64,7 @@ class FileTools:
         """Read a file of the session's workspace, without running code. A PNG or JPEG comes as a picture. A long file
         is cut: go on with offset=next_offset, or take the resource link for the whole."""
         _check_unicode(path)
+        components(path)  # a path that no session has, before any is looked for
         budget = self._settings.policy.output_budget_chars
         limit = max_bytes or min(MAX_PIECE_BYTES, budget * 3 // 4 if encoding == "base64" else budget)
 

@@ -42,6 +42,7 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "PackageConflict": (PackageFailed, "Ask for other versions, or install it in a session of its own."),
     "PackageTooLarge": (PackageFailed, "Use a smaller package."),
     "PackageInvalid": (PackageFailed, "Ask for another version."),
+    "PackageUnreachable": (PackageFailed, "Do without it for now, or use a package in pure Python."),
     "PackageCacheError": (PackageFailed, "Whoever runs the server must free space or repair its package cache."),
 }
 

@@ -118,12 +118,12 @@ def _distribution_needed(request: Request) -> PackageUnreachable:
     host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
     if not host:
         return PackageUnreachable(
-            f"{origin} the folder that packages.pyodide_url names does not have the file. Use a package in pure "
-            "Python; whoever runs the server can put the file there"
+            f"{origin} the folder that packages.pyodide_url names does not have the file. Whoever runs the "
+            "server can put it there"
         )
     return PackageUnreachable(
-        f"{origin} {host} does not answer. Try again when it does, or use a package in pure Python; whoever runs the "
-        "server can name a mirror or a folder (packages.pyodide_url)"
+        f"{origin} {host} does not answer. It cannot be had until it does; whoever runs the server can name a mirror "
+        "or a folder (packages.pyodide_url in mcp.toml)"
     )
 
 
