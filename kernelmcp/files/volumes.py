@@ -9,6 +9,7 @@ import re
 import site
 import sys
 import tempfile
+from importlib.util import find_spec
 from itertools import permutations
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import runtime_root_of
 
 INSIDE = "/volumes"
+SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
 # Of the kernel process's directory.py, in the folder for temporary files.
 PRIVATE_FOLDERS = "kernelmcp-sandboxes"
 SHARED_INSIDE = f"{INSIDE}/{SHARED}"
@@ -72,12 +74,14 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
             f"volumes.{name}: {path} is not a directory, or not an absolute path",
             "Give the absolute path of a directory.",
         )
-    try:
-        os.fsencode(path).decode("utf-8")
-    except UnicodeDecodeError as exc:
+    if not str(path).isprintable():  # a byte that is not UTF-8, too
         raise ConfigurationError(
-            f"volumes.{name}: {str(path)!r} has a name that is not UTF-8", "Rename the directory."
-        ) from exc
+            f"volumes.{name}: {str(path)!r} has a character that cannot be printed", "Rename the directory."
+        )
+    if any(path.resolve().is_relative_to(system) for system in SYSTEM_FOLDERS):
+        raise ConfigurationError(
+            f"volumes.{name}: {path} is no directory of files", "Choose one outside of /proc, /sys and /dev."
+        )
     if "*" in str(path.resolve()):
         raise ConfigurationError(
             f"volumes.{name}: {path} has a * in its path, which Node takes as a wildcard", "Rename the directory."
@@ -117,7 +121,8 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
     # Keys of kernels' sockets, and the files of the kernels that Jupyter starts.
     own += [Path(jupyter_runtime_dir()), Path(tempfile.gettempdir(), f"{PRIVATE_FOLDERS}-{os.getuid()}")]
     if volume.mode == "rw":
-        own += [Path(kernelmcp.__file__).parent, Path(sys.prefix), Path(sys.base_prefix)]
+        own += [Path(kernelmcp.__file__).parent, *_kernel_package(), Path(sys.prefix), Path(sys.base_prefix)]
+        own += _package_sources(settings)
         own += [file for file in _configuration(settings) if _is_below(file, path)]
         own += [folder for folder in _imported() if _is_below(folder, path)]
     for directory in (directory.resolve() for directory in own):
@@ -126,6 +131,23 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
                 f"volumes.{name}: {path} would open the server's own directory {directory} to guests",
                 "Choose a directory that does not contain it and is not inside it.",
             )
+
+
+def _kernel_package() -> list[Path]:
+    """Where the kernel process's own modules are: not below a folder of sys.path where an installation is editable."""
+    spec = find_spec("kernelmcp_kernel")
+    return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
+
+
+def _package_sources(settings: Settings) -> list[Path]:
+    """Folders whose files kernels take for packages, with the list of what is in them."""
+    packages = settings.config.packages
+    named = [*packages.wheel_folders, packages.pyodide_url or ""]
+    return [
+        Path(one.removeprefix("file://")).absolute()
+        for one in named
+        if one and "://" not in one.removeprefix("file://")
+    ]
 
 
 def _is_below(path: Path, directory: Path) -> bool:

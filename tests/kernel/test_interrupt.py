@@ -74,6 +74,16 @@ def test_an_interrupt_as_the_guest_begins_to_wait_is_one(kernel: Kernel) -> None
     assert kernel.run("kept").result == "41"
 
 
+def test_an_interrupt_is_not_lost_in_host_calls_that_succeed(kernel: Kernel) -> None:
+    kernel.run("from kernelmcp_guest.blocking import host_call")
+    calls = f"{GO}while True: host_call('install', module='no')"
+    kernel.run("kept = 41")
+    for _ in range(12):
+        ran = kernel.interrupt_once_it_prints(calls)
+        assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept").result == "41"
+
+
 def test_a_cell_that_catches_the_interrupt_goes_on(kernel: Kernel) -> None:
     code = "try:\n    while True: pass\nexcept KeyboardInterrupt:\n    pass\n'caught'"
     ran = kernel.interrupt_once_it_prints(GO + code)

@@ -162,6 +162,14 @@ def test_the_callers_volumes_and_the_users_folder_do_not_mix(home: Path, folder:
         assert kernel.run(LOOK).result == "('/workspace', [])"
 
 
+def test_the_kernels_own_code_is_not_written(home: Path) -> None:
+    own = Path(kernel_settings.__file__).parent
+    for folder in (own, own / "packages"):
+        with running_kernel(cwd=folder, KERNELMCP_HOME=str(home), KERNELMCP_KERNELS__JUPYTER_FOLDER="write") as kernel:
+            assert 'jupyter_folder = "write" is not possible here: ' in banner(kernel)
+            assert "which they may only read" in banner(kernel)
+
+
 REFUSED = {
     "a relative home": ({"KERNELMCP_HOME": "home"}, "KERNELMCP_HOME is a relative path, 'home'"),
     "a relative folder for temporary files": ({"TMPDIR": "tmp"}, "TMPDIR is a relative path, 'tmp'"),

@@ -100,6 +100,70 @@ def test_wheels_of_a_local_folder_and_of_pyodide(settings: PackageSettings, stor
     assert names(install(settings, store, "compiled")) == {"compiled": "pyodide"}
 
 
+def lock_of(folder: Path, **packages: tuple[str, ...]) -> None:
+    """A distribution of these packages, version 2.0, with what each depends on; those whose file is there are real."""
+    entries = {}
+    for name, depends in packages.items():
+        file = folder / f"{name.replace('-', '_')}-2.0-py3-none-any.whl"
+        entries[name] = {
+            "name": name,
+            "file_name": file.name,
+            "depends": list(depends),
+            "imports": [f"{name}_module"],
+            "sha256": sha256_of(file) if file.exists() else "0" * 64,
+        }
+    (folder / "pyodide-lock.json").write_text(json.dumps({"packages": entries}))
+
+
+def test_what_the_distribution_has_and_cannot_give_is_an_error_and_never_an_old_version(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    lock_of(tmp_path / "pyodide", compiled=(), needs=("compiled",))
+    for version in ("0.1", "0.2"):
+        index.add("compiled", version)  # ancient, and in pure Python
+        index.add("frame", version)
+    index.add("frame", "3.0", requires=("compiled>=1",))
+    for name in ("compiled", "needs", "frame>=1"):
+        with pytest.raises(e.PackageUnreachable, match=r"compiled.* Pyodide's distribution, and the folder for it"):
+            install(settings, store, name)
+    assert names(install(settings, store, "frame==0.1")) == {"frame": "pypi"}, "who asks for an old one gets it"
+
+
+def test_an_import_takes_the_distributions_own_file_whatever_the_index_has(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "pyodide", "known", "2.0")
+    lock_of(tmp_path / "pyodide", known=(), **{"known-tests": (), "absent": ()})
+    for name in ("known", "absent"):
+        index.add(name, "2.0")
+        index.add(name, "9999.1", requires=("evil",))
+    index.add("evil")
+
+    def install_for(module: str) -> Outcome | None:
+        return asyncio.run(Installer(settings, store).install_for(module, lambda line: None))
+
+    found = install_for("known_module")
+    assert found is not None
+    assert [(p.wheel.name, p.wheel.version, p.wheel.source) for p in found.installed] == [("known", "2.0", "pyodide")]
+    with pytest.raises(e.PackageUnreachable, match="does not have the file"):
+        install_for("absent_module")
+    for module in ("known-tests_module", "known", "evil", "nothing"):
+        assert install_for(module) is None
+
+
+def test_a_resolution_that_did_without_a_source_is_not_remembered(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("aging", "1.0")
+    install(settings, store, "aging==1.0")
+    offline = replace(settings, index_url=DEAD_INDEX)
+    assert [p.wheel.version for p in install(offline, store, "aging").installed] == ["1.0"]
+    index.add("aging", "2.0")
+    said: list[str] = []
+    install(offline, store, "aging", said=said)
+    assert "A package source does not answer; trying the others." in said
+
+
 def test_a_file_with_the_wrong_sha256_is_refused(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
     entry = distribution.lock()["packages"]["six"]
     real = tmp_path / "pyodide" / entry["file_name"]

@@ -69,7 +69,9 @@ export class Interrupts {
   /** Python asks the host for something, and will wait in a moment: a signal in the C code between the two would be taken for
    * a failed conversion. Until it waits, or for HOLD_MS when it goes on, there is none; while it waits there is the frame. */
   hold() {
-    this.heldUntil = performance.now() + HOLD_MS;
+    const now = performance.now();
+    if (now < this.heldUntil + 2 * POLL_MS) return; // who asks again and again leaves gaps in which there is a poll
+    this.heldUntil = now + HOLD_MS;
     setImmediate(() => (this.heldUntil = 0));
   }
 

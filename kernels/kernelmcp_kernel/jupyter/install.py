@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from kernelmcp_kernel.guests.cell import Cell
@@ -12,7 +12,7 @@ from kernelmcp_kernel.languages.python.image import find_image
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
-    from kernelmcp_kernel.packages.installer import Installer
+    from kernelmcp_kernel.packages.installer import Installer, Outcome
 
 # How long an import does not try again what could not be installed, in seconds: code imports the same thing often.
 _AGAIN_SECONDS = 60
@@ -26,7 +26,7 @@ class Installs:
     def __init__(self, forwarder: OutputForwarder, mount: Callable[[list[dict[str, str]]], None]) -> None:
         self._forwarder = forwarder
         self._mount = mount
-        self._installer: Installer | None = None
+        self._made: Installer | None = None
         self._failed: dict[str, tuple[float, Answer]] = {}
 
     async def answer(self, call: dict[str, Any], cell: Cell) -> Answer:
@@ -38,35 +38,38 @@ class Installs:
         def say(line: str) -> None:
             self._forwarder.say(cell, f"{line}\n")
 
-        return await self._install(call.get("requirements"), cell, say)
+        return await self._answer(self._installer().install(call.get("requirements"), say), cell)
 
     async def _install_for(self, module: Any, cell: Cell) -> Answer:
         """Install the package that brings a module, without pip's own lines."""
-        from kernelmcp_kernel.packages.distribution import packages_by_import
-
         packages = settings().packages
-        found = packages_by_import(packages).get(module) if isinstance(module, str) else None
-        if found is None or not (packages.enabled and packages.auto_install):
+        if not (isinstance(module, str) and module.isidentifier() and packages.enabled and packages.auto_install):
             return {"unknown": True}
-        since, failure = self._failed.get(found, (0.0, {}))
+        since, failure = self._failed.get(module, (0.0, {}))
         if failure and time.monotonic() - since < _AGAIN_SECONDS:
             return failure
-        answer = await self._install([found], cell, lambda line: None)
+        answer = await self._answer(self._installer().install_for(module, lambda line: None), cell)
         if "error" in answer:
-            self._failed[found] = time.monotonic(), answer
+            self._failed[module] = time.monotonic(), answer
         return answer
 
-    async def _install(self, requirements: Any, cell: Cell, say: Callable[[str], None]) -> Answer:
-        from kernelmcp_kernel.packages.errors import PackageError
+    def _installer(self) -> Installer:
         from kernelmcp_kernel.packages.installer import Installer
 
-        if self._installer is None:
-            self._installer = Installer(settings().packages)
-            self._installer.take_as_present(find_image().packages)
+        if self._made is None:
+            self._made = Installer(settings().packages)
+            self._made.take_as_present(find_image().packages)
+        return self._made
+
+    async def _answer(self, installing: Awaitable[Outcome | None], cell: Cell) -> Answer:
+        from kernelmcp_kernel.packages.errors import PackageError
+
         try:
-            outcome = await self._installer.install(requirements, say)
+            outcome = await installing
         except PackageError as error:
             return {"error": {"name": type(error).__name__, "text": str(error)}}
+        if outcome is None:
+            return {"unknown": True}
         mounts = [package.mount() for package in outcome.installed]
         self._mount(mounts)
         self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), "text/plain": str(outcome)})

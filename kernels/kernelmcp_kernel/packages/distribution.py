@@ -7,11 +7,14 @@ gets it as a page of links, so that it resolves all sources together. The files 
 from __future__ import annotations
 
 import json
-from functools import cache
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
@@ -19,6 +22,7 @@ from kernelmcp_kernel.runtime.places import RUNTIME
 from kernelmcp_kernel.settings import PackageSettings, data_home
 
 # Where Pyodide publishes the packages of a release.
+_MAX_LOCK_BYTES = 16 << 20
 _CDN = "https://cdn.jsdelivr.net/pyodide/v{version}/full/"
 
 
@@ -70,11 +74,52 @@ def distribution_url(settings: PackageSettings) -> str:
     return url.rstrip("/") + "/"
 
 
-def distribution_page(settings: PackageSettings) -> str:
-    """The wheels of Pyodide's distribution as a page of links with their sha256, as pip reads it."""
+@dataclass(frozen=True)
+class Listed:
+    """A wheel of Pyodide's distribution, as the lock file has it."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    depends: tuple[str, ...]
+    """Names of what it needs, versions not said."""
+
+
+def listed(settings: PackageSettings) -> list[Listed]:
+    """All wheels of the distribution, whether or not their files can be had: a folder may have a part of it."""
+    packages = {wheel_name(package["file_name"]): package for package in lock()["packages"].values()}
+    packages |= {wheel_name(package["file_name"]): package for package in _packages(settings)}
+    wheels = [package for package in packages.values() if package["file_name"].endswith(".whl")]
+    known = {canonicalize_name(wheel_name(package["file_name"])) for package in wheels}
+    return [
+        Listed(
+            canonicalize_name(wheel_name(package["file_name"])),
+            package["file_name"].split("-")[1],
+            package["file_name"],
+            package["sha256"],
+            tuple(name for each in package.get("depends", []) if (name := canonicalize_name(each)) in known),
+        )
+        for package in wheels
+    ]
+
+
+def wheel_name(file: str) -> str:
+    """As the file writes it; canonicalize_name makes it comparable."""
+    return file.partition("-")[0].lower()
+
+
+def local_file(settings: PackageSettings, package: Listed) -> Path | None:
+    """Where a wheel is on this machine, if the distribution is a folder and has it."""
+    url = urlsplit(distribution_url(settings))
+    file = Path(unquote(url.path), package.file)
+    return file if url.scheme == "file" and file.is_file() else None
+
+
+def distribution_page(settings: PackageSettings, packages: Iterable[Listed]) -> str:
+    """Wheels of the distribution as a page of links with their sha256, as pip reads it."""
     base = distribution_url(settings)
-    wheels = [package for package in _packages(settings) if package["file_name"].endswith(".whl")]
-    return link_page((package["sha256"], base + quote(package["file_name"])) for package in wheels)
+    return link_page((package.sha256, base + quote(package.file)) for package in packages)
 
 
 def link_page(links: Any) -> str:
@@ -85,20 +130,36 @@ def link_page(links: Any) -> str:
 
 def _packages(settings: PackageSettings) -> list[dict[str, Any]]:
     """The packages of the lock file: a local folder may have its own, for a distribution that somebody built."""
-    own = Path(settings.pyodide_url or "") / "pyodide-lock.json"
-    if settings.pyodide_url and "://" not in settings.pyodide_url and own.is_file():
-        return list(json.loads(own.read_text("utf-8"))["packages"].values())
+    url = settings.pyodide_url
+    own = Path(url or "", "pyodide-lock.json")
+    if url and "://" not in url and own.is_file():
+        found = own.stat()
+        return _own_packages(own, found.st_mtime_ns, found.st_size)
     return list(lock()["packages"].values())
+
+
+@lru_cache(maxsize=2)
+def _own_packages(file: Path, mtime_ns: int, size: int) -> list[dict[str, Any]]:
+    """Read again when the file has changed. Raises ValueError for one that no distribution has."""
+    if size > _MAX_LOCK_BYTES:
+        raise ValueError(f"{file} has {size:,} bytes, which is too long for a list of packages")
+    return list(json.loads(file.read_bytes())["packages"].values())
 
 
 # Modules that a lock file has under the name of their package.
 _OTHER_IMPORTS = {"docx": "python-docx", "pptx": "python-pptx"}
+_INTERNAL = re.compile(r"^(pyodide-|cffi-example|micropip|pydoc-data|test$|$)|-tests?$")
 
 
 def packages_by_import(settings: PackageSettings) -> dict[str, str]:
-    """The package that brings a module, by the module's name: of Pyodide's distribution, where no two have the same."""
-    packages = [package for package in _packages(settings) if package.get("imports")]
-    found = {module: canonicalize_name(package["name"]) for package in packages for module in package["imports"]}
+    """The package that brings a module, by the module's name: of Pyodide's distribution, where no two have the same.
+
+    Without what only its makers need: nobody watches whether somebody else takes such a name on an index."""
+    found: dict[str, str] = {}
+    for package in _packages(settings):
+        name = canonicalize_name(package.get("name", ""))
+        if not _INTERNAL.search(name):
+            found |= dict.fromkeys(package.get("imports", []), name)
     names = set(found.values())
     return found | {module: name for module, name in _OTHER_IMPORTS.items() if name in names}
 

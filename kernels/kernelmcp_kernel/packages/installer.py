@@ -19,9 +19,10 @@ from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.languages.python.image import Preinstalled
 from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
-from kernelmcp_kernel.packages.requirements import check_allowed, check_not_denied, parse_all
-from kernelmcp_kernel.packages.resolver import Present, Request, Say, download
+from kernelmcp_kernel.packages.requirements import check_allowed, check_enabled, check_not_denied, parse_all
+from kernelmcp_kernel.packages.resolver import Request, Say, download
 from kernelmcp_kernel.packages.store import Store, Wheel, metadata_file
 from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
 from kernelmcp_kernel.settings import PackageSettings
@@ -95,9 +96,28 @@ class Installer:
         """Note packages that the guest has from its start, so that they are not installed again."""
         self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
 
+    async def install_for(self, module: str, say: Say) -> Outcome | None:
+        """Install the package of Pyodide's distribution that brings a module, in the version that it has there. None:
+        there is no such package. Raises PackageError."""
+        name = distribution.packages_by_import(self._settings).get(module)
+        if name is None:
+            return None
+        (version,) = (each.version for each in distribution.listed(self._settings) if each.name == name)
+        return await self._install([Requirement(f"{name}=={version}")], say, from_distribution=True)
+
     async def install(self, asked: Any, say: Say) -> Outcome:
         """Install these requirements (a list of text, hostile) and what they need. Raises PackageError."""
-        requirements = [self._by_package(requirement) for requirement in parse_all(asked)]
+        requirements = parse_all(asked)
+        check_enabled(self._settings)
+        packages = distribution.packages_by_import(self._settings)
+        by_name = {canonicalize_name(module): package for module, package in packages.items()}
+        known = set(packages.values())
+        for requirement in requirements:  # the name of a module is taken for its package's: cv2, sklearn
+            if (name := canonicalize_name(requirement.name)) not in known:
+                requirement.name = by_name.get(name, requirement.name)
+        return await self._install(requirements, say)
+
+    async def _install(self, requirements: list[Requirement], say: Say, *, from_distribution: bool = False) -> Outcome:
         check_allowed(self._settings, requirements)
         async with self._one_at_a_time:
             if not self._present:
@@ -106,7 +126,7 @@ class Installer:
             if not wanted:
                 return Outcome([], there)
             try:
-                packages = await self._fetch(wanted, say)
+                packages = await self._fetch(wanted, say, from_distribution)
                 for package in packages:
                     name = canonicalize_name(package.wheel.name)
                     self._packages[name] = package
@@ -116,15 +136,6 @@ class Installer:
                 await asyncio.to_thread(self._store.room.use_only, used)
             self._remember_whole()
             return Outcome(packages, there)
-
-    def _by_package(self, requirement: Requirement) -> Requirement:
-        """The same for the package that has a module, where the module's name is what was asked for: cv2, sklearn."""
-        packages = distribution.packages_by_import(self._settings)
-        by_name = {canonicalize_name(module): package for module, package in packages.items()}
-        named = canonicalize_name(requirement.name)
-        if named in by_name and named not in packages.values():
-            requirement.name = by_name[named]
-        return requirement
 
     def _sort_out(self, requirements: list[Requirement]) -> tuple[list[Requirement], list[Present]]:
         """What is to be installed, and what is there already."""
@@ -143,23 +154,24 @@ class Installer:
                 )
         return wanted, there
 
-    async def _fetch(self, wanted: list[Requirement], say: Say) -> list[Package]:
+    async def _fetch(self, wanted: list[Requirement], say: Say, from_distribution: bool) -> list[Package]:
         """Resolved and unpacked, from the cache if it can be."""
         store = self._store
-        wheels = await asyncio.to_thread(self._recall, wanted)
+        wheels = None if from_distribution else await asyncio.to_thread(self._recall, wanted)
         if wheels is not None and (packages := await self._from_cache(wheels)):
             return packages
         cached = await asyncio.to_thread(store.wheel_files)
         with store.staging() as staging:
             max_bytes = store.room.max_staged_bytes
-            request = Request(self._settings, wanted, self._present, cached, max_bytes)
-            files = await download(request, staging, say)
-            wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in files]
+            request = Request(self._settings, wanted, self._present, cached, max_bytes, from_distribution)
+            found = await download(request, staging, say)
+            wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
         packages = await self._from_cache(wheels)
         if packages is None:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
-        await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
+        if found.complete and not from_distribution:
+            await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
         return packages
 
     def _recall(self, wanted: list[Requirement]) -> list[Wheel] | None:
@@ -179,10 +191,13 @@ class Installer:
         return [wheel for name, wheel in chosen.items() if name not in there]
 
     def _remembered(self, wanted: list[Requirement], present: Mapping[str, Present]) -> list[Wheel] | None:
+        key = self._key(wanted, present.values())
         # What names every version exactly stays as it is: files of a release do not change.
-        exact = all(_is_exact(requirement) for requirement in wanted)
-        ttl = None if exact else self._settings.resolution_ttl_seconds
-        return self._store.resolution(self._key(wanted, present.values()), ttl)
+        exact = {canonicalize_name(requirement.name) for requirement in wanted if _is_exact(requirement)}
+        found = self._store.resolution(key, None)
+        if found is not None and {canonicalize_name(wheel.name) for wheel in found} <= exact:
+            return found
+        return self._store.resolution(key, self._settings.resolution_ttl_seconds)
 
     async def _from_cache(self, wheels: list[Wheel]) -> list[Package] | None:
         """Unpacked; None when the cache has not all of it. Raises PackageDenied, PackageInvalid, PackageTooLarge."""

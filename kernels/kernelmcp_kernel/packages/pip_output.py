@@ -6,8 +6,10 @@ What is not understood becomes a plain PackageError with pip's own words.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from kernelmcp_kernel.packages.errors import (
     PackageConflict,
@@ -51,6 +53,13 @@ def progress(line: str) -> str | None:
     ):
         return f"  {match[1]}" + (f" ({match[2]})" if match[2] else "")
     return None
+
+
+def log_lines(file: Path) -> list[str]:
+    """pip's log, if there is one."""
+    with contextlib.suppress(OSError):
+        return file.read_text("utf-8", "replace").splitlines()
+    return []
 
 
 def is_unreachable(output: str) -> bool:

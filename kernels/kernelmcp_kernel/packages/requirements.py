@@ -102,10 +102,15 @@ def checked(text: str) -> str:
     return text
 
 
-def check_allowed(settings: PackageSettings, asked: list[Requirement]) -> None:
-    """Raises PackagesDisabled or PackageDenied for what the server's settings do not allow to be asked for."""
+def check_enabled(settings: PackageSettings) -> None:
+    """Raises PackagesDisabled."""
     if not settings.enabled:
         raise PackagesDisabled("installing packages is switched off on this server (packages.enabled); do without")
+
+
+def check_allowed(settings: PackageSettings, asked: list[Requirement]) -> None:
+    """Raises PackagesDisabled or PackageDenied for what the server's settings do not allow to be asked for."""
+    check_enabled(settings)
     check_not_denied(settings, [requirement.name for requirement in asked])
     if settings.allowed is None:
         return

@@ -5,27 +5,29 @@ verifies hashes. `pip download` does all of it and runs no code of a package. It
 (`pip_main`), under a time limit, confined to a folder of its own (`pip_policy`), which is where the wheels arrive.
 
 What the guest has already joins as wheels with nothing in them that go before all others of their version: pip takes
-them as they are, and so neither fetches nor replaces them.
+them as they are, and so neither fetches nor replaces them. So do the packages of Pyodide's distribution whose files are
+not on this machine, with what they need, behind all others of their version: which of them a request needs is known
+before any is fetched, and one that cannot be had is that error, never another version that somebody had years ago.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
-import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from kernelmcp_kernel.packages import distribution, pip_output, pip_policy
+from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy
 from kernelmcp_kernel.packages.cache_cap import size_of_files
+from kernelmcp_kernel.packages.distribution import Listed
+from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, over_share
 from kernelmcp_kernel.packages.requirements import checked
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
@@ -44,17 +46,8 @@ _MAX_OUTPUT_CHARS = 4 << 20
 _RETRIES = 1
 # A fast network brings 100 MB in it.
 _WATCH_SECONDS = 0.5
-# Goes before every real wheel of its version, whose build tags are dates at most.
-_STUB_BUILD = "99999999"
-
-
-@dataclass(frozen=True)
-class Present:
-    """A package that the guest has. `extras` are those of its requirements that hold only for an extra."""
-
-    name: str
-    version: str
-    extras: tuple[str, ...] = ()
+# Each brings files of the distribution whose true metadata asks for more.
+_MAX_RUNS = 6
 
 
 @dataclass(frozen=True)
@@ -67,71 +60,141 @@ class Request:
     cached: list[tuple[str, Path]]
     max_bytes: int
     """What may lie in the folder while pip fetches."""
+    from_distribution: bool = False
+    """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
+
+    @property
+    def names(self) -> str:
+        return ", ".join(map(str, self.requirements))
 
 
-async def download(request: Request, folder: Path, say: Say) -> list[Path]:
+@dataclass(frozen=True)
+class Download:
+    """The wheels of a request."""
+
+    files: list[Path]
+    complete: bool
+    """Every source answered: another time would give the same."""
+
+
+class DistributionNeeded(PackageUnreachable):
+    """A file of Pyodide's distribution is needed, and cannot be had: no other source is asked for it."""
+
+
+async def download(request: Request, folder: Path, say: Say) -> Download:
     """The wheels of a request, in folders beneath `folder`, an empty one. Raises PackageError.
 
-    A source that does not answer is left out in a further try: first Pyodide's distribution (PyPI has most of it), then
-    all that is not cached.
+    Where the index does not answer, what is cached and Pyodide's distribution are tried without it.
     """
     seconds = request.settings.install_timeout_seconds
     try:
         async with asyncio.timeout(seconds):
             return await _download(request, folder, say)
+    except DistributionNeeded as error:
+        raise PackageUnreachable(str(error)) from error
     except TimeoutError:
-        names = ", ".join(map(str, request.requirements))
         raise PackageTimeout(
-            f"{names}: not there after {seconds:g} s (packages.install_timeout_seconds); try again, part by part"
+            f"{request.names}: not there after {seconds:g} s (packages.install_timeout_seconds); try it in parts"
         ) from None
 
 
-async def _download(request: Request, folder: Path, say: Say) -> list[Path]:
-    page = distribution.distribution_page(request.settings)
+async def _download(request: Request, folder: Path, say: Say) -> Download:
+    if request.from_distribution:
+        return Download(await _resolve_distribution(request, folder, say), complete=True)
     try:
-        return await _run_pip(request, folder / "all", say, page)
+        return Download(await _resolve(request, folder / "all", say), complete=True)
+    except DistributionNeeded:
+        raise
     except PackageUnreachable as error:
-        unreachable: PackageError = error
+        unreachable = error
     say("A package source does not answer; trying the others.")
     try:
-        return await _run_pip(request, folder / "index", say, None)
-    except PackageUnreachable:
-        pass
+        return Download(await _resolve(request, folder / "cached", say, "--no-index"), complete=False)
+    except DistributionNeeded:
+        raise
     except PackageError:
-        unreachable = _distribution_needed(request)
-    cached = await asyncio.to_thread(_cached_page, request)
-    with contextlib.suppress(PackageError):
-        return await _run_pip(request, folder / "cached", say, cached, "--no-index")
-    raise unreachable
+        raise unreachable from None
 
 
-def _cached_page(request: Request) -> str:
-    """The cached wheels as a page of links, without those that are damaged."""
-    whole = [(sha256, file.as_uri()) for sha256, file in request.cached if sha256_of(file) == sha256]
-    return distribution.link_page(whole)
+async def _resolve_distribution(request: Request, folder: Path, say: Say) -> list[Path]:
+    """All from the distribution; else what it needs from the index as well, when only that cannot be had there."""
+    try:
+        return await _resolve(request, folder / "listed", say, "--no-index")
+    except DistributionNeeded as error:
+        needed = error
+    asked = {canonicalize_name(requirement.name) for requirement in request.requirements}
+    wheels = await _resolve(request, folder / "all", say)
+    known = distribution.distribution_hashes(request.settings)
+    theirs = [wheel for wheel in wheels if _name_of(wheel) in asked]
+    if any(sha256_of(wheel) not in known for wheel in theirs):
+        raise needed
+    return wheels
 
 
-def _distribution_needed(request: Request) -> PackageUnreachable:
-    """The index answers and does not have it, so it must be what Pyodide's distribution has."""
-    names = ", ".join(str(requirement) for requirement in request.requirements)
-    origin = f"{names}: this (or what it needs) comes from Pyodide's distribution, and"
+async def _resolve(request: Request, folder: Path, say: Say, *options: str) -> list[Path]:
+    """Runs of pip until it chooses nothing that is still to be fetched: each time with the true metadata of more."""
+    packages = {package.name: package for package in distribution.listed(request.settings)}
+    listing = await asyncio.to_thread(empty_wheels.listing, list(packages.values()))
+    links = await asyncio.to_thread(_at_hand, request, packages.values(), cached_too=bool(options))
+    for number in range(_MAX_RUNS):
+        run = folder / str(number)
+        page = distribution.link_page((digest, file.as_uri()) for digest, file in links)
+        wheels = await _run_pip(request, run, say, page, *options, listing=listing)
+        chosen = [packages[_name_of(wheel)] for wheel in wheels if wheel.name.endswith(empty_wheels.LISTED_TAG)]
+        if not chosen:
+            return wheels
+        fetched = await _fetch(request, run / "fetched", say, chosen)
+        links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]
+    raise PackageError(f"{request.names}: what is needed changes with all that is fetched; ask for part of it")
+
+
+def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) -> list[tuple[str, Path]]:
+    """The files that need not be fetched, with their sha256: of the distribution, and what is cached without an index.
+    Without those that are damaged."""
+    known = {package.sha256 for package in packages}
+    found = [(sha256, file) for sha256, file in request.cached if cached_too or sha256 in known]
+    found = [(sha256, file) for sha256, file in found if sha256_of(file) == sha256]
+    have = {sha256 for sha256, _ in found}
+    local = [(package.sha256, distribution.local_file(request.settings, package)) for package in packages]
+    return found + [(sha256, file) for sha256, file in local if file is not None and sha256 not in have]
+
+
+async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed]) -> list[Path]:
+    """Files of the distribution. Raises DistributionNeeded."""
+    wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
+    page = distribution.distribution_page(request.settings, packages)
+    try:
+        return await _run_pip(replace(request, requirements=wanted), folder, say, page, "--no-index", "--no-deps")
+    except PackageUnreachable as error:
+        raise _distribution_needed(request, packages) from error
+
+
+def _distribution_needed(request: Request, packages: list[Listed]) -> DistributionNeeded:
+    asked = {canonicalize_name(requirement.name) for requirement in request.requirements}
+    needed = [package.name for package in packages]
+    what = "it" if asked.issuperset(needed) else f"{', '.join(needed)} (which it needs)"
     host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
+    why = (
+        f"{host} does not answer. It cannot be had until it does; whoever runs the server can name a mirror or a folder"
+    )
     if not host:
-        return PackageUnreachable(
-            f"{origin} the folder that packages.pyodide_url names does not have the file. Whoever runs the "
-            "server can put it there"
-        )
-    return PackageUnreachable(
-        f"{origin} {host} does not answer. It cannot be had until it does; whoever runs the server can name a mirror "
-        "or a folder (packages.pyodide_url in mcp.toml)"
+        why = "the folder for it does not have the file. Whoever runs the server can put it there"
+    return DistributionNeeded(
+        f"{request.names}: {what} comes from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml)"
     )
 
 
-async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *options: str) -> list[Path]:
-    """One run of pip, with a page of links as a further source."""
+def _name_of(wheel: Path) -> str:
+    return canonicalize_name(wheel_identity(wheel.name)[0])
+
+
+async def _run_pip(
+    request: Request, folder: Path, say: Say, page: str, *options: str, listing: Path | None = None
+) -> list[Path]:
+    """One run of pip, with a page of links as a further source, and a folder with what is known by its metadata."""
     await asyncio.to_thread(_lay_out, request, folder, page)
-    arguments = _arguments(request, folder, has_page=page is not None)
-    policy = await asyncio.to_thread(_policy, request, folder, [*arguments, *options])
+    listed = [f"--find-links={listing}"] if listing else []
+    policy = await asyncio.to_thread(_policy, request, folder, [*_arguments(request, folder), *listed, *options])
     program, environment = confine.command(policy)
     process = await asyncio.create_subprocess_exec(
         *program,
@@ -154,9 +217,9 @@ async def _run_pip(request: Request, folder: Path, say: Say, page: str | None, *
     if status != 0 and watch.done() and not watch.cancelled() and watch.result():
         raise over_share(request.max_bytes)
     if status != 0:
-        raise pip_output.explain(output, _log_lines(folder / "log"))
+        raise pip_output.explain(output, pip_output.log_lines(folder / "log"))
     wheels = (folder / "wheels").glob("*.whl")
-    return [file for file in wheels if canonicalize_name(wheel_identity(file.name)[0]) not in request.present]
+    return [file for file in wheels if _name_of(file) not in request.present]
 
 
 def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
@@ -168,6 +231,10 @@ def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):
         links += map(Path, pip_policy.local_paths(url))
     links += {file.parents[1] for _, file in request.cached}
+    links += [
+        folder.parents[1],
+        packages_root() / empty_wheels.LISTINGS,
+    ]  # what earlier runs have fetched, and what is known
     return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
 
 
@@ -191,48 +258,28 @@ async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
         if chars < _MAX_OUTPUT_CHARS:
             lines.append(line)
         shown = pip_output.progress(line)
-        if shown and _STUB_BUILD not in shown:
+        if shown and not empty_wheels.is_one(shown):
             say(shown)
     return "".join(lines)
 
 
-def _lay_out(request: Request, folder: Path, page: str | None) -> None:
+def _lay_out(request: Request, folder: Path, page: str) -> None:
     for name in ("empty", "wheels", "present"):
         (folder / name).mkdir(parents=True)
     constraints: list[str] = []
     for package in request.present.values():
-        _write_stub(package, folder / "present")
+        empty_wheels.write_present(package, folder / "present")
         constraints.append(checked(f"{canonicalize_name(package.name)}=={Version(package.version)}") + "\n")
     (folder / "constraints.txt").write_text("".join(constraints), "utf-8")
     (folder / "requirements.txt").write_text(
         "".join(f"{checked(str(wanted))}\n" for wanted in request.requirements), "utf-8"
     )
-    if page is not None:
-        (folder / "page.html").write_text(page, "utf-8")
+    (folder / "page.html").write_text(page, "utf-8")
 
 
-def _write_stub(package: Present, folder: Path) -> None:
-    stem = f"{canonicalize_name(package.name).replace('-', '_')}-{package.version}"
-    lines = ["Metadata-Version: 2.4", f"Name: {package.name}", f"Version: {package.version}"]
-    lines += [f"Requires-Dist: {plain}" for text in package.extras if (plain := _plain_dependency(text))]
-    with zipfile.ZipFile(folder / f"{stem}-{_STUB_BUILD}-py3-none-any.whl", "w") as archive:
-        archive.writestr(f"{stem}.dist-info/METADATA", "\n".join(lines) + "\n")
-        archive.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{stem}.dist-info/RECORD", "")
-
-
-def _plain_dependency(text: str) -> str | None:
-    """A line of a package's metadata, which is a stranger's, written again; None for an address or nonsense."""
-    try:
-        found = Requirement(text)
-    except (InvalidRequirement, RecursionError):
-        return None
-    return None if found.url else " ".join(str(found).split())
-
-
-def _arguments(request: Request, folder: Path, *, has_page: bool) -> list[str]:
-    settings = request.settings
-    links = [folder / "present", *distribution.wheel_folders(settings), *([folder / "page.html"] if has_page else [])]
+def _arguments(request: Request, folder: Path) -> list[str]:
+    own = [folder / name for name in ("present", "page.html")]
+    links = [*own, *distribution.wheel_folders(request.settings)]
     return [
         "download",
         "--no-input",
@@ -247,9 +294,3 @@ def _arguments(request: Request, folder: Path, *, has_page: bool) -> list[str]:
         f"--constraint={folder / 'constraints.txt'}",
         f"--requirement={folder / 'requirements.txt'}",
     ]
-
-
-def _log_lines(file: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        return file.read_text("utf-8", "replace").splitlines()
-    return []

@@ -55,6 +55,11 @@ class Wait:
         if self.task is not None:
             self.task.cancel()
 
+    def check(self) -> None:
+        """Raise KeyboardInterrupt when the interrupt came in the same turn as what was waited for."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+
     def take_interrupt(self) -> bool:
         """Whether it was interrupted while it waited, or in the C code before, which makes an error of its own of a
         KeyboardInterrupt. The caller raises it: it does not come again."""
@@ -109,13 +114,15 @@ def host_call(kind: str, **arguments: Any) -> Any:
     wait = Wait()
     waits.append(wait)
     try:
-        return json.loads(run_sync(bridge.ask(request_id.get(), json.dumps({"call": kind, **arguments}))))
+        answer = run_sync(bridge.ask(request_id.get(), json.dumps({"call": kind, **arguments})))
     except FAILED as error:
         if wait.take_interrupt():
             raise KeyboardInterrupt from None
         raise OSError(error.message if isinstance(error, JsException) else str(error)) from None
     finally:
         waits.remove(wait)
+    wait.check()
+    return json.loads(answer)
 
 
 def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
@@ -125,13 +132,15 @@ def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
     wait = Wait(task)
     waits.append(wait)
     try:
-        return run_sync(task or awaitable)
+        result = run_sync(task or awaitable)
     except (asyncio.CancelledError, *FAILED):
         if wait.take_interrupt():
             raise KeyboardInterrupt from None
         raise
     finally:
         waits.remove(wait)
+    wait.check()
+    return result
 
 
 def _read_line(prompt: object, password: bool) -> str:
@@ -161,13 +170,15 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
     wait = Wait(task)
     waits.append(wait)
     try:
-        return _run_until_complete(loop, task)
+        result = _run_until_complete(loop, task)
     except (asyncio.CancelledError, *FAILED):  # a cancellation that crossed JavaScript comes back as its exception
         if wait.take_interrupt():
             raise KeyboardInterrupt from None
         raise
     finally:
         waits.remove(wait)
+    wait.check()
+    return result
 
 
 def install() -> None:

@@ -14,6 +14,8 @@ from IPython.lib.pretty import RepresentationPrinter
 MANY, SHOWN = 500, 10
 # The same in what a summary shows.
 NESTED_MANY, NESTED_SHOWN = 12, 3
+# Summaries in summaries: each is six times as much.
+MAX_DEPTH = 3
 
 Printer = Callable[[Any, RepresentationPrinter, bool], None]
 
@@ -28,15 +30,18 @@ def install(shell: Any) -> None:
 
 def _printer(usual: Printer, kind: type, brackets: str) -> Printer:
     def show(value: Any, printer: RepresentationPrinter, cycle: bool) -> None:
-        nested = getattr(printer, "in_summary", False)
-        if cycle or len(value) <= (NESTED_MANY if nested else MANY):
+        depth: int = getattr(printer, "summaries", 0)
+        if cycle or len(value) <= (NESTED_MANY if depth else MANY):
             usual(value, printer, cycle)
             return
-        vars(printer)["in_summary"] = True
+        if depth == MAX_DEPTH:
+            printer.text(f"{brackets[0]}... {len(value):,} items ...{brackets[1]}")
+            return
+        vars(printer)["summaries"] = depth + 1
         try:
-            _summarise(value, printer, kind, brackets, NESTED_SHOWN if nested else SHOWN)
+            _summarise(value, printer, kind, brackets, NESTED_SHOWN if depth else SHOWN)
         finally:
-            vars(printer)["in_summary"] = nested
+            vars(printer)["summaries"] = depth
 
     return show
 

@@ -1,0 +1,89 @@
+"""Wheels with nothing in them, by which pip knows packages that it need not, or cannot yet, fetch.
+
+What the guest has: they go before all others of their version, so that pip neither fetches nor replaces it. And all of
+Pyodide's distribution, with what each needs: they go behind all others of their version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from kernelmcp_kernel.packages.distribution import Listed
+from kernelmcp_kernel.packages.errors import unwritable
+from kernelmcp_kernel.runtime.places import packages_root
+from kernelmcp_kernel.settings import settings
+
+# Goes before every real wheel of its version, whose build tags are dates at most.
+PRESENT_BUILD = "99999999"
+# Goes behind every real wheel of its version: the last of the tags that pip takes for any Python 3.
+LISTED_TAG = "-py30-none-any.whl"
+# The folder below that of the packages.
+LISTINGS = "listed"
+
+
+def is_one(line: str) -> bool:
+    """Does pip speak of one of these?"""
+    return PRESENT_BUILD in line or LISTED_TAG in line
+
+
+@dataclass(frozen=True)
+class Present:
+    """A package that the guest has. `extras` are those of its requirements that hold only for an extra."""
+
+    name: str
+    version: str
+    extras: tuple[str, ...] = ()
+
+
+def listing(packages: list[Listed]) -> Path:
+    """A folder with the metadata of all of the distribution, as wheels with nothing in them: made once for each."""
+    identity = hashlib.sha256(repr(packages).encode()).hexdigest()[:16]
+    folder = packages_root() / LISTINGS / identity
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
+    draft = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        for package in packages:
+            lines = [f"Requires-Dist: {name}" for name in package.depends]
+            _write(draft, package.name, package.version, lines, LISTED_TAG)
+        draft.rename(folder)
+    except OSError as error:
+        if folder.is_dir():  # another kernel was faster
+            return folder
+        raise unwritable(f"cannot be written ({error.strerror})") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def write_present(package: Present, folder: Path) -> None:
+    lines = [f"Requires-Dist: {plain}" for text in package.extras if (plain := _plain_dependency(text))]
+    _write(folder, package.name, package.version, lines, f"-{PRESENT_BUILD}-py3-none-any.whl")
+
+
+def _write(folder: Path, name: str, version: str, lines: list[str], ending: str) -> None:
+    stem = f"{canonicalize_name(name).replace('-', '_')}-{version}"
+    with zipfile.ZipFile(folder / f"{stem}{ending}", "w") as archive:
+        metadata = "\n".join(["Metadata-Version: 2.4", f"Name: {name}", f"Version: {version}", *lines])
+        archive.writestr(f"{stem}.dist-info/METADATA", f"{metadata}\n")
+        tag = "-".join(ending.removesuffix(".whl").split("-")[-3:])
+        archive.writestr(f"{stem}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        archive.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+def _plain_dependency(text: str) -> str | None:
+    """A line of a package's metadata, which is a stranger's, written again; None for an address or nonsense."""
+    try:
+        found = Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        return None
+    return None if found.url else " ".join(str(found).split())
