@@ -74,9 +74,9 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
             f"volumes.{name}: {path} is not a directory, or not an absolute path",
             "Give the absolute path of a directory.",
         )
-    if not str(path).isprintable():  # a byte that is not UTF-8, too
+    if any("\udc80" <= sign <= "\udcff" for sign in str(path.resolve())):  # how Python keeps such a byte
         raise ConfigurationError(
-            f"volumes.{name}: {str(path)!r} has a character that cannot be printed", "Rename the directory."
+            f"volumes.{name}: {str(path)!r} is not UTF-8, in which Node opens files", "Rename the directory."
         )
     if any(path.resolve().is_relative_to(system) for system in SYSTEM_FOLDERS):
         raise ConfigurationError(

@@ -4,12 +4,14 @@ import base64
 import ctypes
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mcp import Client, MCPError
 
+import kernelmcp_kernel
 from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.volumes import check_volumes
@@ -256,11 +258,16 @@ async def test_volumes_are_mounted_as_configured(connect: Connect, tmp_path: Pat
         assert (tmp_path / "out" / "new").read_text() == "from the guest"
 
 
-def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path) -> None:
+def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, data = tmp_path / "home", tmp_path / "data"
     for folder in (home / "sessions", data / "inner"):
         folder.mkdir(parents=True)
     (tmp_path / "link").symlink_to(home)
+    (latin_1 := Path(os.fsdecode(os.fsencode(data) + b"/\xfc"))).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (private := tmp_path / f"kernelmcp-sandboxes-{os.getuid()}").mkdir()
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(sockets := tmp_path / "sockets"))
+    sockets.mkdir()
 
     def check(**volumes: dict) -> None:
         check_volumes(load(environ={}, overrides={"server": {"home": home}, "volumes": volumes}))
@@ -275,6 +282,13 @@ def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path) -> None:
         {"data": {"path": tmp_path / "link"}},
         {"data": {"path": "relative"}},
         {"data": {"path": tmp_path / "missing"}},
+        {"data": {"path": latin_1}},
+        {"data": {"path": "/proc/self"}},
+        {"data": {"path": "/sys"}},
+        {"data": {"path": "/dev/shm"}},
+        {"data": {"path": private}},
+        {"data": {"path": sockets}},
+        {"code": {"path": Path(kernelmcp_kernel.__file__).parent / "inside", "mode": "rw"}},
         {"a/b": {"path": data}},
         {"..": {"path": data}},
         {"data": {"path": data, "mode": "rwx"}},
@@ -289,7 +303,7 @@ def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path) -> None:
 
 async def test_the_folder_of_the_user_is_volumes_shared(connect: Connect, tmp_path: Path, kernelspec: str) -> None:
     """Its name has what a shell, a list or Node's options could trip over."""
-    folder = tmp_path / "my folder, 'ü' $HOME"
+    folder = tmp_path / "my\nfolder, 'ü' $HOME"
     folder.mkdir()
     (folder / "sales.csv").write_text("month,sum\n1,2\n")
     async with connect(VOLUMES__DEFAULT_VOLUME=str(folder)) as client:

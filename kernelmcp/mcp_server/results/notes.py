@@ -57,21 +57,26 @@ def _volume_notes(view: View) -> list[str]:
     if view.host is None or error is None or error.name != "FileNotFoundError":
         return []
     named = [(path, name) for name, path in view.host.volumes.items() if path in error.value]
-    return [f"[Code sees {clean(path)} as {INSIDE}/{name}.]" for path, name in named[:1]]
+    return [f"[Code sees {_shown(path)} as {INSIDE}/{name}.]" for path, name in named[:1]]
+
+
+def _shown(path: str) -> str:
+    """On one line, whatever its name is."""
+    cleaned = clean(path)
+    return cleaned if cleaned.isprintable() else repr(cleaned)
 
 
 def _file_notes(view: View) -> list[str]:
     """The files that the cell changed, and where they are on the host."""
-    where = f" On this machine they are in {clean(view.host_path)}." if view.host_path else ""
+    where = f" On this machine they are in {_shown(view.host_path)}." if view.host_path else ""
     if not (changed := view.execution.files_changed):
         new = view.execution.session_created and view.host_path and view.since == Cursor()
-        return [f"[The files of this session are in {clean(view.host_path or '')} on this machine.]"] if new else []
+        return [f"[The files of this session are in {_shown(view.host_path or '')} on this machine.]"] if new else []
     names: list[str] = []
     room = MAX_FILE_NAMES_CHARS
     for file in changed[:MAX_NAMED_FILES]:
-        name = clean(file.path)
         size = "1 byte" if file.size == 1 else f"{file.size:,} bytes"
-        shown = f"{name if name.isprintable() else repr(name)} ({size})"
+        shown = f"{_shown(file.path)} ({size})"
         room -= len(shown)
         if room < 0:
             break

@@ -21,8 +21,8 @@ from packaging.utils import canonicalize_name
 from kernelmcp_kernel.runtime.places import RUNTIME
 from kernelmcp_kernel.settings import PackageSettings, data_home
 
-# Where Pyodide publishes the packages of a release.
 _MAX_LOCK_BYTES = 16 << 20
+# Where Pyodide publishes the packages of a release.
 _CDN = "https://cdn.jsdelivr.net/pyodide/v{version}/full/"
 
 

@@ -231,10 +231,7 @@ def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):
         links += map(Path, pip_policy.local_paths(url))
     links += {file.parents[1] for _, file in request.cached}
-    links += [
-        folder.parents[1],
-        packages_root() / empty_wheels.LISTINGS,
-    ]  # what earlier runs have fetched, and what is known
+    links += [folder.parents[1], packages_root() / empty_wheels.LISTINGS]  # what is fetched, and what is known
     return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
 
 
