@@ -86,6 +86,16 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--uninstall", action="store_true", help="take the server out again")
     install.set_defaults(run=_install)
 
+    setup = commands.add_parser("setup", help="fetch and prepare the packages that most code begins with")
+    setup.add_argument(
+        "names", nargs="*", metavar="science|minimal|NAME", help="a set, or packages by name; default: science"
+    )
+    setup.add_argument("--offline", type=Path, metavar="FILE", help="take them from a file that --export has written")
+    setup.add_argument("--export", type=Path, metavar="FILE", help="write all of it to a file, for other machines")
+    setup.add_argument("--remove", action="store_true", help="undo it: sessions fetch packages as they need them")
+    _add_files(setup)
+    setup.set_defaults(run=_setup)
+
     build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
     build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
     build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
@@ -150,6 +160,13 @@ def _install(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import client_config
 
     return client_config.main(parsed.client, dry_run=parsed.dry_run, folder=parsed.folder, uninstall=parsed.uninstall)
+
+
+def _setup(parsed: argparse.Namespace) -> int:
+    from kernelmcp.commands import setup
+
+    settings = load(parsed.config, parsed.policy)
+    return setup.main(settings, parsed.names, parsed.offline, parsed.export, parsed.remove)
 
 
 def _build_wheel(parsed: argparse.Namespace) -> int:

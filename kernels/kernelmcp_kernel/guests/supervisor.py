@@ -51,7 +51,8 @@ class GuestSupervisor:
         self._interrupted_early = False
         self._closed = False
         self._quota = settings().quota
-        self._mounts = {package["point"]: package for package in language.mounts()}
+        self._mounts: dict[str, dict[str, str]] = {}
+        self._has_run = False
         self.guest = self._start(early)
         self._loss: Loss | None = None
         self._reported = False
@@ -65,6 +66,8 @@ class GuestSupervisor:
             guest.set_environment(variables)
         if self._quota != settings().quota:
             guest.set_quota(self._quota)
+        self._mounts |= {package["point"]: package for package in self._language.mounts()}
+        self._has_run = False
         guest.mount(list(self._mounts.values()))
         self._watcher = asyncio.ensure_future(self._watch(guest))
         return guest
@@ -108,6 +111,8 @@ class GuestSupervisor:
                 raise GuestDied("the kernel is shutting down")
             self._interrupted_early = False
             try:
+                if op == "execute" and not self._has_run:
+                    await self._exchange(content["code"])
                 guest = await self._live()
             except (BuildError, OSError) as error:
                 raise GuestDied(f"the sandbox could not start: {error}") from error
@@ -118,6 +123,7 @@ class GuestSupervisor:
                     "evalue": "",
                     "traceback": ["KeyboardInterrupt"],
                 }
+            self._has_run = self._has_run or op == "execute"
             try:
                 return await guest.request(op, content, request_id, limit)
             except GuestDied:
@@ -130,6 +136,15 @@ class GuestSupervisor:
             return False
         self.guest.notify(op, content, request_id)
         return True
+
+    async def _exchange(self, code: str) -> None:
+        """Take another guest for the first cell where the language has a better one: no cell has left anything here."""
+        if await asyncio.to_thread(self._language.suits, code):
+            return
+        old = self.guest
+        self._watcher.cancel()
+        old.kill("another one is better for the first cell")
+        self.guest = self._start()
 
     async def _live(self) -> Guest:
         await self.guest.ready()

@@ -1,15 +1,19 @@
 // The boot image: the only module that saves and restores a wasm heap.
 //
 // File: 8 bytes magic, 4 bytes header length (little endian), header (JSON), Pyodide's snapshot header, then the heap's
-// pages that are not all zero, run after run. The header holds {build_id, heap_bytes, snapshot_bytes, runs, crc32}, where
-// `runs` is [[start, length], ...] in the heap and `crc32` covers everything after the header.
+// pages that are not all zero, run after run. The header holds {build_id, heap_bytes, snapshot_bytes, runs, crc32, libraries},
+// where `runs` is [[start, length], ...] in the heap, `crc32` covers everything after the header, and `libraries` says which
+// shared objects the heap belongs to (libraries.mjs), or is null.
 import fs from "node:fs";
+import path from "node:path";
 import zlib from "node:zlib";
+import { compileLibraries, restoreLibraries } from "./libraries.mjs";
 
 const MAGIC = Buffer.from("KMIMAGE1");
 const PAGE = 4096;
+const NONE = { list: [], length: 0, slots: [], symbols: {} };
 const ZEROS = Buffer.alloc(64 * 1024);
-const MAX_HEADER_BYTES = 1 << 20;
+const MAX_HEADER_BYTES = 16 << 20;
 
 /** Raised for an image that must not be loaded; the kernel process rebuilds it. */
 export class ImageError extends Error {}
@@ -29,8 +33,9 @@ function occupiedRuns(heap) {
 }
 
 /** Write a snapshot made by Pyodide's makeMemorySnapshot() as an image file.
- * @param {string} file @param {Uint8Array} snapshot @param {string} buildId */
-export function saveImage(file, snapshot, buildId) {
+ * @param {string} file @param {Uint8Array} snapshot @param {string} buildId
+ * @param {import("./libraries.mjs").Libraries | null} libraries */
+export function saveImage(file, snapshot, buildId, libraries) {
   const bytes = Buffer.from(snapshot.buffer, snapshot.byteOffset, snapshot.byteLength);
   const heapOffset = bytes.readUInt32LE(4); // Pyodide's own layout: magic, offset of the heap, length of its JSON
   const heap = bytes.subarray(heapOffset);
@@ -38,7 +43,7 @@ export function saveImage(file, snapshot, buildId) {
   const parts = [bytes.subarray(0, heapOffset), ...runs.map(([start, length]) => heap.subarray(start, start + length))];
   const crc32 = parts.reduce((crc, part) => zlib.crc32(part, crc), 0);
   const header = Buffer.from(
-    JSON.stringify({ build_id: buildId, heap_bytes: heap.length, snapshot_bytes: heapOffset, runs, crc32 }),
+    JSON.stringify({ build_id: buildId, heap_bytes: heap.length, snapshot_bytes: heapOffset, runs, crc32, libraries }),
   );
   const length = Buffer.alloc(4);
   length.writeUInt32LE(header.length);
@@ -76,8 +81,9 @@ function openImage(file) {
 
 /** An open image, checked as far as its header. */
 export class Image {
-  /** @param {string} file @param {string} buildId what the image must have been built from */
-  constructor(file, buildId) {
+  /** @param {string} file @param {string} buildId what the image must have been built from
+   * @param {{folder: string, point: string}[]} [packages] where its shared objects lie, and where the guest sees them */
+  constructor(file, buildId, packages = []) {
     this.fd = openImage(file);
     const lead = Buffer.alloc(12);
     readFully(this.fd, lead, 0);
@@ -92,6 +98,8 @@ export class Image {
     this.snapshot = Buffer.alloc(this.header.snapshot_bytes);
     readFully(this.fd, this.snapshot, this.position);
     this.position += this.snapshot.length;
+    this.compiled = compileLibraries(this.header.libraries ?? NONE, (name) => readLibrary(name, packages));
+    for (const each of this.compiled) each.catch(() => {}); // whoever waits for it is told
   }
 
   /** What loadPyodide needs to start from this image: the heap is read straight into wasm memory.
@@ -103,10 +111,21 @@ export class Image {
         delete settings.INITIAL_MEMORY; // Pyodide sets it to the snapshot's size, but its wasm brings a memory of its own
         const module = await factory(settings);
         if (this.header.heap_bytes > module.HEAPU8.length) module.growMemory(this.header.heap_bytes);
+        await this.#loadLibraries(module);
         module.API.restoreSnapshot = () => this.#restore(module.HEAPU8);
         return module;
       },
     };
+  }
+
+  /** @param {any} module */
+  async #loadLibraries(module) {
+    if (!this.header.libraries) return;
+    try {
+      restoreLibraries(module, this.header.libraries, await Promise.all(this.compiled));
+    } catch (error) {
+      throw new ImageError(`the image's shared objects cannot be loaded: ${error}`);
+    }
   }
 
   /** @param {Uint8Array} heap @returns {any} Pyodide's configuration as saved with the heap */
@@ -130,7 +149,19 @@ export class Image {
   }
 }
 
-/** @param {Buffer} text @returns {{build_id: string, heap_bytes: number, snapshot_bytes: number, runs: [number, number][], crc32: number}} */
+/** @param {string} name in the guest @param {{folder: string, point: string}[]} packages @returns {Buffer} */
+function readLibrary(name, packages) {
+  const found = packages.find(({ point }) => name.startsWith(`${point}/`));
+  if (!found) throw new ImageError(`${name} is in no package`);
+  try {
+    return fs.readFileSync(path.join(found.folder, name.slice(found.point.length)));
+  } catch (error) {
+    throw new ImageError(`${name} cannot be read: ${/** @type {NodeJS.ErrnoException} */ (error).code}`);
+  }
+}
+
+/** @param {Buffer} text @returns {{build_id: string, heap_bytes: number, snapshot_bytes: number, runs: [number, number][],
+ * crc32: number, libraries: import("./libraries.mjs").Libraries | null}} */
 function parseHeader(text) {
   try {
     return JSON.parse(text.toString("utf8"));

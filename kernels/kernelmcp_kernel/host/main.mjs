@@ -1,5 +1,5 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "workspace":..., "tmp":..., "volumes":..., "quota":...,
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "packages":..., "workspace":..., "tmp":..., "volumes":..., "quota":...,
 //                      "working_directory":..., "folder":..., "how_to_see_more":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
@@ -10,7 +10,7 @@ import { readFrames, writeFrame } from "./frames.mjs";
 import { cleanGlobals } from "./globals.mjs";
 import { Image, ImageError } from "./image.mjs";
 import { Interrupts } from "./interrupts.mjs";
-import { loadRuntime } from "./pyodide.mjs";
+import { loadRuntime, mountPackage } from "./pyodide.mjs";
 import { Storage } from "./storage.mjs";
 import { Streams } from "./streams.mjs";
 
@@ -90,7 +90,8 @@ function rawStream(name) {
 }
 
 async function boot() {
-  const pyodide = await loadRuntime(settings.runtime, new Image(settings.image, settings.build_id), settings);
+  const image = new Image(settings.image, settings.build_id, settings.packages);
+  const pyodide = await loadRuntime(settings.runtime, image, settings);
   storage = new Storage(pyodide, settings.quota);
   storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
   storage.mount("/tmp", { root: settings.tmp, counted: true });
@@ -125,14 +126,14 @@ const { pyodide, handle, notify, interrupt, usable, setEnvironment, addPackages,
 if (!settings.keep_globals) cleanGlobals();
 
 /** Show installed packages to the guest. The kernel process says which; the operating system lets nothing else be read.
- * @param {{folder: string, point: string}[]} packages */
+ * @param {{folder: string, point: string, bytecode?: string}[]} packages */
 function mountPackages(packages) {
-  for (const { folder, point } of packages) {
+  for (const each of packages) {
     try {
-      storage?.mount(point, { root: folder, readOnly: true });
+      mountPackage(each, (point, root) => storage?.mount(point, { root, readOnly: true }));
     } catch (error) {
       // The guest looks whether it is there, and raises; a second mount of the same changes nothing.
-      process.stderr.write(`${point} was not mounted: ${describe(error)}\n`);
+      process.stderr.write(`${each.point} was not mounted: ${describe(error)}\n`);
     }
   }
   addPackages(JSON.stringify(packages.map((entry) => entry.point)));

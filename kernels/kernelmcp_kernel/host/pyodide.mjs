@@ -5,9 +5,10 @@ import { pathToFileURL } from "node:url";
 import { EIO, errnoOf } from "./errors.mjs";
 import { installShims } from "./shims.mjs";
 
+const BYTECODE = "/lib/bytecode";
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
 
-/** @param {string} runtime folder that holds pyodide/ and site/ @param {import("./image.mjs").Image} [image]
+/** @param {string} runtime folder that holds pyodide/ and site/ @param {{loadOptions: (factory: any) => any}} [image] an Image, or who records for one
  * @param {{keep_imports?: boolean}} [options] keep_imports: leave WebAssembly what it could call; the attack suite does */
 export async function loadRuntime(runtime, image, options) {
   const folder = path.join(runtime, "pyodide");
@@ -41,4 +42,11 @@ function nameRefusals(nodefs) {
 export function mount(pyodide, root, point) {
   pyodide.FS.mkdirTree(point);
   pyodide.FS.mount(pyodide.FS.filesystems.NODEFS, { root }, point);
+}
+
+/** Show an installed package to the guest, and its bytecode, if there is any, where sys.pycache_prefix makes Python look.
+ * @param {{folder: string, point: string, bytecode?: string}} entry @param {(point: string, root: string) => void} show */
+export function mountPackage({ folder, point, bytecode }, show) {
+  if (bytecode) show(`${BYTECODE}${point}`, bytecode);
+  show(point, folder);
 }

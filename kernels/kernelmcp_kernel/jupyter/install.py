@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, OutputForwarder
-from kernelmcp_kernel.languages.python.image import find_image
+from kernelmcp_kernel.languages.python.language import LANGUAGE
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Installs:
 
         if self._made is None:
             self._made = Installer(settings().packages)
-            self._made.take_as_present(find_image().packages)
+            self._made.take_as_present(LANGUAGE.packages)
         return self._made
 
     async def _answer(self, installing: Awaitable[Outcome | None], cell: Cell) -> Answer:

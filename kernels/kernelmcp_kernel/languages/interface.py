@@ -38,6 +38,10 @@ class Language(Protocol):
         """Folders that every guest of this language sees: each is {folder, point}."""
         ...
 
+    def suits(self, code: str) -> bool:
+        """Asked before the first cell of a guest. False: `launch` would now start a better one for it, and does."""
+        ...
+
     def mend(self, exit_code: int) -> None:
         """Called when a request finds no guest, with how the last one ended (negative: by a signal): if that says that
         something is damaged, make it anew. In a thread of its own; may take long. Raises BuildError, OSError.

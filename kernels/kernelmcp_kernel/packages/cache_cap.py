@@ -94,7 +94,7 @@ class Room:
 
     def _entries(self) -> dict[str, _Entry]:
         found: dict[str, _Entry] = {}
-        for part, size_of in (("wheels", size_of_files), ("unpacked", _size_of_package)):
+        for part, size_of in (("wheels", size_of_files), ("unpacked", _size_of_package), ("bytecode", size_of_files)):
             for folder in _folders(self._root / part):
                 with contextlib.suppress(OSError):
                     entry = found.setdefault(folder.name, _Entry())
@@ -119,7 +119,7 @@ class Room:
     def _delete(self, sha256: str) -> None:
         """Delete a package in one step for other processes: it is renamed away first."""
         with tempfile.TemporaryDirectory(dir=self._root / "tmp", ignore_cleanup_errors=True) as grave:
-            for part in ("unpacked", "wheels"):
+            for part in ("unpacked", "bytecode", "wheels"):
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(self._root / part / sha256, Path(grave) / part)
 

@@ -46,6 +46,13 @@ def guest_tags() -> list[str]:
     ]
 
 
+def best_tag() -> str:
+    """Of the wheels that `guest_tags` admits, the one that pip prefers."""
+    info = lock()["info"]
+    python = f"cp{''.join(info['python'].split('.')[:2])}"
+    return f"{python}-{python}-pyemscripten_{info['abi_version']}_{info['arch']}"
+
+
 def guest_markers() -> dict[str, str]:
     """The guest's environment markers (PEP 508); pip would take this machine's."""
     info = lock()["info"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from kernelmcp_kernel.packages.distribution import Listed
+from kernelmcp_kernel.packages.distribution import Listed, best_tag
 from kernelmcp_kernel.packages.errors import unwritable
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import settings
@@ -67,7 +67,8 @@ def listing(packages: list[Listed]) -> Path:
 
 def write_present(package: Present, folder: Path) -> None:
     lines = [f"Requires-Dist: {plain}" for text in package.extras if (plain := _plain_dependency(text))]
-    _write(folder, package.name, package.version, lines, f"-{PRESENT_BUILD}-py3-none-any.whl")
+    # With the tag that pip prefers: a wheel for the guest would else go before this one.
+    _write(folder, package.name, package.version, lines, f"-{PRESENT_BUILD}-{best_tag()}.whl")
 
 
 def _write(folder: Path, name: str, version: str, lines: list[str], ending: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from kernelmcp_kernel.languages.python.image import Preinstalled
+from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
@@ -39,6 +39,7 @@ class Package:
 
     wheel: Wheel
     folder: Path
+    bytecode: Path | None = None
 
     @property
     def point(self) -> str:
@@ -46,7 +47,8 @@ class Package:
 
     def mount(self) -> dict[str, str]:
         """What the guest's host needs to show it."""
-        return {"folder": str(self.folder), "point": self.point}
+        shown = {"folder": str(self.folder), "point": self.point}
+        return shown | {"bytecode": str(self.bytecode)} if self.bytecode else shown
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,26 @@ class Installer:
         """The packages that were installed so far."""
         return list(self._packages.values())
 
-    def take_as_present(self, packages: Iterable[Preinstalled]) -> None:
+    def take_as_present(self, packages: Iterable[PreparedPackage]) -> None:
         """Note packages that the guest has from its start, so that they are not installed again."""
         self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
+
+    async def take(self, wheels: list[Wheel]) -> None:
+        """Have exactly these, of the cache; what it does not have any more is left out. Raises PackageError."""
+        if not self._present:
+            self._present = await asyncio.to_thread(_guests_own) | self._preinstalled
+        for wheel in wheels:
+            for package in await self._from_cache([wheel]) or []:
+                name = canonicalize_name(wheel.name)
+                self._packages[name] = package
+                self._present[name] = await asyncio.to_thread(_read_present, package)
 
     async def install_for(self, module: str, say: Say) -> Outcome | None:
         """Install the package of Pyodide's distribution that brings a module, in the version that it has there. None:
         there is no such package. Raises PackageError."""
+        prepared = await asyncio.to_thread(find_prepared)
+        if prepared and (name := prepared.package_of(module)):
+            return await self._install([Requirement(name)], say)
         name = distribution.packages_by_import(self._settings).get(module)
         if name is None:
             return None
@@ -145,7 +160,7 @@ class Installer:
             present = self._present.get(canonicalize_name(requirement.name))
             if present is None or requirement.extras:
                 wanted.append(requirement)
-            elif requirement.specifier.contains(present.version, prereleases=True):
+            elif _holds(requirement, present.version):
                 there.append(present)
             else:
                 raise PackageConflict(
@@ -155,8 +170,11 @@ class Installer:
         return wanted, there
 
     async def _fetch(self, wanted: list[Requirement], say: Say, from_distribution: bool) -> list[Package]:
-        """Resolved and unpacked, from the cache if it can be."""
+        """Resolved and unpacked, from what is prepared or cached if it can be."""
         store = self._store
+        prepared = await asyncio.to_thread(find_prepared)
+        if prepared and (wheels := self._of_prepared(prepared, wanted)) and (found := await self._from_cache(wheels)):
+            return found
         wheels = None if from_distribution else await asyncio.to_thread(self._recall, wanted)
         if wheels is not None and (packages := await self._from_cache(wheels)):
             return packages
@@ -173,6 +191,19 @@ class Installer:
         if found.complete and not from_distribution:
             await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
         return packages
+
+    def _of_prepared(self, prepared: Prepared, wanted: list[Requirement]) -> list[Wheel] | None:
+        """All that is wanted, with its needs, where it is prepared, in these versions, and fits what is there."""
+        by_name = {package.name: package for package in prepared.packages}
+        names = [canonicalize_name(requirement.name) for requirement in wanted]
+        for name, requirement in zip(names, wanted, strict=True):
+            if name not in by_name or requirement.extras or not _holds(requirement, by_name[name].version):
+                return None
+        packages, there = prepared.with_needs(names), self._present
+        if any(each.name in there and there[each.name].version != each.version for each in packages):
+            return None
+        new = [each for each in packages if each.name not in there]
+        return [Wheel(each.name, each.version, each.sha256, each.file, each.source) for each in new]
 
     def _recall(self, wanted: list[Requirement]) -> list[Wheel] | None:
         """What was resolved before: for just this, or for each requirement in a fresh session if that fits together."""
@@ -209,7 +240,7 @@ class Installer:
             folder = await asyncio.to_thread(self._store.unpack, wheel, max_bytes)
             if folder is None:
                 return None
-            packages.append(Package(wheel, folder))
+            packages.append(Package(wheel, folder, self._store.bytecode(wheel.sha256)))
         return packages
 
     def _with_sources(self, wheels: list[Wheel]) -> list[Wheel]:
@@ -239,6 +270,10 @@ class Installer:
             sorted(distribution.distribution_hashes(settings))[:1],
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def _holds(requirement: Requirement, version: str) -> bool:
+    return requirement.specifier.contains(version, prereleases=True)
 
 
 def _is_exact(requirement: Requirement) -> bool:

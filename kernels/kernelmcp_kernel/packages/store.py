@@ -2,6 +2,7 @@
 
     KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as it came
     KERNELMCP_HOME/packages/unpacked/<sha256>/            what guests mount, with a stamp of what must be in it
+    KERNELMCP_HOME/packages/bytecode/<sha256>/            of what `kernelmcp setup` prepared, mounted beside it
     KERNELMCP_HOME/packages/resolutions/<key>.json        what pip chose for a request, and when
     KERNELMCP_HOME/packages/tmp/                          what is being made, locked while its process lives
     KERNELMCP_HOME/packages/leases/                       who uses what
@@ -104,24 +105,24 @@ class Store:
         """Move a wheel file into the cache. Raises PackageInvalid, PackageCacheError."""
         name, version = wheel_identity(file.name)
         wheel = Wheel(name, version, sha256_of(file), file.name, source)
-        place = self._wheel_file(wheel)
+        place = self.wheel_file(wheel)
         self.room.use([wheel.sha256])
-        if self._has_wheel(wheel):
+        if self.has_wheel(wheel):
             return wheel
         with self.staging() as staging:
             folder = staging / "wheel"
             folder.mkdir()
             os.replace(file, folder / place.name)
             with self.room.making((folder / place.name).stat().st_size):
-                self._put(folder, place.parent, lambda: self._has_wheel(wheel))
+                self._put(folder, place.parent, lambda: self.has_wheel(wheel))
         return wheel
 
-    def _wheel_file(self, wheel: Wheel) -> Path:
+    def wheel_file(self, wheel: Wheel) -> Path:
         return self._wheels / wheel.sha256 / wheel.file
 
-    def _has_wheel(self, wheel: Wheel) -> bool:
+    def has_wheel(self, wheel: Wheel) -> bool:
         try:
-            return sha256_of(self._wheel_file(wheel)) == wheel.sha256
+            return sha256_of(self.wheel_file(wheel)) == wheel.sha256
         except OSError:
             return False
 
@@ -147,12 +148,12 @@ class Store:
         """
         if found := self.find(wheel):
             return found
-        if not self._has_wheel(wheel):
+        if not self.has_wheel(wheel):
             return None
         with self.staging() as staging:
             folder = staging / "package"
             folder.mkdir()
-            unpack(self._wheel_file(wheel), folder, max_bytes)
+            unpack(self.wheel_file(wheel), folder, max_bytes)
             _check_identity(folder, wheel)
             size = size_of_files(folder)
             (folder / STAMP).write_text(json.dumps({"listing": _listing(folder), "bytes": size}), "utf-8")
@@ -171,6 +172,18 @@ class Store:
             if not is_good():
                 os.rename(place, made.with_name(f"{made.name}.replaced"))
                 os.rename(made, place)
+
+    # -- bytecode
+
+    def bytecode(self, sha256: str) -> Path | None:
+        """The folder with a package's bytecode, if there is one."""
+        folder = self.root / "bytecode" / sha256
+        return folder if folder.is_dir() else None
+
+    def add_bytecode(self, sha256: str, made: Path) -> None:
+        """Move a folder with bytecode into the cache. Raises PackageCacheError, OSError."""
+        with self.room.making(size_of_files(made)):
+            self._put(made, self.root / "bytecode" / sha256, lambda: True)
 
     # -- resolutions
 

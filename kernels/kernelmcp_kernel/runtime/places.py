@@ -19,10 +19,10 @@ def packages_root() -> Path:
 
 
 def open_package_cache() -> None:
-    """Make the folder of unpacked packages: a guest may read only what was there when it started."""
+    """Make the folders of packages and their bytecode: a guest may read only what was there when it started."""
     with contextlib.suppress(OSError):  # read-only: an install will say so
         mode = settings().folder_mode
-        for folder in (packages_root(), packages_root() / "unpacked"):
+        for folder in (packages_root(), packages_root() / "unpacked", packages_root() / "bytecode"):
             folder.mkdir(parents=True, exist_ok=True, mode=mode)
             if mode != 0o700:
                 folder.chmod(mode)  # made by a kernel without `guest_uid`

@@ -47,6 +47,8 @@ _INPUT = "nobody can answer input() here: write the value into the code, or ask 
 _DEBUGGER = "nobody can type into a debugger here: print what you want to see, or look at it in the next cell"
 _MEMORY = "work in pieces (read a file in chunks), and del what is not needed any more"
 
+_TOO_BIG = "array is too big"  # numpy's, of one that no address of 32 bits reaches the end of
+
 # Why an import could not install what it needs, by the module.
 not_installed: dict[str, str] = {}
 
@@ -80,7 +82,7 @@ def _advice(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, StdinNotImplementedError):
         return _DEBUGGER if any(name == "interaction" for name in _functions(error)) else _INPUT
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, ValueError) and text.startswith(_TOO_BIG)):
         return _MEMORY
     if isinstance(error, RuntimeError) and "can't start new thread" in text:
         return _THREADS

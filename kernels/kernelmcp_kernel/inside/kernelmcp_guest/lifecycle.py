@@ -72,8 +72,16 @@ def _request(op: str, **content: Any) -> Awaitable[None] | None:
     return operations.handle(json.dumps({"id": "warm", "op": op, "content": content}))
 
 
-async def build(points: str) -> None:
-    """Make the shell and warm it, with the packages in these folders (a JSON list) imported.
+# The same with packages, by the module that must be there: the first figure takes a second.
+WARM_PACKAGES = {
+    "pandas": "import pandas\npandas.DataFrame({'a': [1, 2.5], 'b': ['x', 'y']}).describe()",
+    "matplotlib.pyplot": "import matplotlib.pyplot\nmatplotlib.pyplot.plot([1, 2], label='a')\n"
+    "matplotlib.pyplot.title('a')\nmatplotlib.pyplot.legend()\nmatplotlib.pyplot.show()",
+}
+
+
+async def build(points: str, modules: str) -> None:
+    """Make the shell and warm it, with the packages in these folders, and these modules of them imported (JSON lists).
 
     Leaves no JavaScript object and no trace of the warming in the heap."""
     bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
@@ -86,14 +94,16 @@ async def build(points: str) -> None:
     network.install()
     signals.install()
     xhr.install()
+    sys.pycache_prefix = packages.BYTECODE
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
         __import__(name)
     packages.add_packages(points)
-    packages.import_all(points)
+    packages.import_all(modules)
     missing_imports.install_finder()
     shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
-    for cell in WARM_CELLS:
+    warm = [cell for module, cell in WARM_PACKAGES.items() if module in sys.modules]
+    for cell in (*WARM_CELLS, *warm):
         pending = _request(
             "execute",
             code=cell,
@@ -105,6 +115,7 @@ async def build(points: str) -> None:
         )
         if pending is not None:
             await pending
+    packages.close_files()
     _request("complete", code="impor", cursor_pos=5)
     _request("complete", code="import os; os.pa", cursor_pos=16)
     _request("inspect", code="print", cursor_pos=5, detail_level=0)

@@ -1,18 +1,22 @@
 """Installing packages from inside: `%pip`, and what the module `micropip` uses. The kernel process does the work."""
 
 import contextlib
+import gc
 import importlib
 import json
 import os
 import re
 import shlex
 import sys
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
-from importlib.metadata import PackageNotFoundError, distribution, distributions
-from types import ModuleType
+from importlib.metadata import MetadataPathFinder, PackageNotFoundError, distribution, distributions
 from typing import Any
 
 from kernelmcp_guest import blocking
+
+# Where bytecode of packages is mounted: below it their own paths.
+BYTECODE = "/lib/bytecode"
+
+_MANY_FILES = 256
 
 HELP = "the sandbox has: %pip install NAME ..., %pip install -r FILE, %pip list, %pip freeze, %pip show NAME"
 
@@ -50,42 +54,38 @@ def add_packages(points: str) -> None:
     importlib.invalidate_caches()
 
 
-def import_all(points: str) -> None:
-    """For the boot image: import the top-level modules in these folders (a JSON list), where that can be kept.
-
-    The image holds Python's memory, not WebAssembly's modules: a package that loads a compiled one is left as it was.
-    """
-    refused: list[str] = []
-
-    def refuse(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-        refused.append(spec.name)
-        raise ImportError(f"{spec.name} is compiled", name=spec.name)
-
-    stock = ExtensionFileLoader.create_module
-    ExtensionFileLoader.create_module = refuse
-    try:
-        for point in json.loads(points):
-            for name in _top_level(point):
-                before, refused[:] = set(sys.modules), []
-                with contextlib.suppress(BaseException):  # whatever it does: it may still work in a session
-                    importlib.import_module(name)
-                if refused or name not in sys.modules:
-                    for added in set(sys.modules) - before:
-                        del sys.modules[added]
-    finally:
-        ExtensionFileLoader.create_module = stock
+def import_all(modules: str) -> None:
+    """For the boot image: import these modules (a JSON list), where they can be, and keep no file open: an image has
+    none."""
+    for name in json.loads(modules):
+        before, files = set(sys.modules), _open_files()
+        with contextlib.suppress(BaseException):  # whatever it does: it may still work in a session
+            importlib.import_module(name)
+        close_files()
+        opened = _open_files() - files
+        if name not in sys.modules or opened:
+            for added in set(sys.modules) - before:
+                del sys.modules[added]
+        for number in opened:
+            with contextlib.suppress(OSError):
+                os.close(number)
 
 
-def _top_level(point: str) -> list[str]:
-    """Names of the modules that a folder has, but for private ones."""
-    found = [entry.removesuffix(".py") for entry in sorted(os.listdir(point))]
-    return [
-        name
-        for name in found
-        if name.isidentifier()
-        and not name.startswith("_")
-        and (os.path.isfile(f"{point}/{name}.py") or os.path.isfile(f"{point}/{name}/__init__.py"))
-    ]
+def close_files() -> None:
+    """Let go of the files that are known to be kept open."""
+    if fonts := sys.modules.get("matplotlib.font_manager"):
+        vars(fonts)["_get_font"].cache_clear()
+    MetadataPathFinder.invalidate_caches()  # it keeps the standard library's zip file
+    gc.collect()
+
+
+def _open_files() -> set[int]:
+    found: set[int] = set()
+    for number in range(3, _MANY_FILES):
+        with contextlib.suppress(OSError):
+            os.fstat(number)
+            found.add(number)
+    return found
 
 
 def check(answer: dict[str, Any]) -> None:

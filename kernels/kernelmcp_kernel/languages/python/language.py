@@ -10,7 +10,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from kernelmcp_kernel.languages.python.image import BootImage, find_baked, find_image, rebuild_image
+from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image
+from kernelmcp_kernel.languages.python.prepared import PreparedPackage, find_prepared, is_asked_for
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.identity import BuildError, node_binary
@@ -47,16 +48,16 @@ class Python:
     def prepare(self) -> None:
         _check_node()
         open_package_cache()
-        if settings().packages.preinstalled and find_baked() is None:
-            command = [sys.executable, "-P", "-m", "kernelmcp_kernel.packages.preinstalled"]
-            subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
+        if is_asked_for() and find_prepared() is None:
+            _prepare_meanwhile()
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        image = self._found()
+        image = self._image = self._image or _first_image()
         mounts = {
             "runtime": str(RUNTIME),
             "image": str(image.path),
             "build_id": image.build_id,
+            "packages": [package.mount() for package in image.packages],
             "workspace": str(sandbox.workspace),
             "tmp": str(sandbox.tmp),
             "volumes": [asdict(volume) for volume in settings().volumes],
@@ -67,20 +68,41 @@ class Python:
             "keep_globals": settings().keep_globals,
             "keep_imports": False,
         }
-        readable = (RUNTIME, HOST, packages_root() / "unpacked", image.path)
+        readable = (RUNTIME, HOST, packages_root() / "unpacked", packages_root() / "bytecode", image.path)
         return node_guest(HOST / "main.mjs", [json.dumps(mounts)], sandbox, readable)
 
     def mounts(self) -> list[dict[str, str]]:
-        return [package.mount() for package in self._found().packages]
+        return [package.mount() for package in self.packages]
+
+    @property
+    def packages(self) -> tuple[PreparedPackage, ...]:
+        """What a guest has from its start."""
+        return self._image.packages if self._image else ()
+
+    def suits(self, code: str) -> bool:
+        if self.packages or (prepared := find_prepared()) is None:
+            return True
+        if not settings().packages.preinstalled and not prepared.is_wanted_by(code):
+            return True
+        self._image = prepared_image(prepared)
+        return False
 
     def mend(self, exit_code: int) -> None:
-        if exit_code == EXIT_BAD_IMAGE:
-            _log.warning("the boot image %s is damaged or stale: building a new one", self._found().path)
-            self._image = rebuild_image()
+        if exit_code == EXIT_BAD_IMAGE and self._image:
+            _log.warning("the boot image %s is damaged or stale: building a new one", self._image.path)
+            self._image = rebuild_image(self._image)
 
-    def _found(self) -> BootImage:
-        self._image = self._image or find_image()
-        return self._image
+
+def _first_image() -> BootImage:
+    if settings().packages.preinstalled and (prepared := find_prepared()):
+        return prepared_image(prepared)
+    return plain_image()
+
+
+def _prepare_meanwhile() -> None:
+    """In a process of its own, which goes on when this one ends: a start waits for no network."""
+    command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", "--in-background"]
+    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True)
 
 
 def _check_node() -> None:

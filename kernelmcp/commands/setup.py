@@ -1,0 +1,90 @@
+"""`kernelmcp setup`: fetches and prepares the packages that most code begins with, so that an import takes no time.
+
+The work is the kernel package's own (`python -m kernelmcp_kernel.prepare`), in a process with a kernel's settings.
+"""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.kernel.environment import guest_environment
+
+SETS = {
+    "minimal": ("numpy", "pandas", "matplotlib"),
+    "science": (
+        "numpy", "pandas", "matplotlib", "scipy", "scikit-learn", "pillow", "openpyxl", "xlsxwriter", "lxml",
+        "python-docx", "python-pptx", "pypdf", "reportlab", "sympy", "networkx", "beautifulsoup4", "tabulate", "pyyaml",
+        "seaborn",
+    ),
+}  # fmt: skip
+OFFER = "`kernelmcp setup` fetches numpy, pandas, matplotlib and more, once, so that importing them takes no time."
+SETUP_FILE = "setup.json"
+_PROGRAM = ("-P", "-m", "kernelmcp_kernel.prepare")
+_STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
+_BAR_CHARS = 24
+
+
+def main(settings: Settings, names: Sequence[str], offline: Path | None, export: Path | None, remove: bool) -> int:
+    """Status 0 when all is prepared, 1 when something could not be had. Raises `ConfigurationError`."""
+    if remove:
+        return _remove(settings)
+    if offline is not None and names:
+        raise ConfigurationError("--offline takes what is in the file", "Leave the names out.")
+    wanted = () if offline else _expand(names or ([] if export and is_set_up(settings.home) else ["science"]))
+    files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
+    command = [sys.executable, *_PROGRAM, *files, "--", *wanted]
+    environment = {**os.environ, **guest_environment(settings, settings.policy.default_flavor)}
+    running = subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    with running as process:
+        try:
+            _show((line.decode("utf-8", "replace").rstrip("\n") for line in process.stdout or ()), sys.stdout)
+            status = process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+    if status:
+        sys.stdout.write("Not all of it could be had: see above. What is there is kept; the same command goes on.\n")
+        return 1
+    sys.stdout.write("Sessions have them from now on, those of a running server too. --remove takes them out.\n")
+    return 0
+
+
+def is_set_up(home: Path) -> bool:
+    return (home / SETUP_FILE).is_file()
+
+
+def _expand(names: Sequence[str]) -> list[str]:
+    found = [name for given in names for name in SETS.get(given, (given,))]
+    return list(dict.fromkeys(found))
+
+
+def _remove(settings: Settings) -> int:
+    file = settings.home / SETUP_FILE
+    was_there = is_set_up(settings.home)
+    with contextlib.suppress(FileNotFoundError):
+        file.unlink()
+    sys.stdout.write("Taken out.\n" if was_there else "There was nothing to take out.\n")
+    return 0
+
+
+def _show(lines: Iterable[str], out: TextIO) -> None:
+    """A bar at a terminal, lines elsewhere."""
+    bar = out.isatty()
+    for line in lines:
+        if not bar:
+            out.write(f"{line}\n")
+        elif step := _STEP.fullmatch(line):
+            done = int(step[1]) * _BAR_CHARS // int(step[2])
+            out.write(f"\r\x1b[K[{'#' * done}{'.' * (_BAR_CHARS - done)}] {step[1]}/{step[2]} {step[3][:60]}")
+        elif line.startswith((" ", "Collecting")):
+            continue  # what pip fetches: of interest in a log
+        else:
+            out.write(f"\r\x1b[K{line}\n")
+        out.flush()

@@ -1,0 +1,19 @@
+// Compiles a package's Python to bytecode, confined as a guest is. Nothing of the package runs.
+//   node --experimental-wasm-jspi compile.mjs RUNTIME_FOLDER INSIDE_FOLDER PACKAGE_FOLDER ZIP_FILE
+import fs from "node:fs";
+import { loadRuntime, mount } from "./pyodide.mjs";
+
+const [runtime, inside, folder, file] = process.argv.slice(2);
+if (!runtime || !inside || !folder || !file) throw new Error("usage: compile.mjs RUNTIME INSIDE PACKAGE ZIP");
+
+const pyodide = await loadRuntime(runtime);
+mount(pyodide, inside, "/lib/kernelmcp");
+mount(pyodide, folder, "/package");
+pyodide.runPython(`
+import sys
+sys.dont_write_bytecode = True
+sys.path.append("/lib/kernelmcp/kernelmcp_guest")
+import bytecode
+bytecode.compile_all("/package", "/bytecode.zip")`);
+fs.writeFileSync(file, pyodide.FS.readFile("/bytecode.zip"));
+process.exit(0);

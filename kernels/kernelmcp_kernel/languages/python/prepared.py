@@ -1,0 +1,142 @@
+"""The packages that are prepared: unpacked, with their bytecode, and with a boot image in which some are imported.
+
+Two lists say which: packages.preinstalled of the settings, which every session has from its start, and what `kernelmcp
+setup` has fetched, which an `import` brings without pip. prepare/ makes it; here it is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelmcp_kernel.runtime.identity import build_id
+from kernelmcp_kernel.runtime.places import PACKAGE
+from kernelmcp_kernel.settings import data_home, settings
+
+# What is imported in the image of a setup, of what it has: the rest is quick, or seldom wanted and large.
+IN_IMAGE = ("numpy", "pandas", "matplotlib.pyplot")
+
+_ONE = r"[\w.]+(?:[ \t]+as[ \t]+\w+)?"
+_IMPORT = re.compile(rf"^[ \t]*(?:import|from)[ \t]+({_ONE}(?:[ \t]*,[ \t]*{_ONE})*)", re.MULTILINE)
+_MAX_CODE_CHARS = 100_000
+
+
+@dataclass(frozen=True)
+class PreparedPackage:
+    """What it is, where it lies, and where a guest sees it."""
+
+    name: str
+    version: str
+    sha256: str
+    file: str
+    source: str
+    folder: str
+    point: str
+    bytecode: str | None
+    modules: tuple[str, ...]
+    """What can be imported."""
+    needs: tuple[str, ...]
+    """Other packages of these that it needs, by their names."""
+
+    def mount(self) -> dict[str, str]:
+        shown = {"folder": self.folder, "point": self.point}
+        return shown | {"bytecode": self.bytecode} if self.bytecode else shown
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An image file, the id that it must carry, what is imported in it, and all that is prepared."""
+
+    image: Path
+    build_id: str
+    in_image: tuple[str, ...]
+    """Names of packages."""
+    packages: tuple[PreparedPackage, ...]
+
+    def with_needs(self, names: Iterable[str]) -> list[PreparedPackage]:
+        """These packages and what they need."""
+        by_name = {package.name: package for package in self.packages}
+        found: dict[str, PreparedPackage] = {}
+        asked = list(names)
+        while asked:
+            name = asked.pop()
+            if name in by_name and name not in found:
+                found[name] = by_name[name]
+                asked += by_name[name].needs
+        return sorted(found.values(), key=lambda package: package.name)
+
+    def package_of(self, module: str) -> str | None:
+        return next((package.name for package in self.packages if module in package.modules), None)
+
+    def is_wanted_by(self, code: str) -> bool:
+        """Whether a cell imports something that the image spares it."""
+        names = {self.package_of(module) for module in imported(code)} - {None}
+        needed = {package.name for package in self.with_needs(name for name in names if name)}
+        return not needed.isdisjoint(self.in_image)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What `kernelmcp setup` was asked for, and the wheels that it got: as the store's Wheel."""
+
+    requirements: tuple[str, ...] = ()
+    wheels: tuple[dict[str, str], ...] = ()
+
+
+def imported(code: str) -> set[str]:
+    """Top-level names of the modules that a text imports. It need not be valid Python."""
+    found = _IMPORT.findall(code[:_MAX_CODE_CHARS])
+    return {re.split(r"[.\s]", name.strip(), maxsplit=1)[0] for names in found for name in names.split(",")}
+
+
+def setup_file() -> Path:
+    return data_home() / "setup.json"
+
+
+def read_setup() -> Setup:
+    """Empty where there was none, or where it cannot be read."""
+    try:
+        found: dict[str, Any] = json.loads(setup_file().read_text("utf-8"))
+        return Setup(tuple(map(str, found["requirements"])), tuple(dict(wheel) for wheel in found["wheels"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Setup()
+
+
+def is_asked_for() -> bool:
+    """Whether anything is to be prepared."""
+    packages = settings().packages
+    return packages.enabled and bool(packages.preinstalled or setup_file().is_file())
+
+
+def files() -> tuple[Path, Path]:
+    """The image for this configuration, and the list of what is prepared."""
+    packages, setup = settings().packages, read_setup()
+    facts = [sorted(packages.preinstalled), packages.index_url, packages.pyodide_url, packages.wheel_folders]
+    key = hashlib.sha256(json.dumps([build_id(PACKAGE), facts if packages.preinstalled else [], setup.wheels]).encode())
+    folder = data_home() / "images"
+    return folder / f"{key.hexdigest()[:32]}.img", folder / f"{key.hexdigest()[:32]}.json"
+
+
+def find_prepared() -> Prepared | None:
+    """None when nothing is to be prepared, or when the image, or a package, is not there (yet)."""
+    if not is_asked_for():
+        return None
+    image, listing = files()
+    try:
+        listed = json.loads(listing.read_text("utf-8"))
+        packages = tuple(_package(each) for each in listed["packages"])
+        if image.is_file() and all(Path(package.folder).is_dir() for package in packages):
+            return Prepared(image, str(listed["build_id"]), tuple(listed["in_image"]), packages)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return None
+
+
+def _package(listed: dict[str, Any]) -> PreparedPackage:
+    listed["modules"], listed["needs"] = tuple(listed["modules"]), tuple(listed["needs"])
+    return PreparedPackage(**listed)

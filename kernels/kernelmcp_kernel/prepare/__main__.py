@@ -1,0 +1,226 @@
+"""`python -m kernelmcp_kernel.prepare`: makes what languages/python/prepared.py finds.
+
+Run by `kernelmcp setup`, and by a kernel process (--in-background) that finds nothing for its settings. A file lock
+keeps others from doing the same meanwhile. What is done stays: interrupted, the next run goes on from there. Lines on
+stdout say how far it is; kernels start without the packages until it is done, and where it fails try again later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from kernelmcp_kernel.languages.python import prepared
+from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
+from kernelmcp_kernel.packages.errors import PackageError
+from kernelmcp_kernel.packages.installer import Installer, Package
+from kernelmcp_kernel.packages.store import Store, Wheel
+from kernelmcp_kernel.prepare.archive import read_archive, write_archive
+from kernelmcp_kernel.prepare.builder import run_builder
+from kernelmcp_kernel.prepare.bytecode import make_bytecode
+from kernelmcp_kernel.prepare.contents import modules_of, needs_of
+from kernelmcp_kernel.runtime.identity import BuildError, build_id
+from kernelmcp_kernel.runtime.places import PACKAGE, open_package_cache, packages_root
+from kernelmcp_kernel.settings import settings
+
+# After a failure no kernel tries again so soon.
+RETRY_SECONDS = 300.0
+# An image larger than this did not come from honest packages.
+MAX_IMAGE_BYTES = 1 << 30
+_NICE = 10
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What to prepare: names, or an archive of them; and where to write one."""
+
+    requirements: tuple[str, ...] = ()
+    offline: Path | None = None
+    export: Path | None = None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 when all is there, 1 when something could not be had."""
+    parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel.prepare")
+    parser.add_argument("requirements", nargs="*")
+    parser.add_argument("--offline", type=Path)
+    parser.add_argument("--export", type=Path)
+    parser.add_argument("--in-background", action="store_true")
+    parsed = parser.parse_args(argv)
+    if parsed.in_background:
+        os.nice(_NICE)
+        _end_with_server()
+    open_package_cache()
+    folder = prepared.files()[0].parent
+    folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
+    with _locked(folder / "prepare.lock") as failed_at:
+        if parsed.in_background and (prepared.find_prepared() is not None or _has_failed(failed_at)):
+            return 0
+        try:
+            missing = _prepare(Wish(tuple(parsed.requirements), parsed.offline, parsed.export))
+        except (PackageError, BuildError, OSError) as error:
+            _say(f"kernelmcp: the packages could not be prepared: {error}", sys.stderr)
+            failed_at.write_text("failed\n")
+            return 1
+        failed_at.write_text("failed\n" if missing else "")
+        return 1 if missing else 0
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[Path]:
+    with file.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("waiting for another process that prepares packages")
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield file
+
+
+def _has_failed(failed_at: Path) -> bool:
+    found = failed_at.stat()
+    return bool(found.st_size) and time.time() - found.st_mtime < RETRY_SECONDS
+
+
+def _prepare(wish: Wish) -> bool:
+    """Returns whether something could not be had."""
+    store = Store(packages_root(), settings().packages.max_cache_mb << 20)
+    installer = Installer(settings().packages, store)
+    missing = _get(wish, installer, store)
+    if wish.export is not None:
+        wheels = [Wheel(**wheel) for wheel in prepared.read_setup().wheels]
+        write_archive(wish.export, store, prepared.read_setup().requirements, wheels)
+        _say(f"wrote {wish.export}")
+    if prepared.find_prepared() is None:
+        _make(store, installer.packages)
+    return missing
+
+
+def _get(wish: Wish, installer: Installer, store: Store) -> bool:
+    """Have the wheels, and remember which: from then on no network is needed. Returns whether some are missing."""
+    had = prepared.read_setup()
+    if wish.offline is not None:
+        requirements, wheels = read_archive(wish.offline, store)
+        asyncio.run(installer.take(wheels))
+        _remember(tuple(requirements), installer.packages)
+        return False
+    asyncio.run(installer.take([Wheel(**wheel) for wheel in had.wheels]))
+    missing: list[str] = []
+    for number, requirement in enumerate(wish.requirements, 1):
+        _say(f"[{number}/{len(wish.requirements)}] {requirement}")
+        try:
+            asyncio.run(installer.install([requirement], _say))
+        except PackageError as error:
+            missing.append(requirement)
+            _say(f"kernelmcp: {error}", sys.stderr)
+            continue
+        _remember(tuple(dict.fromkeys((*prepared.read_setup().requirements, requirement))), installer.packages)
+    if settings().packages.preinstalled:
+        asyncio.run(installer.install(settings().packages.preinstalled, _say))
+    return bool(missing)
+
+
+def _remember(requirements: tuple[str, ...], packages: list[Package]) -> None:
+    wheels = [asdict(package.wheel) for package in packages]
+    _write(prepared.setup_file(), json.dumps({"requirements": requirements, "wheels": wheels}, indent=1) + "\n")
+
+
+def _make(store: Store, packages: list[Package]) -> None:
+    for number, package in enumerate(packages, 1):
+        if store.bytecode(package.wheel.sha256) is None:
+            _say(f"[{number}/{len(packages)}] compiling {package.wheel.name} {package.wheel.version}")
+            try:
+                make_bytecode(store, package.wheel.sha256)
+            except BuildError as error:
+                _say(f"kernelmcp: {package.wheel.name} has no bytecode: {error}", sys.stderr)
+    listed = [_listed(store, package, {each.wheel.name for each in packages}) for package in packages]
+    image, listing = prepared.files()
+    identity = f"{build_id(PACKAGE)}+{image.stem}"
+    every = [Requirement(text).name for text in settings().packages.preinstalled]
+    prepared_now = Prepared(image, identity, (), tuple(listed))
+    imported = [name for package in prepared_now.with_needs(map(canonicalize_name, every)) for name in package.modules]
+    there = {module for package in listed for module in package.modules}
+    imported += [name for name in IN_IMAGE if name.partition(".")[0] in there]
+    roots = {name.partition(".")[0] for name in imported}
+    in_image = [package.name for package in listed if not roots.isdisjoint(package.modules)]
+    _say(f"making an image with {', '.join(in_image) or 'nothing'}")
+    mounts = json.dumps([package.mount() for package in listed])
+    _write_image(image, [identity, mounts], imported)
+    packages_json = [asdict(package) for package in listed]
+    _write(listing, json.dumps({"build_id": identity, "in_image": in_image, "packages": packages_json}))
+    _say(f"{len(listed)} packages are prepared")
+
+
+def _write_image(image: Path, arguments: list[str], imported: list[str]) -> None:
+    try:
+        with run_builder("build.mjs", [], MAX_IMAGE_BYTES, [*arguments, json.dumps(imported)]) as made:
+            draft = image.with_suffix(f".{os.getpid()}.building")
+            draft.write_bytes(made)
+            os.replace(draft, image)
+    except BuildError as error:
+        if not imported:
+            raise
+        _say(f"kernelmcp: they are not in the image, and take longer to import: {error}", sys.stderr)
+        _write_image(image, arguments, [])
+
+
+def _listed(store: Store, package: Package, known: set[str]) -> PreparedPackage:
+    wheel, bytecode = package.wheel, store.bytecode(package.wheel.sha256)
+    return PreparedPackage(
+        name=wheel.name,
+        version=wheel.version,
+        sha256=wheel.sha256,
+        file=wheel.file,
+        source=wheel.source,
+        folder=str(package.folder),
+        point=package.point,
+        bytecode=str(bytecode) if bytecode else None,
+        modules=tuple(modules_of(package.folder)),
+        needs=tuple(name for name in needs_of(package.folder) if name in known),
+    )
+
+
+def _write(file: Path, text: str) -> None:
+    draft = file.with_name(f"{file.name}.{os.getpid()}.building")
+    draft.write_text(text, "utf-8")
+    os.replace(draft, file)
+
+
+def _say(line: str, stream: TextIO | None = None) -> None:
+    print(line, file=stream or sys.stdout, flush=True)
+
+
+def _end_with_server() -> None:
+    """End when the server does: nobody else would wait for this."""
+    server = int(os.environ.get("JPY_PARENT_PID") or 0)
+    if server:
+        threading.Thread(target=_watch, args=(server,), daemon=True).start()
+
+
+def _watch(server: int) -> None:
+    while True:
+        time.sleep(1)
+        try:
+            os.kill(server, 0)
+        except ProcessLookupError:
+            os._exit(1)
+        except PermissionError:
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Runs a program of host/ that makes one file, confined as a guest is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from kernelmcp_kernel.runtime.directory import PrivateDirectory
+from kernelmcp_kernel.runtime.guest_process import spawn_builder
+from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.node import node_launch
+from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
+
+# The largest take a minute; a package may also never come back from its import.
+BUILD_SECONDS = 300.0
+_MAX_ERROR_CHARS = 2000
+
+
+@contextmanager
+def run_builder(
+    script: str, before: Sequence[str], max_bytes: int, behind: Sequence[str] = (), seconds: float = BUILD_SECONDS
+) -> Iterator[bytes]:
+    """What it wrote. Its arguments are the runtime's folder, ours inside, some, the file, and others. Raises
+    BuildError."""
+    sandbox = PrivateDirectory()
+    try:
+        file = sandbox.tmp / "made"
+        arguments = [str(RUNTIME), str(INSIDE), *before, str(file), *behind]
+        readable = (RUNTIME, HOST, INSIDE, packages_root() / "unpacked", packages_root() / "bytecode")
+        launch = node_launch(HOST / script, arguments, readable, (sandbox.tmp,))
+        with tempfile.TemporaryFile() as errors:
+            pid = spawn_builder(sandbox, launch, max_bytes >> 20, errors.fileno())
+            killer = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
+            killer.start()
+            try:
+                _, status = os.waitpid(pid, 0)
+            except BaseException:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise
+            finally:
+                killer.cancel()
+            errors.seek(0)
+            said = errors.read(20_000).decode("utf-8", "replace").strip()
+        if status != 0:
+            raise BuildError(f"{script} ended with {os.waitstatus_to_exitcode(status)}: {said[-_MAX_ERROR_CHARS:]}")
+        yield _read(os.fspath(file), max_bytes)
+    finally:
+        sandbox.close()
+
+
+def _read(file: str, max_bytes: int) -> bytes:
+    """What a hostile process made, without following links. Raises BuildError when it is too large."""
+    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as stream:
+        data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise BuildError(f"what was made is larger than {max_bytes >> 20} MB")
+    return data

@@ -1,0 +1,241 @@
+"""Packages that are prepared: bytecode, an image in which some are imported, imports that need no pip."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel.languages.python.prepared import imported
+from kernelmcp_kernel.runtime.places import PACKAGE
+from tests.pyodide_packages import pyodide_folder
+
+from .conftest import running_kernel
+from .driver import Kernel, wait_until
+from .wheels import Index, serve_index
+
+PLOT = """import pandas as pd
+df = pd.DataFrame({"a": [1, 4, 9]})
+df.plot();
+"""
+MODULES = "import sys; sorted({'numpy', 'pandas', 'matplotlib', 'seaborn', 'PIL'} & set(sys.modules))"
+
+
+def prepare(home: Path, packages: dict[str, object], *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KERNELMCP_HOME": str(home), "KERNELMCP_PACKAGES": json.dumps(packages)}
+    command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def _fill(index: Index) -> None:
+    index.add("pure", requires=("helper",), files={"pure_data.txt": "as it came"})
+    index.add("helper")
+    # This one does not even load.
+    index.add("withso", files={"withso/__init__.py": "from withso import fast", "withso/fast.so": b"\0asm"})
+    index.add("raises", files={"raises/__init__.py": "raise SystemExit('at import')"})
+    index.add("opens", files={"opens/__init__.py": "file = open(__file__)"})
+    index.add("writes", files={"writes/__init__.py": "open('/lib/kernelmcp/micropip.py', 'a').write('#')"})
+
+
+# -- with packages of a test's own
+
+
+def test_preinstalled_packages_are_imported_in_the_image_once_it_is_there(tmp_path: Path) -> None:
+    guest_code = PACKAGE / "inside" / "micropip.py"
+    before = guest_code.read_bytes()
+    wanted = ["pure", "withso", "raises", "writes"]
+    home = tmp_path / "home"
+    with serve_index(tmp_path / "index") as index:
+        _fill(index)
+        settings = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": wanted}
+        environment = {"KERNELMCP_HOME": str(home), "KERNELMCP_PACKAGES": json.dumps(settings)}
+        with running_kernel(**environment) as kernel:
+            assert wait_until(lambda: list((home / "images").glob("*.json")))  # the kernel has begun it
+            found = kernel.run(
+                "import sys; sorted({'pure', 'helper', 'withso', 'raises', 'writes'} & set(sys.modules))"
+            )
+            assert found.result == "['helper', 'pure']", "the first cell gets a guest that has them"
+            assert kernel.run("import pure; pure.version, pure.__file__").result == (
+                "('1.0', '/lib/packages/pure-1.0/pure.py')"
+            )
+            assert kernel.run("%pip install 'pure>=1'").outputs[-1]["content"]["data"]["text/plain"] == (
+                "Already installed: pure-1.0"
+            )
+            assert "PackageConflict" in kernel.run("%pip install pure==2").error
+            kernel.guests()[0].kill()
+            kernel.run("1")
+            assert kernel.run("import helper, pure; open('/lib/packages/pure-1.0/pure_data.txt').read()").status == "ok"
+        asked = len(index.requests)
+        with running_kernel(**environment) as kernel:
+            assert kernel.run("import sys; 'pure' in sys.modules").result == "True"
+        assert index.requests[asked:] == [], "the second kernel found the image"
+    assert guest_code.read_bytes() == before, "a package wrote to our files when it was imported"
+
+
+def test_without_the_packages_a_kernel_starts_all_the_same(tmp_path: Path) -> None:
+    with serve_index(tmp_path / "index") as index:
+        settings = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": ["absent"]}
+        home = tmp_path / "home"
+        environment = {"KERNELMCP_HOME": str(home), "KERNELMCP_PACKAGES": json.dumps(settings)}
+        lock = home / "images" / "prepare.lock"
+        with running_kernel(**environment) as kernel:
+            assert kernel.run("1 + 1").result == "2"
+            assert wait_until(lambda: lock.exists() and lock.stat().st_size)
+        asked = len(index.requests)
+        with running_kernel(**environment) as kernel:
+            assert kernel.run("1 + 1").result == "2"
+        assert index.requests[asked:] == [], "not tried again so soon"
+
+
+def test_what_no_image_can_hold_is_left_out_of_it(tmp_path: Path) -> None:
+    with serve_index(tmp_path / "index") as index:
+        _fill(index)
+        packages = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": ["pure", "opens"]}
+        done = prepare(tmp_path / "home", packages)
+        assert (done.returncode, done.stderr) == (0, "")
+        environment = {"KERNELMCP_HOME": str(tmp_path / "home"), "KERNELMCP_PACKAGES": json.dumps(packages)}
+        with running_kernel(**environment) as kernel:
+            assert kernel.run("import sys; 'pure' in sys.modules, 'opens' in sys.modules").result == "(True, False)"
+            assert kernel.run("import pure, opens; opens.file.read(4)").result == "'file'"
+
+
+def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
+    archive = tmp_path / "set.zip"
+    with serve_index(tmp_path / "index") as index:
+        _fill(index)
+        packages = {"index_url": index.url, "pyodide_url": str(tmp_path)}
+        done = prepare(tmp_path / "home", packages, "pure", "absent", f"--export={archive}")
+        assert (done.returncode, done.stderr.startswith("kernelmcp: absent: ")) == (1, True), done
+    offline = {"index_url": "http://127.0.0.1:9/simple", "pyodide_url": str(tmp_path)}
+    done = prepare(tmp_path / "other", offline, f"--offline={archive}")
+    assert (done.returncode, done.stderr) == (0, "")
+    environment = {"KERNELMCP_HOME": str(tmp_path / "other"), "KERNELMCP_PACKAGES": json.dumps(offline)}
+    with running_kernel(**environment) as kernel:
+        assert kernel.run("import pure; pure.version").result == "'1.0'"
+    damaged = tmp_path / "damaged.zip"
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(damaged, "w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            target.writestr(name, content + b"x" if name.endswith(".whl") else content)
+    damaged_list = tmp_path / "list.zip"
+    with zipfile.ZipFile(damaged_list, "w") as target:
+        target.writestr("setup.json", json.dumps({"requirements": ["x"], "wheels": [{"name": "../x"}]}))
+    (tmp_path / "text.zip").write_text("text")
+    for file in (damaged, damaged_list, tmp_path / "text.zip", tmp_path / "missing.zip"):
+        done = prepare(tmp_path / "third", offline, f"--offline={file}")
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+        assert str(file) in done.stderr or "another file than its list says" in done.stderr
+    assert not (tmp_path / "third" / "setup.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("import numpy as np", {"numpy"}),
+        ("import os, pandas as pd , sys", {"os", "pandas", "sys"}),
+        ("x = 1\nif x:\n    from matplotlib.pyplot import plot", {"matplotlib"}),
+        ("%matplotlib inline\nimport seaborn", {"seaborn"}),
+        ("print('import numpy')\nimportant = 1\nx.import_ = 2", set()),
+        ("import " + "a." * 60_000, {"a"}),
+        ("", set()),
+    ],
+)
+def test_what_a_cell_imports(code: str, names: set[str]) -> None:
+    assert imported(code) == names
+
+
+# -- with the real ones
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    done = prepare(home, {"pyodide_url": str(pyodide_folder())}, "numpy", "pandas", "matplotlib", "seaborn")
+    assert (done.returncode, done.stderr) == (0, "")
+    return home
+
+
+@pytest.fixture
+def kernel(home: Path) -> Iterator[Kernel]:
+    packages = {"pyodide_url": str(pyodide_folder()), "index_url": "http://127.0.0.1:9/simple"}
+    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(packages)) as kernel:
+        yield kernel
+
+
+def shown(kernel: Kernel, code: str) -> list[str]:
+    ran = kernel.run(code)
+    assert ran.status == "ok", ran.error
+    return [mime for message in ran.outputs for mime in message["content"].get("data", {})]
+
+
+def test_the_first_cell_gets_them_from_the_image(kernel: Kernel) -> None:
+    assert shown(kernel, PLOT) == ["text/plain", "image/png"], "and nothing had to be installed"
+    assert kernel.run(MODULES).result == "['PIL', 'matplotlib', 'numpy', 'pandas']"
+    assert kernel.run("import numpy as np; float(np.linalg.inv(np.eye(200) * 2).sum())").result == "100.0"
+    assert "broadcast" in kernel.run("np.ones(3) + np.ones(4)").error
+    assert kernel.run("pd.read_csv(__import__('io').StringIO('a,b\\n1,x')).b.str.upper()[0]").result == "'X'"
+    assert "python-dateutil" in kernel.run("%pip list").text()
+    assert "Already installed: pandas" in str(kernel.run("%pip install pandas").outputs)
+    assert len(kernel.guests()) == 1
+
+
+def test_a_session_that_uses_none_pays_for_none(kernel: Kernel) -> None:
+    assert kernel.run("1 + 1").result == "2"
+    assert kernel.run(MODULES).result == "[]"
+    assert "numpy" not in kernel.run("%pip list").text()
+
+
+def test_a_later_cell_imports_them_with_its_variables_kept(kernel: Kernel) -> None:
+    kernel.run("x = 42")
+    assert "application/vnd.kernelmcp.packages+json" in shown(kernel, "import pandas as pd; pd.Series([x])")
+    assert kernel.run("x, pd.__cached__.startswith('/lib/bytecode/lib/packages/pandas-')").result == "(42, True)"
+    assert kernel.run("import seaborn; seaborn.__name__").result == "'seaborn'", "without an index"
+
+
+def test_a_guest_that_died_is_replaced_by_one_that_has_them(kernel: Kernel) -> None:
+    kernel.run("import numpy as np")
+    kernel.guests()[0].kill()
+    assert kernel.run("x").error.startswith(("NameError", "DeadKernel", "GuestDied"))
+    assert kernel.run("import numpy as np; int(np.arange(4).sum())").result == "6"
+
+
+def test_what_the_first_cell_finds_is_what_was_written_before_it(kernel: Kernel) -> None:
+    assert shown(kernel, "open('kept.txt', 'w').write('x')")
+    kernel.guests()[0].kill()
+    kernel.run("1")
+    assert kernel.run("import numpy; open('kept.txt').read()").result == "'x'"
+
+
+def test_an_interrupt_in_numpy_keeps_the_session(kernel: Kernel) -> None:
+    kernel.run("import numpy as np; a = np.random.rand(400, 400)")
+    ran = kernel.interrupt_once_it_prints("print('go')\nwhile True:\n    a = a @ a\n    a /= a.max()")
+    assert ran.error.startswith("KeyboardInterrupt")
+    assert kernel.run("a.shape").result == "(400, 400)"
+
+
+def test_an_array_that_is_too_large_is_an_error_that_keeps_the_session(kernel: Kernel) -> None:
+    kernel.run("import numpy as np; x = 1")
+    assert "MemoryError" in kernel.run("np.ones(2**27)").error
+    ran = kernel.run("np.ones(2**29)")  # more than an address has bits for, so numpy does not even try
+    assert ran.error.startswith("ValueError: array is too big")
+    assert "work in pieces" in "".join(ran.reply["content"]["traceback"])
+    assert kernel.run("x").result == "1"
+
+
+def test_a_damaged_image_costs_the_packages_their_start_and_nothing_else(home: Path, kernel: Kernel) -> None:
+    (image,) = (home / "images").glob("*.img")
+    whole = image.read_bytes()
+    (listing,) = (home / "images").glob("*.json")
+    text = listing.read_text()
+    try:
+        image.write_bytes(whole[:-1000] + bytes(1000))
+        assert kernel.run("import numpy as np; int(np.arange(4).sum())").result == "6"
+    finally:
+        image.write_bytes(whole)
+        listing.write_text(text)
