@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import KernelManager
 
 SUITES = {
     "ipykernel": ["tests/test_message_spec.py", "tests/test_kernel.py"],
@@ -69,24 +68,16 @@ def run_suite(home: Path, name: str) -> int:
         "JUPYTER_PATH": str(home / "jupyter"),
         "KERNELMCP_PACKAGES": json.dumps({"preinstalled": ["ipywidgets"]}),  # nbclient's notebooks use it
     }
-    start_once(environment)
+    prepare(environment)
     print(f"\n{wanted}", flush=True)
     tests = home / f"{name}-{version(name)}"
     command = [sys.executable, "-m", "pytest", *OPTIONS, *SUITES[name]]
     return subprocess.run(command, cwd=tests, env=environment, check=False).returncode
 
 
-def start_once(environment: dict[str, str]) -> None:
-    """The first kernel makes its boot image, which takes longer than the suites wait."""
-    manager = KernelManager(kernel_name="kernelmcp")
-    manager.start_kernel(env=environment)
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=300)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+def prepare(environment: dict[str, str]) -> None:
+    """Kernels do not wait for what is preinstalled."""
+    subprocess.run([sys.executable, "-P", "-m", "kernelmcp_kernel.prepare"], env=environment, check=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.commands import client_entry
+from kernelmcp.commands.setup import OFFER
 from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.volumes import SHARED_INSIDE, check_volumes
@@ -58,7 +59,7 @@ def main(
 
 def _added(file: Path, title: str, folder: Path | None) -> str:
     use = f"Put files for it into {folder}: code reads and writes them in {SHARED_INSIDE}.\n" if folder else ""
-    return f"Added {SERVER_NAME} to {file}. Restart {title} to use it.\n{use}"
+    return f"Added {SERVER_NAME} to {file}. Restart {title} to use it.\n{use}{OFFER}\n"
 
 
 def _removed(file: Path, old: str | None, title: str) -> str:

@@ -21,7 +21,7 @@ import pytest
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from kernelmcp_kernel.languages.python.image import find_image
+from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.runtime.guest_process import closed_to
 from kernelmcp_kernel.runtime.identity import node_binary
 from tests.kernel.wheels import DEAD_INDEX
@@ -75,7 +75,7 @@ def check_mode(mode: str) -> None:
     if mode != "user" and os.geteuid() != 0:
         pytest.skip("this is not root")
     if mode == "guest_uid":
-        places = (node_binary(), find_image().path, Path("/tmp"))
+        places = (node_binary(), plain_image().path, Path("/tmp"))
         if closed := next((up for path in places if (up := closed_to(NOBODY, path))), None):
             pytest.skip(f"{closed} is closed to others")
 

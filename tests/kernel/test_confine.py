@@ -18,7 +18,7 @@ from kernelmcp_kernel import languages
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
-from kernelmcp_kernel.languages.python.image import find_image
+from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import closed_to, give_to_guest, spawn_guest
 from kernelmcp_kernel.runtime.identity import node_binary
@@ -100,7 +100,7 @@ def passable_folder() -> Iterator[str]:
 def test_a_guest_of_root_becomes_the_user_that_is_configured() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    for path in (node_binary(), find_image().path, Path(tempfile.gettempdir())):
+    for path in (node_binary(), plain_image().path, Path(tempfile.gettempdir())):
         if closed := closed_to(65534, path):
             pytest.skip(f"{closed} is closed to others")
     with passable_folder() as home, running_kernel(KERNELMCP_GUEST_UID="65534", KERNELMCP_HOME=home) as kernel:
@@ -115,7 +115,7 @@ def test_a_user_who_cannot_get_there_is_refused_in_words(tmp_path: Path) -> None
     tmp_path.chmod(0o700)
     sandbox = SandboxDirectory(tmp_path / "sandbox")
     with pytest.raises(PermissionError, match=r"guest_uid cannot reach .*closed to others"):
-        give_to_guest(sandbox, os.getuid() + 1, [str(find_image().path), str(sandbox.path)])
+        give_to_guest(sandbox, os.getuid() + 1, [str(plain_image().path), str(sandbox.path)])
 
 
 def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:

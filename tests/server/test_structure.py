@@ -37,6 +37,7 @@ KERNEL_ORDER = [
     "__main__",
     "jupyter",
     "network",
+    "prepare",
     "packages",
     "guests",
     "languages",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, OutputForwarder
 from kernelmcp_kernel.languages.python.language import LANGUAGE
+from kernelmcp_kernel.languages.python.prepared import is_first_offer
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # How long an import does not try again what could not be installed, in seconds: code imports the same thing often.
 _AGAIN_SECONDS = 60
+
+OFFER = "(Typed once in a terminal, `kernelmcp setup` makes such imports take no time.)"
 
 Answer = dict[str, Any]
 
@@ -48,7 +51,7 @@ class Installs:
         since, failure = self._failed.get(module, (0.0, {}))
         if failure and time.monotonic() - since < _AGAIN_SECONDS:
             return failure
-        answer = await self._answer(self._installer().install_for(module, lambda line: None), cell)
+        answer = await self._answer(self._installer().install_for(module, lambda line: None), cell, imported=True)
         if "error" in answer:
             self._failed[module] = time.monotonic(), answer
         return answer
@@ -61,7 +64,7 @@ class Installs:
             self._made.take_as_present(LANGUAGE.packages)
         return self._made
 
-    async def _answer(self, installing: Awaitable[Outcome | None], cell: Cell) -> Answer:
+    async def _answer(self, installing: Awaitable[Outcome | None], cell: Cell, *, imported: bool = False) -> Answer:
         from kernelmcp_kernel.packages.errors import PackageError
 
         try:
@@ -72,5 +75,6 @@ class Installs:
             return {"unknown": True}
         mounts = [package.mount() for package in outcome.installed]
         self._mount(mounts)
-        self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), "text/plain": str(outcome)})
+        text = f"{outcome}\n{OFFER}" if imported and outcome.installed and is_first_offer() else str(outcome)
+        self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), "text/plain": text})
         return {"points": [mount["point"] for mount in mounts]}

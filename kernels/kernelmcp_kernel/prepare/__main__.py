@@ -41,6 +41,8 @@ from kernelmcp_kernel.settings import settings
 RETRY_SECONDS = 300.0
 # An image larger than this did not come from honest packages.
 MAX_IMAGE_BYTES = 1 << 30
+# That are kept, for kernels with different settings.
+MAX_IMAGES = 3
 _NICE = 10
 
 
@@ -105,7 +107,7 @@ def _prepare(wish: Wish) -> bool:
         wheels = [Wheel(**wheel) for wheel in prepared.read_setup().wheels]
         write_archive(wish.export, store, prepared.read_setup().requirements, wheels)
         _say(f"wrote {wish.export}")
-    if prepared.find_prepared() is None:
+    if installer.packages and prepared.find_prepared() is None:
         _make(store, installer.packages)
     return missing
 
@@ -162,7 +164,16 @@ def _make(store: Store, packages: list[Package]) -> None:
     _write_image(image, [identity, mounts], imported)
     packages_json = [asdict(package) for package in listed]
     _write(listing, json.dumps({"build_id": identity, "in_image": in_image, "packages": packages_json}))
+    _delete_old_images(image.parent)
     _say(f"{len(listed)} packages are prepared")
+
+
+def _delete_old_images(folder: Path) -> None:
+    """All but the newest: each is 80 MB, and each change of the settings or the installation makes another."""
+    listings = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
+    for listing in listings[MAX_IMAGES:]:
+        listing.unlink(missing_ok=True)
+        listing.with_suffix(".img").unlink(missing_ok=True)
 
 
 def _write_image(image: Path, arguments: list[str], imported: list[str]) -> None:

@@ -113,6 +113,17 @@ def is_asked_for() -> bool:
     return packages.enabled and bool(packages.preinstalled or setup_file().is_file())
 
 
+def is_first_offer() -> bool:
+    """Whether to say that there is `kernelmcp setup`: once for a home, and not where it was used."""
+    if is_asked_for():
+        return False
+    try:
+        with (data_home() / "packages" / "setup-offered").open("x"):
+            return True
+    except OSError:
+        return False
+
+
 def files() -> tuple[Path, Path]:
     """The image for this configuration, and the list of what is prepared."""
     packages, setup = settings().packages, read_setup()
