@@ -116,7 +116,7 @@ def _get(wish: Wish, installer: Installer, store: Store) -> bool:
     """Have the wheels, and remember which: from then on no network is needed. Returns whether some are missing."""
     had = prepared.read_setup()
     if wish.offline is not None:
-        requirements, wheels = read_archive(wish.offline, store)
+        requirements, wheels = read_archive(wish.offline, store, settings().packages.max_package_mb << 20)
         asyncio.run(installer.take(wheels))
         _remember(tuple(requirements), installer.packages)
         return False

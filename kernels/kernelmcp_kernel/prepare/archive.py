@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.packages.errors import PackageError, PackageInvalid
-from kernelmcp_kernel.packages.store import Store, Wheel
+from kernelmcp_kernel.packages.store import Store, Wheel, sha256_of, wheel_identity
 
+SOURCES = ("pypi", "pyodide", "local")
 _LIST = "setup.json"
 _MAX_LIST_BYTES = 4 << 20
 
@@ -37,30 +38,36 @@ def write_archive(file: Path, store: Store, requirements: tuple[str, ...], wheel
         draft.unlink(missing_ok=True)
 
 
-def read_archive(file: Path, store: Store) -> tuple[list[str], list[Wheel]]:
+def read_archive(file: Path, store: Store, max_wheel_bytes: int) -> tuple[list[str], list[Wheel]]:
     """What was asked for, and the wheels, which are in the cache then. Raises PackageError, OSError."""
     try:
         with zipfile.ZipFile(file) as archive:
-            if archive.getinfo(_LIST).file_size > _MAX_LIST_BYTES:
-                raise ValueError("its list is too long")
-            with archive.open(_LIST) as stream:
-                listed: Any = json.loads(stream.read(_MAX_LIST_BYTES))
-            wheels = [Wheel(**{key: str(value) for key, value in wheel.items()}) for wheel in listed["wheels"]]
-            requirements = [str(requirement) for requirement in listed["requirements"]]
-            for wheel in wheels:
-                _add(archive, wheel, store)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError, KeyError, TypeError) as error:
+            listed: Any = json.loads(_read(archive, _LIST, _MAX_LIST_BYTES))
+            wheels = [_add(archive, wheel, store, max_wheel_bytes) for wheel in listed["wheels"]]
+            return [str(requirement) for requirement in listed["requirements"]], wheels
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise PackageInvalid(f"{file} is no archive of kernelmcp setup --export, or is damaged: {error}") from error
-    return requirements, wheels
 
 
-def _add(archive: zipfile.ZipFile, wheel: Wheel, store: Store) -> None:
-    """Raises KeyError, PackageError, OSError."""
-    if store.has_wheel(wheel):
-        return
+def _add(archive: zipfile.ZipFile, listed: dict[str, str], store: Store, max_bytes: int) -> Wheel:
+    """Of the list only the sha256 and the source are believed; name and version are those of the file, as anywhere."""
+    sha256, name, source = listed["sha256"], listed["file"], listed["source"]
+    if source not in SOURCES:
+        raise ValueError(f"{source!r} is no source of packages")
+    wheel = Wheel(*wheel_identity(name), sha256, name, source)
+    if re.fullmatch(r"[0-9a-f]{64}", sha256) and store.has_wheel(wheel):
+        return wheel
     with store.staging() as staging:
-        place = staging / Path(wheel.file).name
-        with archive.open(f"wheels/{wheel.sha256}/{wheel.file}") as source, place.open("wb") as sink:
-            shutil.copyfileobj(source, sink)
-        if store.add_wheel(place, wheel.source).sha256 != wheel.sha256:
-            raise PackageInvalid(f"{wheel.file} in the archive is another file than its list says")
+        place = staging / Path(name).name
+        place.write_bytes(_read(archive, f"wheels/{sha256}/{name}", max_bytes))
+        if sha256_of(place) != sha256:
+            raise ValueError(f"{name} is another file than the list says")
+        return store.add_wheel(place, source)
+
+
+def _read(archive: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:
+    with archive.open(name) as stream:
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"{name} is larger than {max_bytes:,} bytes")
+    return content

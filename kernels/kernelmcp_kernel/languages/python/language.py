@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image
-from kernelmcp_kernel.languages.python.prepared import PreparedPackage, find_prepared, is_asked_for
+from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.identity import BuildError, node_binary
@@ -80,7 +80,7 @@ class Python:
         return self._image.packages if self._image else ()
 
     def suits(self, code: str) -> bool:
-        if self.packages or (prepared := find_prepared()) is None:
+        if self.packages or (prepared := _usable()) is None:
             return True
         if not settings().packages.preinstalled and not prepared.is_wanted_by(code):
             return True
@@ -94,9 +94,17 @@ class Python:
 
 
 def _first_image() -> BootImage:
-    if settings().packages.preinstalled and (prepared := find_prepared()):
+    if settings().packages.preinstalled and (prepared := _usable()):
         return prepared_image(prepared)
     return plain_image()
+
+
+def _usable() -> Prepared | None:
+    """What is prepared, where a guest with its image has as much memory again."""
+    prepared = find_prepared()
+    if prepared is None or 2 * prepared.image.stat().st_size > settings().memory_mb << 20:
+        return None
+    return prepared
 
 
 def _prepare_meanwhile() -> None:
