@@ -31,14 +31,18 @@ class Installs:
 
     async def answer(self, call: dict[str, Any], cell: Cell) -> Answer:
         """Install what a host call asks for: {requirements} or {module}. A refusal is an answer, too: {error: {name,
-        text}}, as is {unknown: true} for a module that no package is known for."""
+        text}}, as is {unknown: true} for a module that no package is known for. {check: true} asks for {unmet}."""
         if "module" in call:
             return await self._install_for(call["module"], cell)
+        if "check" in call:
+            return {"unmet": self._installer().unmet()}
 
         def say(line: str) -> None:
             self._forwarder.say(cell, f"{line}\n")
 
-        return await self._answer(self._installer().install(call.get("requirements"), say), cell)
+        from kernelmcp_kernel.packages.requirements import Options
+
+        return await self._answer(self._installer().install(call.get("requirements"), say, Options.of(call)), cell)
 
     async def _install_for(self, module: Any, cell: Cell) -> Answer:
         """Install the package that brings a module, without pip's own lines."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kernelmcp_kernel.packages.errors import (
+    ANOTHER_SESSION,
     PackageConflict,
     PackageError,
     PackageHashMismatch,
@@ -55,6 +56,12 @@ def progress(line: str) -> str | None:
     return None
 
 
+def newest(output: str, name: str) -> str | None:
+    """The first version in the output of `pip index versions`, which is the newest."""
+    found = re.search(rf"^{re.escape(name)} \((\d[0-9A-Za-z.+!]*)\)\s*$", output, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else None
+
+
 def log_lines(file: Path) -> list[str]:
     """pip's log, if there is one."""
     with contextlib.suppress(OSError):
@@ -83,7 +90,7 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
     if _CONFLICT.search(output):
         return PackageConflict(
             f"{_conflict(output)}\nAsk for other versions. Packages that are installed in a session stay as they are: "
-            "for another version use a new session, or reset_workspace with scope all"
+            f"for another version {ANOTHER_SESSION}"
         )
     if match := _NO_MATCH.search(output):
         return _no_match(match["what"], output, log)
