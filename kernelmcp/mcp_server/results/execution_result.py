@@ -21,7 +21,7 @@ from kernelmcp.mcp_server.results.links import (
     uri,
 )
 from kernelmcp.mcp_server.results.notes import notes
-from kernelmcp.mcp_server.results.readable import is_empty, readable
+from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, HostFolders, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
@@ -77,8 +77,9 @@ async def to_result(
     text = _with_picture_notes(execution, draft, pictures)
     content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
     if with_links:
-        # An output that is here as a picture has no link: to a client it would be a second picture.
-        shown = {uri(execution, f"outputs/{number}") for number in pictures.shown}
+        # An output that is here as a picture or as text has no link: to a client it would be a second one.
+        here = {*pictures.shown, *(number for number, display in draft.rich if says_all(display.data))}
+        shown = {uri(execution, f"outputs/{number}") for number in here}
         content += draft.links([info for info in draft.structured["outputs"] if info["uri"] not in shown])
     is_error = not draft.structured["success"] and execution.status != "running"
     return CallToolResult(content=content, structured_content=dict(draft.structured), is_error=is_error)
