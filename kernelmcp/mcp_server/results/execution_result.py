@@ -11,6 +11,7 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import EXIT_CODES, Execution
+from kernelmcp.mcp_server.results import installs
 from kernelmcp.mcp_server.results.links import (
     best_type,
     changed_files,
@@ -160,6 +161,11 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         structured["return_value"] = execution.return_value
     if execution.status == "running":
         structured["cursor"] = str(view.end)
+    elif installs.is_install(execution):
+        found = installs.fields(installs.installation_of(execution))
+        structured["installed"], structured["already_present"] = found["installed"], found["already_present"]
+        if structured["error"] is not None and execution.status == "error":
+            structured["error"]["error_code"] = installs.server_error(execution).error_code
     text = _text(view, structured, (shown_stdout, shown_stderr), rich, budget_chars)
     return _Draft(structured, text, rich)
 
@@ -209,7 +215,9 @@ def _text(
             f"[{execution.outputs.dropped_types:,} forms of displayed objects were not kept: their names are not MIME "
             "types, or there were too many]"
         )
-    if error := structured["error"]:
+    if (error := structured["error"]) and "error_code" in error:
+        parts.append(cut_middle(installs.server_error(execution).to_text(), budget))
+    elif error:
         parts.append(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}")
     if not any(parts) and rich:
         kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
