@@ -105,6 +105,12 @@ def test_a_name_is_checked_as_the_package_that_it_means(folder: Path, tmp_path: 
         assert "regex" in installed(kernel.run("import regex"))
 
 
+def test_what_an_import_installs_is_listed(science: Kernel) -> None:
+    names = science.run("%pip list --available").text().rstrip("\n").split(", ")
+    assert {"numpy", "pandas", "beautifulsoup4", "scikit-learn"} <= set(names)
+    assert names == sorted(names)
+
+
 def test_auto_install_can_be_switched_off(folder: Path, tmp_path: Path) -> None:
     settings = packages(folder, auto_install=False)
     with running_kernel(KERNELMCP_HOME=str(tmp_path), KERNELMCP_PACKAGES=settings) as kernel:

@@ -112,6 +112,29 @@ async def test_install_package_and_the_session_keeps_it(
         assert (await run(client, "1 + 1", session_id="other"))["stderr"] == ""
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "import installs any of 2"),
+        ({"PACKAGES__PYODIDE_URL": "/nowhere"}, "import installs packages of Pyodide's distribution when missing"),
+        ({"PACKAGES__AUTO_INSTALL": "false"}, None),
+        ({"PACKAGES__ALLOWED": '["six"]'}, None),
+    ],
+)
+async def test_what_an_import_brings_is_told_with_what_is_there(
+    connect: Connect, kernelspec: str, settings: dict[str, str], says: str | None
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel installs nothing by itself")
+    async with connect(**settings) as client:
+        for tool in ("get_workspace_info", "list_runtimes"):
+            text = (await client.call_tool(tool, {})).content[0].text
+            assert ("import installs" in text) == (says is not None)
+            assert (says or "") in text
+            assert ("%pip list --available names them" in text) == (says is not None)
+            assert len(text) < 500
+
+
 async def test_an_installation_that_outlasts_its_call_says_the_same_later(
     connect: Connect, index: Index, tmp_path: Path, kernelspec: str
 ) -> None:

@@ -31,11 +31,16 @@ class Installs:
 
     async def answer(self, call: dict[str, Any], cell: Cell) -> Answer:
         """Install what a host call asks for: {requirements} or {module}. A refusal is an answer, too: {error: {name,
-        text}}, as is {unknown: true} for a module that no package is known for. {check: true} asks for {unmet}."""
+        text}}, as is {unknown: true} for a module that no package is known for. {check: true} asks for
+        {unmet}, {available: true} for {available}: what an import may install."""
         if "module" in call:
             return await self._install_for(call["module"], cell)
         if "check" in call:
             return {"unmet": self._installer().unmet()}
+        if "available" in call:
+            from kernelmcp_kernel.packages.distribution import importable
+
+            return {"available": importable(settings().packages)}
 
         def say(line: str) -> None:
             self._forwarder.say(cell, f"{line}\n")

@@ -96,6 +96,11 @@ def unmet() -> list[str]:
     return blocking.host_call("install", check=True)["unmet"]
 
 
+def available() -> list[str]:
+    """Names of the packages that an import, or %pip, finds in Pyodide's distribution."""
+    return blocking.host_call("install", available=True)["available"]
+
+
 def installed() -> list[tuple[str, str]]:
     """Names and versions of what can be imported."""
     return sorted(

@@ -9,8 +9,8 @@ from kernelmcp_guest import packages
 from kernelmcp_guest.packages import PackageError
 
 HELP = (
-    "the sandbox has: %pip install [--pre] [--no-deps] NAME ..., %pip install -r FILE, %pip list, %pip freeze, "
-    "%pip show NAME, %pip check"
+    "the sandbox has: %pip install [--pre] [--no-deps] NAME ..., %pip install -r FILE, %pip list [--available], "
+    "%pip freeze, %pip show NAME, %pip check"
 )
 
 # Options that change nothing here, and that people write out of habit: alone, with a value, and the short ones.
@@ -56,7 +56,7 @@ _COMMANDS = {
     "download": f"{_INSTALL_KNOWS}, and importlib.resources reads its files",
     "wheel": _SOURCE,
     "index": "%pip install NAME==0 names the versions that there are",
-    "search": "%pip install NAME says whether there is such a package",
+    "search": "%pip install NAME says whether there is such a package, and %pip list --available what Pyodide has",
     "cache": "the server keeps what was fetched",
     "config": _INDEX,
 }
@@ -76,6 +76,8 @@ def pip(line: str) -> None:
     command, *arguments = words or ["help"]
     if command == "install":
         _install(arguments, options)
+    elif command == "list" and "--available" in arguments:
+        _say(", ".join(packages.available()))
     elif command in ("list", "freeze"):
         form = "{}=={}" if command == "freeze" else "{:<30} {}"
         _say("\n".join(form.format(*package) for package in packages.installed()))
