@@ -86,9 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     install.add_argument("--uninstall", action="store_true", help="take the server out again")
     install.set_defaults(run=_install)
 
-    build_wheel = commands.add_parser(
-        "build-wheel", help="a source package as a wheel for sessions; needs Python 3.14"
-    )
+    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel for sessions; needs Python 3.14")
     build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
     build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
     build_wheel.set_defaults(run=_build_wheel)
