@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(setup)
     setup.set_defaults(run=_setup)
 
-    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel that sessions can install")
+    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel for sessions; needs Python 3.14")
     build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
     build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
     build_wheel.set_defaults(run=_build_wheel)

@@ -5,12 +5,14 @@ It runs the package's build, as `pip install PATH` would: for packages that you 
 """
 
 import importlib.util
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-MIN_PYTHON = (3, 12)
+# pyodide-build runs on Python 3.12 and later, but builds for the version that it runs on: this is the guest's.
+GUEST_PYTHON = (3, 14)
 _EXTRA = "pip install '.[wheel-build]'"
 
 
@@ -36,9 +38,12 @@ def _missing(source: Path) -> str | None:
     """What stands in the way, and what to do about it."""
     if not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
         return f"{source} is not a source package: it has neither pyproject.toml nor setup.py"
-    if sys.version_info < MIN_PYTHON:
-        running = ".".join(map(str, sys.version_info[:2]))
-        return f"building wheels needs Python 3.12 or newer, and this is {running}; install kernelmcp there: {_EXTRA}"
+    if sys.version_info[:2] != GUEST_PYTHON:
+        running, needed = (".".join(map(str, version)) for version in (sys.version_info[:2], GUEST_PYTHON))
+        return (
+            f"a wheel for the sandbox is built by Python {needed}, its own version, and this is {running}. In the "
+            f"folder of kernelmcp's source, type: {_with_python(needed, source)}"
+        )
     if importlib.util.find_spec("pyodide_build") is None or _pyodide() is None:
         return f"building wheels needs pyodide-build; run: {_EXTRA}"
     if shutil.which("emcc") is None:
@@ -48,6 +53,18 @@ def _missing(source: Path) -> str | None:
             "./emsdk activate VERSION; source ./emsdk_env.sh"
         )
     return None
+
+
+def _with_python(version: str, source: Path) -> str:
+    """A line that builds with this version of Python, by what is there to get one."""
+    build = f"kernelmcp build-wheel {shlex.quote(str(source.absolute()))}"
+    if shutil.which("uv"):
+        return f"uv run --isolated --python {version} --extra wheel-build {build}"
+    folder = ".venv-build"
+    rest = f"-m venv {folder} && {folder}/bin/{_EXTRA} && {folder}/bin/{build}"
+    if shutil.which("pyenv"):
+        return f'pyenv install --skip-existing {version} && "$(pyenv prefix {version})/bin/python" {rest}'
+    return f"python{version} {rest} (with Python {version} of python.org or your system)"
 
 
 def _pyodide() -> str | None:

@@ -75,7 +75,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             *ExecutionTools(settings, registry, callers, runtimes, client_log).all(),
             *SessionTools(settings, registry, callers, runtimes).all(),
             *PackageTools(settings, registry, callers).all(),
-            *FileTools(settings, registry, callers).all(),
+            *FileTools(settings, registry, callers, runtimes.about_imports).all(),
         ]
         enabled = settings.config.tools.enabled
         server = ResourceServer(

@@ -27,6 +27,8 @@ class Row(BaseModel):
     version: str | None = None
     description: str = ""
     magics: tuple[_Word, ...] = ()
+    importable_packages: Annotated[int, Field(ge=0)] = 0
+    """How many packages an `import` installs when they are missing; of the main language, 0 where none."""
 
 
 _ROWS = TypeAdapter(Annotated[list[Row], Field(min_length=1)])
@@ -41,14 +43,26 @@ class Runtimes:
 
     def describe(self) -> list[RuntimeInfo]:
         """What list_runtimes shows: the rows, and what the contract names beside them. Blocking."""
-        found: list[RuntimeInfo] = [
-            {"name": row.name, "version": row.version, "description": row.description, "available": True}
-            for row in self._read()
-        ]
+        found = [self._describe(row) for row in self._read()]
         if not found:
             found = [_unavailable(MAIN_LANGUAGE, "no such kernelspec is installed")]
         names = {runtime["name"] for runtime in found}
         return found + [_unavailable(name, NOT_YET) for name in CONTRACT_NAMES if name not in names]
+
+    @property
+    def about_imports(self) -> str:
+        """What an `import` brings, in a sentence; empty where that is nothing that is known."""
+        packages = self._settings.config.packages
+        count = self._rows[0].importable_packages
+        if not (count and packages.enabled and packages.auto_install and packages.allowed is None):
+            return ""
+        own = packages.pyodide_url is not None and "://" not in packages.pyodide_url  # may have a list of its own
+        known = "packages of Pyodide's distribution" if own else f"any of {count} packages"
+        return f"import installs {known} when missing (numpy, pandas, ...); %pip list --available names them."
+
+    def _describe(self, row: Row) -> RuntimeInfo:
+        about = f"{row.description}. {self.about_imports}" if row.importable_packages else row.description
+        return {"name": row.name, "version": row.version, "description": about.rstrip(". "), "available": True}
 
     @property
     def names(self) -> list[str]:

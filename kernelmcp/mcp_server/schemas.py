@@ -21,6 +21,8 @@ class ErrorInfo(TypedDict):
     name: str
     value: str
     traceback: str
+    error_code: NotRequired[str]
+    """Of an installation that failed."""
 
 
 class OutputInfo(TypedDict):
@@ -38,6 +40,22 @@ class ChangedFile(TypedDict):
     path: str
     size: int
     uri: str
+
+
+class InstalledPackage(TypedDict):
+    name: str
+    version: str
+    source: str
+
+
+class PresentPackage(TypedDict):
+    name: str
+    version: str
+
+
+class InstallFields(TypedDict):
+    installed: list[InstalledPackage]
+    already_present: list[PresentPackage]
 
 
 class ExecutionResult(TypedDict):
@@ -64,6 +82,9 @@ class ExecutionResult(TypedDict):
     """Output since the last result of tasks that outlived their cell."""
     execution_time_ms: float
     queued_ms: float
+    installed: NotRequired[list[InstalledPackage]]
+    """Of a cell that installs packages and does nothing else, as `already_present`."""
+    already_present: NotRequired[list[PresentPackage]]
     cursor: NotRequired[str]
     """While it runs: the position that `since` takes."""
 
@@ -112,25 +133,12 @@ class SessionList(TypedDict):
     next_cursor: str | None
 
 
-class InstalledPackage(TypedDict):
-    name: str
-    version: str
-    source: str
-
-
-class PresentPackage(TypedDict):
-    name: str
-    version: str
-
-
-class InstallResult(TypedDict):
+class InstallResult(InstallFields):
     """What one installation did. While it runs on, `status` is "running" and the lists are empty."""
 
     session_id: str
     execution_id: str
     status: Status
-    installed: list[InstalledPackage]
-    already_present: list[PresentPackage]
     duration_ms: float
 
 

@@ -62,7 +62,8 @@ def with_installed(content: dict[str, Any], known: list[Package]) -> list[Packag
 
 async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
     """Install packages again in a fresh kernel, by a silent cell. Returns a warning for the user if that failed."""
-    cell = "%pip install " + " ".join(f"{package.name}=={package.version}" for package in packages)
+    # They are all that was there: a package that was installed without what it needs comes back so.
+    cell = "%pip install --no-deps " + " ".join(f"{package.name}=={package.version}" for package in packages)
     try:
         with anyio.move_on_after(RESTORE_SECONDS):
             return _failure(await kernel.execute(cell, None, silent=True))

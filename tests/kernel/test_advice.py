@@ -53,6 +53,13 @@ ADVICE = {
         "RuntimeError: can't start new thread", THREADS),
     "import subprocess; subprocess.run(['ls'])": ("OSError: the sandbox cannot start processes", COMMANDS),
     "import os; os.system('ls')": ("OSError: the sandbox cannot start processes", COMMANDS),
+    "import subprocess, sys; subprocess.run([sys.executable, '-m', 'pip', 'install', 'six', '-q'])": (
+        "OSError: the sandbox cannot start processes: to install packages, write %pip install six -q in a cell", None),
+    "import subprocess; subprocess.check_call('pip install six && echo ok', shell=True)": (
+        "OSError: the sandbox cannot start processes: to install packages, write %pip install six in a cell", None),
+    "import os; os.system('uv pip install six')": (
+        "OSError: the sandbox cannot start processes: to install packages, write %pip install six in a cell", None),
+    "import pip": ("ModuleNotFoundError: No module named 'pip'", "there is no pip to import: packages are installed"),
     "import asyncio; await asyncio.create_subprocess_shell('ls')": (
         "NotImplementedError: ", f"the sandbox cannot start processes; {COMMANDS}"),
     "import asyncio; await asyncio.open_connection('localhost', 80)": (

@@ -20,7 +20,8 @@ import pytest
 
 from kernelmcp_kernel.packages import distribution, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
-from kernelmcp_kernel.packages.installer import Installer, Outcome
+from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.outcome import Outcome
 from kernelmcp_kernel.packages.store import Store, sha256_of
 from kernelmcp_kernel.settings import PackageSettings
 

@@ -105,6 +105,12 @@ def test_a_name_is_checked_as_the_package_that_it_means(folder: Path, tmp_path: 
         assert "regex" in installed(kernel.run("import regex"))
 
 
+def test_what_an_import_installs_is_listed(science: Kernel) -> None:
+    names = science.run("%pip list --available").text().rstrip("\n").split(", ")
+    assert {"numpy", "pandas", "beautifulsoup4", "scikit-learn"} <= set(names)
+    assert names == sorted(names)
+
+
 def test_auto_install_can_be_switched_off(folder: Path, tmp_path: Path) -> None:
     settings = packages(folder, auto_install=False)
     with running_kernel(KERNELMCP_HOME=str(tmp_path), KERNELMCP_PACKAGES=settings) as kernel:
@@ -127,3 +133,40 @@ def test_a_package_that_cannot_be_had_is_said_and_not_tried_again_at_once(folder
             assert ran.error == "ModuleNotFoundError: No module named 'lxml'"
             assert advice(ran).startswith("[kernelmcp] lxml could not be installed: lxml==")
             assert "it comes from Pyodide's distribution, and the folder for it does not have the file" in advice(ran)
+
+
+FRAME = "import pandas as pd\npd.DataFrame([[1 / 7] * {columns}] * {rows}).add_prefix('column_')"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "shown_rows", "shown_columns"),
+    [
+        (8, 18, 8, 18),
+        (3, 40, 3, 40),
+        (12, 60, 12, 20),
+        (40, 15, 40, 15),
+        (60, 20, 10, 20),
+        (1000, 30, 10, 30),
+        (2, 3000, 2, 20),
+    ],
+)
+def test_a_table_is_text_with_whole_rows_and_as_much_as_fits(
+    science: Kernel, rows: int, columns: int, shown_rows: int, shown_columns: int
+) -> None:
+    text = science.run(FRAME.format(rows=rows, columns=columns)).result or ""
+    table, _, size = text.partition("\n\n")
+    head, *lines = [line.split() for line in table.split("\n")]
+    assert len([name for name in head if name != "..."]) == shown_columns
+    assert len([line for line in lines if line[0] != ".."]) == shown_rows
+    assert ("..." in head) == (shown_columns < columns)
+    assert size == ("" if (rows, columns) == (shown_rows, shown_columns) else f"[{rows} rows x {columns} columns]")
+    assert len(text) <= 7_000
+    assert not re.search(r"[ \\]$", text, re.MULTILINE)
+
+
+def test_a_table_is_shown_as_its_user_has_set(science: Kernel) -> None:
+    frame = "pd.DataFrame([[1] * 9] * 9)"
+    text = science.run(f"import pandas as pd\nwith pd.option_context('display.max_columns', 4): display({frame})")
+    assert shown(text, "text/plain")[0].endswith("[9 rows x 9 columns]")
+    grouped = science.run(f"{frame}.groupby(1).agg({{2: ['min', 'max']}})")
+    assert (grouped.result or "").split("\n") == ["    2", "  min max", "1", "1   1   1"]

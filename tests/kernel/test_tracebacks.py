@@ -65,7 +65,7 @@ SHOWN = {
         "ZeroDivisionError: division by zero",
     ),
     "syntax error in eval": ("eval('1+')", ["Cell 1", "<string> 1"], "SyntaxError: invalid syntax"),
-    "install": ("%pip install", ["Cell 1"], "InvalidRequirement: no package was named; give a name, such as"),
+    "install": ("%pip install", [], "InvalidRequirement: no package was named; give a name, such as"),
 }  # fmt: skip
 
 

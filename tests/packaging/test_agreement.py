@@ -5,6 +5,7 @@ Hosts have such a test in tests/server/test_network.py.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -26,9 +27,10 @@ from kernelmcp.sessions import installed_packages as server_packages
 from kernelmcp_kernel import settings as kernel_settings
 from kernelmcp_kernel.guests.storage import count
 from kernelmcp_kernel.jupyter import execute_messages, iopub
-from kernelmcp_kernel.packages.installer import Outcome
+from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages.outcome import Outcome
 from kernelmcp_kernel.packages.resolver import Present
-from kernelmcp_kernel.runtime import directory
+from kernelmcp_kernel.runtime import directory, places
 from kernelmcp_kernel.sandbox import landlock, probe, seccomp
 
 # Each deletes a session's directory: the one a private one of the kernel's, the other one of the server's.
@@ -37,6 +39,12 @@ DELETE: dict[str, Callable[[Path], None]] = {
     "server": safe_open.delete_tree,
     "server, for good": safe_open.delete_for_good,
 }
+
+
+def test_the_kernelspec_counts_what_an_import_installs() -> None:
+    spec = json.loads((places.PACKAGE / "kernelspec" / "kernel.json").read_text())
+    (python,) = spec["metadata"]["kernelmcp"]["languages"]
+    assert python["importable_packages"] == len(distribution.importable(kernel_settings.PackageSettings()))
 
 
 def test_both_find_the_same_version_of_landlock() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelmcp.commands import build_wheel
+from kernelmcp_kernel.packages import distribution
 
 from .support import DEADLINE
 
@@ -35,7 +36,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("")
     done = run(tmp_path, tmp_path / "home", PATH="/nowhere")
     assert done.returncode == 1
-    assert "[wheel-build]" in done.stderr or "Emscripten" in done.stderr
+    assert "wheel-build" in done.stderr or "Emscripten" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -51,7 +52,7 @@ def test_the_wheel_lands_in_the_wheel_folder(
     (tmp_path / "pyproject.toml").write_text("")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(build_wheel, "MIN_PYTHON", (3, 11))
+    monkeypatch.setattr(build_wheel, "GUEST_PYTHON", sys.version_info[:2])
     assert build_wheel.main(tmp_path, tmp_path / "home") == 0
     wheel = tmp_path / "home" / "wheels" / "mine-1.0-cp314-cp314-pyemscripten_2026_0_wasm32.whl"
     assert capsys.readouterr().out == f"{wheel}\n"
@@ -60,3 +61,37 @@ def test_the_wheel_lands_in_the_wheel_folder(
     if build_wheel.shutil.which("emcc") is None:
         assert build_wheel.main(tmp_path, tmp_path / "home") == 1
         assert "Emscripten" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("uv", "uv run --isolated --python 9.9 --extra wheel-build kernelmcp build-wheel "),
+        ("pyenv", 'pyenv install --skip-existing 9.9 && "$(pyenv prefix 9.9)/bin/python" -m venv .venv-build && '),
+        (None, "python9.9 -m venv .venv-build && .venv-build/bin/pip install '.[wheel-build]' && "),
+    ],
+)
+def test_another_python_than_the_guests_is_told_how_to_get_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    program: str | None,
+    says: str,
+) -> None:
+    (source := tmp_path / "my package").mkdir()
+    (source / "pyproject.toml").write_text("")
+    if program is not None:
+        (tmp_path / program).write_text("#!/bin/sh\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build_wheel, "GUEST_PYTHON", (9, 9))
+    assert build_wheel.main(source, tmp_path / "home") == 1
+    error = capsys.readouterr().err
+    assert "is built by Python 9.9, its own version, and this is 3." in error
+    assert says in error
+    assert f"build-wheel '{source}'" in error
+
+
+def test_the_version_is_the_guests() -> None:
+    python = distribution.lock()["info"]["python"]
+    assert tuple(map(int, python.split(".")[:2])) == build_wheel.GUEST_PYTHON

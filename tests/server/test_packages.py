@@ -110,3 +110,68 @@ async def test_install_package_and_the_session_keeps_it(
         assert (after["result"], after["status"]) == ("2", "ok")
         assert "packages that this session had are missing: beta" in after["stderr"]
         assert (await run(client, "1 + 1", session_id="other"))["stderr"] == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "import installs any of 2"),
+        ({"PACKAGES__PYODIDE_URL": "/nowhere"}, "import installs packages of Pyodide's distribution when missing"),
+        ({"PACKAGES__AUTO_INSTALL": "false"}, None),
+        ({"PACKAGES__ALLOWED": '["six"]'}, None),
+    ],
+)
+async def test_what_an_import_brings_is_told_with_what_is_there(
+    connect: Connect, kernelspec: str, settings: dict[str, str], says: str | None
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel installs nothing by itself")
+    async with connect(**settings) as client:
+        for tool in ("get_workspace_info", "list_runtimes"):
+            text = (await client.call_tool(tool, {})).content[0].text
+            assert ("import installs" in text) == (says is not None)
+            assert (says or "") in text
+            assert ("%pip list --available names them" in text) == (says is not None)
+            assert len(text) < 500
+
+
+async def test_an_installation_that_outlasts_its_call_says_the_same_later(
+    connect: Connect, index: Index, tmp_path: Path, kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel has its own %pip")
+    settings = {
+        "PACKAGES__INDEX_URL": index.url,
+        "PACKAGES__PYODIDE_URL": str(tmp_path / "pyodide"),
+        "SESSIONS__INLINE_WAIT_SECONDS": "0.2",
+    }
+    there = {"name": "beta", "version": "1.0", "source": "pypi"}
+
+    async def finished(client: Client, execution_id: str) -> tuple[str, dict[str, Any]]:
+        while True:
+            result = await client.call_tool("get_execution", {"execution_id": execution_id})
+            assert result.structured_content is not None
+            if result.structured_content["status"] != "running":
+                return result.content[0].text, result.structured_content
+
+    async with connect(**settings) as client:
+        await run(client, "1")
+        ids: list[str] = []
+        for name in ("stalled", "beta"):
+            with index.stalled():
+                failed, found = await install(client, name)
+                assert (failed, found["status"], found["installed"]) == (False, "running", [])
+                ids.append(found["execution_id"])
+        text, found = await finished(client, ids[0])
+        assert text.startswith("PACKAGE_NOT_FOUND: stalled: no source has a package")
+        assert "\n- Check the spelling" in text
+        assert (found["success"], found["error"]["name"]) == (False, "PackageNotFound")
+        assert found["error"]["error_code"] == "PACKAGE_NOT_FOUND"
+        text, found = await finished(client, ids[1])
+        assert "Successfully installed beta-1.0" in text
+        assert (found["installed"], found["already_present"]) == ([there], [])
+        assert "installed" not in await run(client, "1")
+
+    async with connect(**settings) as client:
+        assert (await finished(client, ids[1]))[1]["installed"] == [there]
+        assert (await finished(client, ids[0]))[1]["error"]["error_code"] == "PACKAGE_NOT_FOUND"

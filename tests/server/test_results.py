@@ -306,3 +306,25 @@ async def test_a_path_of_this_machine_is_told_as_code_sees_it(connect: Connect, 
         assert "[Code sees" not in words(await execute(client, "open('/elsewhere/sales.csv')"))
         refused = await client.call_tool("read_file", {"path": "/volumes/shared/sales.csv", "session_id": "s"})
         assert "Use it in code: execute_code with open('/volumes/shared/sales.csv')" in words(refused)
+
+
+TABLE = """
+class Table:
+    def __repr__(self):
+        return "a  b" if self.speaks else object.__repr__(self)
+    def _repr_html_(self):
+        return "<style></style><table class=\\"dataframe\\"><tr><td>a</td><td>b</td></tr></table>"
+"""
+
+
+@pytest.mark.parametrize(("speaks", "text", "links"), [(True, "a  b", 0), (False, "a | b", 1)])
+async def test_a_table_is_its_text_and_no_address_besides(
+    connect: Connect, speaks: bool, text: str, links: int
+) -> None:
+    async with connect() as client:
+        await execute(client, "1")  # the first result says more
+        shown = await execute(client, f"{TABLE}\nTable.speaks = {speaks}\nTable()")
+        assert words(shown) == text
+        assert len(shown.content) == 1 + links
+        assert shown.structured_content is not None
+        assert shown.structured_content["outputs"][0]["mime_types"] == ["text/plain", "text/html"]

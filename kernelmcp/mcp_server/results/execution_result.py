@@ -11,6 +11,7 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import EXIT_CODES, Execution
+from kernelmcp.mcp_server.results import installs
 from kernelmcp.mcp_server.results.links import (
     best_type,
     changed_files,
@@ -21,7 +22,7 @@ from kernelmcp.mcp_server.results.links import (
     uri,
 )
 from kernelmcp.mcp_server.results.notes import notes
-from kernelmcp.mcp_server.results.readable import is_empty, readable
+from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, HostFolders, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
@@ -77,8 +78,9 @@ async def to_result(
     text = _with_picture_notes(execution, draft, pictures)
     content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
     if with_links:
-        # An output that is here as a picture has no link: to a client it would be a second picture.
-        shown = {uri(execution, f"outputs/{number}") for number in pictures.shown}
+        # An output that is here as a picture or as text has no link: to a client it would be a second one.
+        here = {*pictures.shown, *(number for number, display in draft.rich if says_all(display.data))}
+        shown = {uri(execution, f"outputs/{number}") for number in here}
         content += draft.links([info for info in draft.structured["outputs"] if info["uri"] not in shown])
     is_error = not draft.structured["success"] and execution.status != "running"
     return CallToolResult(content=content, structured_content=dict(draft.structured), is_error=is_error)
@@ -159,6 +161,11 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         structured["return_value"] = execution.return_value
     if execution.status == "running":
         structured["cursor"] = str(view.end)
+    elif installs.is_install(execution):
+        found = installs.fields(installs.installation_of(execution))
+        structured["installed"], structured["already_present"] = found["installed"], found["already_present"]
+        if structured["error"] is not None and execution.status == "error":
+            structured["error"]["error_code"] = installs.server_error(execution).error_code
     text = _text(view, structured, (shown_stdout, shown_stderr), rich, budget_chars)
     return _Draft(structured, text, rich)
 
@@ -208,7 +215,9 @@ def _text(
             f"[{execution.outputs.dropped_types:,} forms of displayed objects were not kept: their names are not MIME "
             "types, or there were too many]"
         )
-    if error := structured["error"]:
+    if (error := structured["error"]) and "error_code" in error:
+        parts.append(cut_middle(installs.server_error(execution).to_text(), budget))
+    elif error:
         parts.append(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}")
     if not any(parts) and rich:
         kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]

@@ -9,15 +9,18 @@ import re
 from typing import Any
 
 from kernelmcp.output.sanitize import joined
+from kernelmcp.sessions.installed_packages import PACKAGES_TYPE
 
 # How much of a guest's HTML is looked at, and how much of its text is given, characters.
 MAX_HTML_CHARS = 20_000
 MAX_HTML_TEXT_CHARS = 2_000
-# What a text form says that says nothing: <IPython.core.display.HTML object>, <Figure object at 0x7f>.
-_NOTHING = re.compile(r"<[\w.]{1,200} object(?: at 0x[0-9a-f]{1,20})?>")
+# What a text form says that says nothing: <IPython.core.display.HTML object>, <Figure object at 0x7f>, <Styler at 0x1>.
+_NOTHING = re.compile(r"<[\w.]{1,200}(?: object| at 0x[0-9a-f]{1,20}| object at 0x[0-9a-f]{1,20})>")
 # A tag, its slash and its name; a comment or declaration has no name. Each attempt ends at the next angle bracket.
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})?[^<>]*>")
 _UNSEEN = frozenset({"script", "style", "head", "template", "noscript"})
+# Before the table itself.
+_MAX_STYLE_CHARS = 1_000
 _BREAKS = frozenset({"p", "div", "br", "tr", "li", "table", "ul", "ol", "pre", "h1", "h2", "h3", "h4", "h5", "h6"})
 _CELLS = frozenset({"td", "th"})
 
@@ -34,6 +37,15 @@ def readable(data: dict[str, Any], *, look_at_html: bool = True) -> str:
 def is_empty(text: str) -> bool:
     """Whether a text form only names a type, where another form shows the object."""
     return not text or _NOTHING.fullmatch(text.strip()) is not None
+
+
+def says_all(data: dict[str, Any]) -> bool:
+    """Whether the text form has all that the others have: of an installation, and of a table of pandas' or its like."""
+    if PACKAGES_TYPE in data:
+        return True
+    html: Any = data.get("text/html", "")
+    table = 'class="dataframe"' in joined(html)[:_MAX_STYLE_CHARS]
+    return table and data.keys() <= {"text/plain", "text/html"} and not is_empty(joined(data.get("text/plain", "")))
 
 
 def text_of_html(document: str) -> str:

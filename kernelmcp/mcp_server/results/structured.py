@@ -55,5 +55,6 @@ def _without_texts(fields: dict[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in fields.items() if name not in TEXTS}
     error: dict[str, Any] | None = kept.get("error")
     if error and "traceback" in error:
-        kept["error"] = {"name": error["name"], "value": error["value"][:MAX_VALUE_CHARS]}
+        kept["error"] = {**error, "value": error["value"][:MAX_VALUE_CHARS]}
+        del kept["error"]["traceback"]
     return kept

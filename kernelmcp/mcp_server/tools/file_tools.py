@@ -43,8 +43,11 @@ MAX_NAMES_CHARS = 100_000
 class FileTools:
     """The tool functions for files of one server."""
 
-    def __init__(self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
+    def __init__(
+        self, settings: Settings, registry: Registry, caller: Callable[[Ctx], Caller], about_imports: str
+    ) -> None:
         self._settings = settings
+        self._about_imports = about_imports
         self._registry = registry
         self._caller = caller
 
@@ -191,9 +194,13 @@ class FileTools:
             ],
         }
         where = f"\nOn this machine: {result['path']}" if result["path"] else ""
-        packages = ", ".join(f"{each['name']} {each['version']}" for each in result["packages"][:MAX_LINES])
-        installed = f"\nInstalled packages: {packages}" if packages else ""
-        return structured_result(result, _listing_text(result) + where + installed)
+        return structured_result(result, _listing_text(result) + where + self._packages_text(result["packages"]))
+
+    def _packages_text(self, packages: list[schemas.PackageInfo]) -> str:
+        shown = [f"{each['name']} {each['version']}" for each in packages[:MAX_LINES]]
+        more = f" and {len(packages) - MAX_LINES:,} more (%pip list)" if len(packages) > MAX_LINES else ""
+        installed = f"\nInstalled packages: {', '.join(shown)}{more}" if shown else ""
+        return installed + (f"\n{self._about_imports}" if self._about_imports else "")
 
     async def get_volume_path(self, ctx: Ctx) -> Annotated[CallToolResult, schemas.VolumeList]:
         """Show where code finds its files: the workspace, and the host's directories that are mounted as volumes."""

@@ -15,36 +15,24 @@ from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import InvalidArgument, PackageFailed, PackageNotFound, PackageRefused, ServerError
+from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.progress import wait_for
+from kernelmcp.mcp_server.results import installs
 from kernelmcp.mcp_server.results.execution_result import background_note
 from kernelmcp.mcp_server.results.view import View
 from kernelmcp.mcp_server.tools.arguments import Ctx, SameSession
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller
-from kernelmcp.sessions.installed_packages import Installation, Package, installation
+from kernelmcp.sessions.installed_packages import Installation, Package
 from kernelmcp.sessions.registry import Registry
 
 INSTALLS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=True)
 MAX_REQUIREMENTS = 200
 # A name, perhaps with extras, versions and a marker; no braces or dollars, which IPython would expand.
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~;*+()'\"]{0,499}")
-# The kernel's exceptions, by name: what they are here, and what the caller can do. Any other: try again.
-_ERRORS: dict[str, tuple[type[ServerError], str]] = {
-    "InvalidRequirement": (InvalidArgument, 'Write a name and, if need be, versions, as in "pydantic>=2".'),
-    "PackageNotFound": (PackageNotFound, "Check the spelling and the version, or use another package."),
-    "PackageNotSupported": (PackageNotFound, "Use a package in pure Python, or do without."),
-    "PackagesDisabled": (PackageRefused, "Do without the package."),
-    "PackageDenied": (PackageRefused, "Use a package that the server allows, or do without."),
-    "PackageConflict": (PackageFailed, "Ask for other versions, or install it in a session of its own."),
-    "PackageTooLarge": (PackageFailed, "Use a smaller package."),
-    "PackageInvalid": (PackageFailed, "Ask for another version."),
-    "PackageUnreachable": (PackageFailed, "Do without it for now, or use a package in pure Python."),
-    "PackageCacheError": (PackageFailed, "Whoever runs the server must free space or repair its package cache."),
-}
 
 
 class PackageTools:
@@ -76,7 +64,7 @@ class PackageTools:
         session, created = await self._registry.find_or_create(caller, session_id)
         # The kernel's own limit ends it first, with an error that says what to do.
         seconds = max(self._settings.policy.execution_timeout_seconds, config.packages.install_timeout_seconds + 10)
-        execution = session.submit("%pip install " + " ".join(map(shlex.quote, names)), longest_seconds=seconds)
+        execution = session.submit(installs.COMMAND + " ".join(map(shlex.quote, names)), longest_seconds=seconds)
         execution.session_created = created
         try:
             await wait_for(execution, config.sessions.inline_wait_seconds, ctx)
@@ -111,26 +99,16 @@ def _result(execution: Execution, note: str, budget: int) -> CallToolResult:
     if execution.failure is not None:
         raise execution.failure
     if execution.status not in ("ok", "running"):
-        raise _error(execution)
-    found = _installation(execution)
+        raise installs.server_error(execution)
+    found = installs.installation_of(execution)
     result: schemas.InstallResult = {
         "session_id": execution.session_id,
         "execution_id": execution.id,
         "status": execution.status,
-        "installed": [
-            {"name": package.name, "version": package.version, "source": package.source} for package in found.installed
-        ],
-        "already_present": [{"name": package.name, "version": package.version} for package in found.already_present],
+        **installs.fields(found),
         "duration_ms": round(execution.execution_time_ms, 2),
     }
     return structured_result(result, _text(execution, found, budget) + note)
-
-
-def _installation(execution: Execution) -> Installation:
-    for display in execution.outputs.displays:
-        if (found := installation(display.data)) is not None:
-            return found
-    return Installation()
 
 
 def _text(execution: Execution, found: Installation, budget: int) -> str:
@@ -148,11 +126,3 @@ def _text(execution: Execution, found: Installation, budget: int) -> str:
 
 def _listed(packages: list[Package]) -> str:
     return ", ".join(f"{package.name} {package.version}" for package in packages)
-
-
-def _error(execution: Execution) -> ServerError:
-    error = execution.error
-    name, text = (error.name, error.value) if error else ("", "the installation failed")
-    context = {"session_id": execution.session_id, "execution_id": execution.id, "reason": name}
-    kind, suggestion = _ERRORS.get(name, (PackageFailed, "Try again; if it fails again, ask whoever runs the server."))
-    return kind(text, suggestion, **context)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from kernelmcp_guest import packages
+from kernelmcp_guest import packages, pip_commands
 from kernelmcp_guest.bridge import bridge, request_id
 
 __all__ = ["freeze", "install", "list", "uninstall"]
@@ -22,18 +22,18 @@ async def install(
     verbose: bool | int | None = None,
 ) -> None:
     """Install packages by name. Raises kernelmcp_guest.packages.PackageError."""
-    if not deps or pre or index_urls or constraints or reinstall:
+    if index_urls or constraints or reinstall:
         raise packages.PackageError(
-            "deps, pre, index_urls, constraints and reinstall are not available in the sandbox: name a version instead"
+            "index_urls, constraints and reinstall are not available in the sandbox: name a version instead"
         )
     wanted = [requirements] if isinstance(requirements, str) else requirements
-    call = json.dumps({"call": "install", "requirements": wanted})
+    call = json.dumps({"call": "install", "requirements": wanted, "pre": pre, "no_deps": not deps})
     packages.check(json.loads(await bridge.ask(request_id.get(), call)))
 
 
 def uninstall(packages_: str | list[str], *, verbose: bool | int = False) -> None:
     """Not available: says what to do instead."""
-    packages.pip("uninstall")
+    pip_commands.pip("uninstall")
 
 
 def list() -> dict[str, Any]:  # noqa: A001  # micropip's own name for it

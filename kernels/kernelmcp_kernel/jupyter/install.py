@@ -13,7 +13,8 @@ from kernelmcp_kernel.languages.python.prepared import is_first_offer
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
-    from kernelmcp_kernel.packages.installer import Installer, Outcome
+    from kernelmcp_kernel.packages.installer import Installer
+    from kernelmcp_kernel.packages.outcome import Outcome
 
 # How long an import does not try again what could not be installed, in seconds: code imports the same thing often.
 _AGAIN_SECONDS = 60
@@ -34,14 +35,23 @@ class Installs:
 
     async def answer(self, call: dict[str, Any], cell: Cell) -> Answer:
         """Install what a host call asks for: {requirements} or {module}. A refusal is an answer, too: {error: {name,
-        text}}, as is {unknown: true} for a module that no package is known for."""
+        text}}, as is {unknown: true} for a module that no package is known for. {check: true} asks for
+        {unmet}, {available: true} for {available}: what an import may install."""
         if "module" in call:
             return await self._install_for(call["module"], cell)
+        if "check" in call:
+            return {"unmet": self._installer().unmet()}
+        if "available" in call:
+            from kernelmcp_kernel.packages.distribution import importable
+
+            return {"available": importable(settings().packages)}
 
         def say(line: str) -> None:
             self._forwarder.say(cell, f"{line}\n")
 
-        return await self._answer(self._installer().install(call.get("requirements"), say), cell)
+        from kernelmcp_kernel.packages.requirements import Options
+
+        return await self._answer(self._installer().install(call.get("requirements"), say, Options.of(call)), cell)
 
     async def _install_for(self, module: Any, cell: Cell) -> Answer:
         """Install the package that brings a module, without pip's own lines."""

@@ -171,6 +171,11 @@ def packages_by_import(settings: PackageSettings) -> dict[str, str]:
     return found | {module: name for module, name in _OTHER_IMPORTS.items() if name in names}
 
 
+def importable(settings: PackageSettings) -> list[str]:
+    """Names of the packages that an import installs."""
+    return sorted(set(packages_by_import(settings).values()))
+
+
 def distribution_hashes(settings: PackageSettings) -> frozenset[str]:
     """The sha256 of every file of Pyodide's distribution."""
     return frozenset(package["sha256"] for package in _packages(settings))

@@ -11,14 +11,16 @@ import shutil
 import tempfile
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import Listed, best_tag
 from kernelmcp_kernel.packages.errors import unwritable
-from kernelmcp_kernel.runtime.places import packages_root
+from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
 from kernelmcp_kernel.settings import settings
 
 # Goes before every real wheel of its version, whose build tags are dates at most.
@@ -41,6 +43,21 @@ class Present:
     name: str
     version: str
     extras: tuple[str, ...] = ()
+
+
+def guests_own() -> dict[str, Present]:
+    """The packages that every guest has: IPython and what it needs."""
+    found = [_present(each) for each in distributions(path=[str(RUNTIME / "site")])]
+    return {canonicalize_name(package.name): package for package in found}
+
+
+def _present(found: Any) -> Present:
+    return Present(found.metadata["Name"], found.version, extras_of(found.requires or []))
+
+
+def extras_of(requires: list[str]) -> tuple[str, ...]:
+    """Those of a package's requirements that hold only for an extra."""
+    return tuple(" ".join(text.split()) for text in requires if "extra" in text.partition(";")[2])
 
 
 def listing(packages: list[Listed]) -> Path:

@@ -19,6 +19,9 @@ Every text names the package and says what to do: it is read by a model or a per
 
 from __future__ import annotations
 
+# What is installed stays as it is.
+ANOTHER_SESSION = "use a new session, or reset_workspace with scope all"
+
 
 class PackageError(Exception):
     """Base of the others. Raised itself when pip fails with a message that we do not know."""

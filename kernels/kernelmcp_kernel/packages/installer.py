@@ -9,73 +9,32 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from importlib.metadata import Distribution, distributions
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared
-from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages import distribution, empty_wheels, resolver
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import PackageConflict, PackageInvalid
-from kernelmcp_kernel.packages.requirements import check_allowed, check_enabled, check_not_denied, parse_all
+from kernelmcp_kernel.packages.errors import ANOTHER_SESSION, PackageConflict, PackageInvalid
+from kernelmcp_kernel.packages.outcome import Outcome, Package
+from kernelmcp_kernel.packages.requirements import (
+    PLAIN,
+    Options,
+    check_allowed,
+    check_enabled,
+    check_not_denied,
+    parse_all,
+    unmet,
+)
 from kernelmcp_kernel.packages.resolver import Request, Say, download
-from kernelmcp_kernel.packages.store import Store, Wheel, metadata_file
-from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
+from kernelmcp_kernel.packages.store import Store, Wheel
+from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import PackageSettings
 
-# Of a package, and more than any has. Each is parsed at each further installation.
-_MAX_EXTRAS = 2000
-# Where packages appear in the guest, each in a folder of its own.
-_MOUNT_POINT = "/lib/packages"
-
-
-@dataclass(frozen=True)
-class Package:
-    """A package that is unpacked: where it lies on the host and where a guest sees it."""
-
-    wheel: Wheel
-    folder: Path
-    bytecode: Path | None = None
-
-    @property
-    def point(self) -> str:
-        return f"{_MOUNT_POINT}/{self.wheel.name}-{self.wheel.version}"
-
-    def mount(self) -> dict[str, str]:
-        """What the guest's host needs to show it."""
-        shown = {"folder": str(self.folder), "point": self.point}
-        return shown | {"bytecode": str(self.bytecode)} if self.bytecode else shown
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What an install did: the packages that are new, and what had been asked for and was there."""
-
-    installed: list[Package]
-    already_present: list[Present]
-
-    def as_json(self) -> dict[str, Any]:
-        """The value of application/vnd.kernelmcp.packages+json."""
-        new = [{"name": p.wheel.name, "version": p.wheel.version, "source": p.wheel.source} for p in self.installed]
-        return {
-            "installed": new,
-            "already_present": [{"name": package.name, "version": package.version} for package in self.already_present],
-        }
-
-    def __str__(self) -> str:
-        lines: list[str] = []
-        if self.already_present:
-            names = ", ".join(f"{package.name}-{package.version}" for package in self.already_present)
-            lines.append(f"Already installed: {names}")
-        if self.installed:
-            lines.append(
-                "Successfully installed " + " ".join(f"{p.wheel.name}-{p.wheel.version}" for p in self.installed)
-            )
-        return "\n".join(lines)
+_MAX_UNMET = 50
 
 
 class Installer:
@@ -87,6 +46,7 @@ class Installer:
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
         self._preinstalled: dict[str, Present] = {}
+        self._whole = True  # all that the packages need is there
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -101,12 +61,15 @@ class Installer:
     async def take(self, wheels: list[Wheel]) -> None:
         """Have exactly these, of the cache; what it does not have any more is left out. Raises PackageError."""
         if not self._present:
-            self._present = await asyncio.to_thread(_guests_own) | self._preinstalled
+            self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
         for wheel in wheels:
             for package in await self._from_cache([wheel]) or []:
-                name = canonicalize_name(wheel.name)
-                self._packages[name] = package
-                self._present[name] = await asyncio.to_thread(_read_present, package)
+                await self._add(package)
+
+    async def _add(self, package: Package) -> None:
+        name = canonicalize_name(package.wheel.name)
+        self._packages[name] = package
+        self._present[name] = await asyncio.to_thread(_present, package)
 
     async def install_for(self, module: str, say: Say) -> Outcome | None:
         """Install the package of Pyodide's distribution that brings a module, in the version that it has there. None:
@@ -120,7 +83,7 @@ class Installer:
         (version,) = (each.version for each in distribution.listed(self._settings) if each.name == name)
         return await self._install([Requirement(f"{name}=={version}")], say, from_distribution=True)
 
-    async def install(self, asked: Any, say: Say) -> Outcome:
+    async def install(self, asked: Any, say: Say, options: Options = PLAIN) -> Outcome:
         """Install these requirements (a list of text, hostile) and what they need. Raises PackageError."""
         requirements = parse_all(asked)
         check_enabled(self._settings)
@@ -130,27 +93,50 @@ class Installer:
         for requirement in requirements:  # the name of a module is taken for its package's: cv2, sklearn
             if (name := canonicalize_name(requirement.name)) not in known:
                 requirement.name = by_name.get(name, requirement.name)
-        return await self._install(requirements, say)
+        return await self._install(requirements, say, options)
 
-    async def _install(self, requirements: list[Requirement], say: Say, *, from_distribution: bool = False) -> Outcome:
+    def unmet(self) -> list[str]:
+        """What installed packages need and do not find, which is so only of those that were installed alone."""
+        versions = {name: present.version for name, present in self._present.items()}
+        packages = self._packages.values()
+        lines = [unmet(f"{each.wheel.name} {each.wheel.version}", each.requires(), versions) for each in packages]
+        return list(chain.from_iterable(lines))[:_MAX_UNMET]
+
+    async def _install(
+        self,
+        requirements: list[Requirement],
+        say: Say,
+        options: Options = PLAIN,
+        *,
+        from_distribution: bool = False,
+    ) -> Outcome:
         check_allowed(self._settings, requirements)
         async with self._one_at_a_time:
             if not self._present:
-                self._present = await asyncio.to_thread(_guests_own) | self._preinstalled
+                self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
             wanted, there = self._sort_out(requirements)
+            notes = [await self._about_newest(package, options) for package in there if options.upgrade]
             if not wanted:
-                return Outcome([], there)
+                return Outcome([], there, tuple(notes))
             try:
-                packages = await self._fetch(wanted, say, from_distribution)
+                packages = await self._fetch(wanted, say, options, from_distribution)
                 for package in packages:
-                    name = canonicalize_name(package.wheel.name)
-                    self._packages[name] = package
-                    self._present[name] = await asyncio.to_thread(_read_present, package)
+                    await self._add(package)
+                self._whole = self._whole and not options.no_deps
             finally:
                 used = [package.wheel.sha256 for package in self._packages.values()]
                 await asyncio.to_thread(self._store.room.use_only, used)
             self._remember_whole()
-            return Outcome(packages, there)
+            return Outcome(packages, there, tuple(notes))
+
+    async def _about_newest(self, there: Present, options: Options) -> str:
+        """For who asked for the newest version of what is there."""
+        name = canonicalize_name(there.name)
+        if name not in self._packages and name not in self._preinstalled:
+            return f"{there.name} {there.version} comes with the sandbox, and stays as it is"
+        with self._store.staging() as staging:
+            request = Request(self._settings, [Requirement(name)], {}, [], self._store.room.max_staged_bytes, options)
+            return await resolver.about_newer(request, staging / "newest", there)
 
     def _sort_out(self, requirements: list[Requirement]) -> tuple[list[Requirement], list[Present]]:
         """What is to be installed, and what is there already."""
@@ -165,23 +151,25 @@ class Installer:
             else:
                 raise PackageConflict(
                     f"{requirement}: this session has {present.name} {present.version}, and an installed package stays "
-                    "as it is. For another version use a new session, or reset_workspace with scope all"
+                    f"as it is. For another version {ANOTHER_SESSION}"
                 )
         return wanted, there
 
-    async def _fetch(self, wanted: list[Requirement], say: Say, from_distribution: bool) -> list[Package]:
+    async def _fetch(
+        self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool
+    ) -> list[Package]:
         """Resolved and unpacked, from what is prepared or cached if it can be."""
         store = self._store
-        prepared = await asyncio.to_thread(find_prepared)
+        prepared = await asyncio.to_thread(find_prepared) if options == PLAIN else None
         if prepared and (wheels := self._of_prepared(prepared, wanted)) and (found := await self._from_cache(wheels)):
             return found
-        wheels = None if from_distribution else await asyncio.to_thread(self._recall, wanted)
+        wheels = None if from_distribution else await asyncio.to_thread(self._recall, wanted, options)
         if wheels is not None and (packages := await self._from_cache(wheels)):
             return packages
         cached = await asyncio.to_thread(store.wheel_files)
         with store.staging() as staging:
             max_bytes = store.room.max_staged_bytes
-            request = Request(self._settings, wanted, self._present, cached, max_bytes, from_distribution)
+            request = Request(self._settings, wanted, self._present, cached, max_bytes, options, from_distribution)
             found = await download(request, staging, say)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
@@ -189,7 +177,7 @@ class Installer:
         if packages is None:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
         if found.complete and not from_distribution:
-            await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values()), wheels))
+            await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values(), options), wheels))
         return packages
 
     def _of_prepared(self, prepared: Prepared, wanted: list[Requirement]) -> list[Wheel] | None:
@@ -205,15 +193,15 @@ class Installer:
         new = [each for each in packages if each.name not in there]
         return [Wheel(each.name, each.version, each.sha256, each.file, each.source) for each in new]
 
-    def _recall(self, wanted: list[Requirement]) -> list[Wheel] | None:
+    def _recall(self, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
         """What was resolved before: for just this, or for each requirement in a fresh session if that fits together."""
-        found = self._remembered(wanted, self._present)
+        found = self._remembered(wanted, self._present, options)
         if found is not None:
             return found
         own = {name: present for name, present in self._present.items() if name not in self._packages}
         chosen: dict[str, Wheel] = {}
         for requirement in wanted:
-            part = self._remembered([requirement], own)
+            part = self._remembered([requirement], own, options)
             if part is None or any(chosen.setdefault(wheel.name, wheel) != wheel for wheel in part):
                 return None
         there = {name: package.wheel for name, package in self._packages.items()}
@@ -221,8 +209,10 @@ class Installer:
             return None
         return [wheel for name, wheel in chosen.items() if name not in there]
 
-    def _remembered(self, wanted: list[Requirement], present: Mapping[str, Present]) -> list[Wheel] | None:
-        key = self._key(wanted, present.values())
+    def _remembered(
+        self, wanted: list[Requirement], present: Mapping[str, Present], options: Options
+    ) -> list[Wheel] | None:
+        key = self._key(wanted, present.values(), options)
         # What names every version exactly stays as it is: files of a release do not change.
         exact = {canonicalize_name(requirement.name) for requirement in wanted if _is_exact(requirement)}
         found = self._store.resolution(key, None)
@@ -257,9 +247,11 @@ class Installer:
         wheels = [package.wheel for package in self._packages.values()]
         exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
         own = {name: present for name, present in self._present.items() if name not in self._packages}
-        self._store.remember(self._key(exact, own.values()), wheels)
+        self._store.remember(self._key(exact, own.values(), Options(no_deps=True)), wheels)
+        if self._whole:
+            self._store.remember(self._key(exact, own.values(), PLAIN), wheels)
 
-    def _key(self, wanted: list[Requirement], there: Iterable[Present]) -> str:
+    def _key(self, wanted: list[Requirement], there: Iterable[Present], options: Options) -> str:
         """What a resolution depends on. The index itself is not in it: that is what the time to live is for."""
         settings = self._settings
         facts = [
@@ -268,6 +260,7 @@ class Installer:
             [settings.index_url, settings.pyodide_url, distribution.guest_tags()],
             distribution.local_wheels(settings),
             sorted(distribution.distribution_hashes(settings))[:1],
+            *options.for_pip(),
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
@@ -280,20 +273,6 @@ def _is_exact(requirement: Requirement) -> bool:
     return any(part.operator == "==" and "*" not in part.version for part in requirement.specifier)
 
 
-def _guests_own() -> dict[str, Present]:
-    """The packages that every guest has: IPython and what it needs."""
-    found = [_present(each) for each in distributions(path=[str(RUNTIME / "site")])]
-    return {canonicalize_name(package.name): package for package in found}
-
-
-def _read_present(package: Package) -> Present:
+def _present(package: Package) -> Present:
     """Name and version are the file name's: what its metadata says has not been checked."""
-    file = metadata_file(package.folder)
-    extras = _present(Distribution.at(file.parent)).extras if file else ()
-    return Present(package.wheel.name, package.wheel.version, extras)
-
-
-def _present(found: Any) -> Present:
-    requires: list[str] = found.requires or []
-    extras = [" ".join(text.split()) for text in requires if "extra" in text.partition(";")[2]]
-    return Present(found.metadata["Name"], found.version, tuple(extras[:_MAX_EXTRAS]))
+    return Present(package.wheel.name, package.wheel.version, empty_wheels.extras_of(package.requires()))

@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.packages.errors import (
+    ANOTHER_SESSION,
     PackageConflict,
     PackageError,
     PackageHashMismatch,
@@ -38,14 +40,39 @@ _FULL = ("28", "122")
 _ADDRESS = re.compile(r"(\S+) is asked for by an address")
 _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
 
+_CAUSES = re.compile(
+    r"(?P<package>\S+ \S+) depends on (?P<needed>.+)|The user requested (?:\(constraint\) (?P<here>.+)|(?P<asked>.+))"
+)
+_MAX_CAUSES = 12
+# Of an absolute path; an address has no space or quote before its slashes.
+_PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
+_BAD_WHEEL = re.compile(
+    r"Wheel '(?P<damaged>[^']+)' located at .* is invalid|(?P<name>\S+) has an invalid wheel, (?P<why>.+)"
+)
+_BAD_METADATA = re.compile(
+    r"^Requested (?P<name>\S+) from .*? has (?P<what>invalid metadata|inconsistent (?:version|name)): (?P<why>.+)$",
+    re.MULTILINE,
+)
+_DISCARDED = re.compile(r"^Discarding \S+ \(from \S+\): ", re.MULTILINE)
+_OTHER_PYTHON = re.compile(r"Package '(?P<name>[^']+)' requires a different Python: \S+ not in '(?P<python>[^']+)'")
+_OTHER_PYTHONS = re.compile(r"that require a different python version: (?P<versions>.+)")
+_YANKED = re.compile(r"Ignored the following yanked versions: (?P<versions>.+)")
+_NOT_SECURE = re.compile(r"The repository located at (?P<host>\S+) is not a trusted or secure host")
+_STATUS = re.compile(r"because of HTTP error (?P<status>\d+).*? for url: \S{0,2000}?(?P<file>[^/\s]{1,200}\.whl)")
+_CONNECTION = re.compile(r"Failed to connect to (?P<host>\S+) while fetching (?:\S*/)?(?P<file>[^/\s]+)")
+_NEEDED_BY = re.compile(r"satisfies the requirement (?P<what>.+?) \(from (?!versions)(?P<by>[^)]+)\)")
+
 # Shown of pip's own words.
 _MAX_CHARS = 1500
+_MAX_NAMED_CHARS = 200
 _MAX_VERSIONS = 12
 
 
 def progress(line: str) -> str | None:
     """The part of a line that a person wants to see, without paths of this machine; None for the rest."""
     line = line.strip()
+    if match := re.match(r"WARNING: (\S+ \S+ does not provide the extra '[^']{1,100}')$", line):
+        return match[1]
     if match := re.match(r"(Collecting .+?)(?: \(from .*)?$", line):
         return match[1]
     if match := re.match(
@@ -53,6 +80,12 @@ def progress(line: str) -> str | None:
     ):
         return f"  {match[1]}" + (f" ({match[2]})" if match[2] else "")
     return None
+
+
+def newest(output: str, name: str) -> str | None:
+    """The first version in the output of `pip index versions`, which is the newest."""
+    found = re.search(rf"^{re.escape(name)} \((\d[0-9A-Za-z.+!]*)\)\s*$", output, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else None
 
 
 def log_lines(file: Path) -> list[str]:
@@ -72,6 +105,7 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
     output = _FROM_FILE.sub("", output)
     if (error := _about_files(output)) is not None:
         return error
+    output = _DISCARDED.sub("", output)
     if "DO NOT MATCH THE HASHES" in output:
         found = re.search(r"^\s+(\S.*?) from (\S+):?$", output, re.MULTILINE)
         return PackageHashMismatch(
@@ -82,16 +116,36 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
         return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
         return PackageConflict(
-            f"{_conflict(output)}\nAsk for other versions. Packages that are installed in a session stay as they are: "
-            "for another version use a new session, or reset_workspace with scope all"
+            f"{_conflict(output)}. Ask for other versions. Packages that are installed in a session stay as they are: "
+            f"for another version {ANOTHER_SESSION}"
         )
     if match := _NO_MATCH.search(output):
         return _no_match(match["what"], output, log)
     if is_unreachable(output):
-        return PackageUnreachable(f"a package source does not answer: {_last_error(output)}")
-    if "is invalid" in output or ("Wheel" in output and "invalid" in output.lower()):
-        return PackageInvalid(f"{_last_error(output)}; install another version")
-    return PackageError(f"pip failed: {_last_error(output)}")
+        found = _CONNECTION.search(output)
+        what = f"{found['file']}: {found['host']}" if found else "a package source"
+        return PackageUnreachable(f"{what} does not answer. Try again later, or ask for another version")
+    return _about_wheel(output) or PackageError(f"pip could not do it: {_last_error(output)}")
+
+
+def _about_wheel(output: str) -> PackageError | None:
+    """The error for a wheel that pip has fetched, and cannot take."""
+    if match := _OTHER_PYTHON.search(output):
+        return _other_python(match["name"], f"Requires-Python {match['python']}")
+    if match := _BAD_WHEEL.search(output):
+        name, why = match["damaged"] or match["name"], match["why"] or "it is damaged, or no zip archive"
+        return PackageInvalid(f"{name}: its wheel is invalid ({why[:_MAX_NAMED_CHARS]}); install another version")
+    if match := _STATUS.search(output):
+        why = "is not there" if match["status"] == "404" else f"is refused (HTTP {match['status']})"
+        return PackageUnreachable(f"{match['file']} is listed by a package source, but {why}; ask for another version")
+    return None
+
+
+def _other_python(name: str, versions: str) -> PackageError:
+    python = guest_markers()["python_version"]
+    return PackageNotSupported(
+        f"{name}: there is no version for Python {python}, which this sandbox has ({versions[:_MAX_NAMED_CHARS]})"
+    )
 
 
 def _about_files(output: str) -> PackageError | None:
@@ -114,17 +168,36 @@ def _about_files(output: str) -> PackageError | None:
 
 def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
     name = re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0]
+    own = re.compile(rf"{re.escape(name)}(?![\w.-])")
+    by = [match["by"] for match in _NEEDED_BY.finditer(output) if own.match(match["what"])]
+    needed = f" (which {by[-1][:_MAX_NAMED_CHARS]} needs)" if by else ""
+    what = f"{what.partition(' (from ')[0]}{needed}"
     if is_unreachable(output):
         return PackageUnreachable(
             f"{what}: the package index does not answer, and the cache does not have it. Try again when there is a "
             "network, or put its wheel into a wheel folder of the server"
         )
+    if match := _BAD_METADATA.search(output):
+        why = match["why"][:_MAX_NAMED_CHARS]
+        return PackageInvalid(f"{match['name']}: its metadata is not valid ({why}); install another version")
     versions = _VERSIONS.search(output)
     known = [version.strip() for version in versions["versions"].split(",")] if versions else ["none"]
     if known != ["none"]:
         newest = ", ".join(known[-_MAX_VERSIONS:])
         return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {newest}")
-    wanted = re.compile(rf"Skipping link: .*\b{re.escape(name)}\b", re.IGNORECASE)
+    if match := _OTHER_PYTHONS.search(output):
+        return _other_python(f"{name}{needed}", match["versions"])
+    if match := _YANKED.search(output):
+        text = match["versions"][:_MAX_NAMED_CHARS]
+        return PackageNotFound(f"{what}: its versions were withdrawn by their makers; they are taken by number: {text}")
+    if match := _NOT_SECURE.search(output):
+        return PackageUnreachable(
+            f"{what}: the package index {match['host'][:_MAX_NAMED_CHARS]} is not asked, because its address is not "
+            "https. Whoever runs the server can name another (packages.index_url in mcp.toml), or trust it "
+            "(trusted-host in pip.conf)"
+        )
+    name += needed
+    wanted = re.compile(rf"Skipping link: .*\b{re.escape(name.partition(' ')[0])}\b", re.IGNORECASE)
     if any(_SKIPPED.search(line) and wanted.search(line.replace("_", "-")) for line in log):
         return PackageNotSupported(
             f"{name}: it exists, but not as a wheel that runs in WebAssembly (pure Python, or built for "
@@ -138,17 +211,24 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
 
 
 def _conflict(output: str) -> str:
-    lines = [line.removeprefix("ERROR: ").rstrip() for line in output.splitlines()]
-    for number, line in enumerate(lines):
-        if line.startswith("Cannot install"):
-            kept = [
-                text for text in lines[number:] if not text.startswith(("To fix this", "1.", "2.", "ResolutionImp"))
-            ]
-            return "\n".join(text for text in kept if text and "help visit" not in text)[:_MAX_CHARS]
-    return _last_error(output)
+    """Who needs what: without the line that names a file of ours, and without pip's advice."""
+    _, _, rest = output.partition("The conflict is caused by:")
+    lines = [line.strip() for line in rest.strip().partition("\n\n")[0].splitlines()]
+    causes = [_CAUSES.sub(_cause, line) for line in lines[:_MAX_CAUSES]]
+    more = f"; and {len(lines) - _MAX_CAUSES} more" if len(lines) > _MAX_CAUSES else ""
+    return f"{'; '.join(causes)}{more}: these contradict each other"[:_MAX_CHARS] if causes else _last_error(output)
+
+
+def _cause(found: re.Match[str]) -> str:
+    if found["needed"] is not None:
+        return f"{found['package']} needs {found['needed']}"
+    return f"this session has {found['here']}" if found["here"] is not None else f"{found['asked']} is asked for"
 
 
 def _last_error(output: str) -> str:
+    """The last error that pip shows, or the exception that it ended with; without paths of this machine."""
     lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
     text = lines[-1] if lines else (output.strip().splitlines() or ["it said nothing"])[-1]
-    return text[:_MAX_CHARS]
+    if text == "Exception:":
+        text = output.strip().splitlines()[-1]
+    return _PATH.sub(lambda path: path[0].rpartition("/")[2], text)[:_MAX_CHARS]

@@ -7,6 +7,8 @@ its parts, because pip would see options, paths and variables of the environment
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from packaging import markers
@@ -23,6 +25,27 @@ from kernelmcp_kernel.settings import PackageSettings
 # Longer than any real one, with its markers.
 MAX_CHARS = 500
 MAX_REQUIREMENTS = 200
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to install: `pre` takes prereleases, too; `no_deps` nothing that was not named; `upgrade` is for what is
+    there already, which stays as it is: then a newer version is told."""
+
+    pre: bool = False
+    no_deps: bool = False
+    upgrade: bool = False
+
+    @classmethod
+    def of(cls, call: Mapping[str, Any]) -> Options:
+        """What a guest's call says, which may be anything."""
+        return cls(**{each.name: call.get(each.name) is True for each in fields(cls)})
+
+    def for_pip(self) -> list[str]:
+        return [*(["--pre"] if self.pre else []), *(["--no-deps"] if self.no_deps else [])]
+
+
+PLAIN = Options()
 
 _NAME = "[a-z0-9]+(?:-[a-z0-9]+)*"
 _SPECIFIER = r"(?:==|!=|<=|>=|~=|<|>)[0-9][a-z0-9.!+]*(?:\.\*)?"
@@ -129,3 +152,25 @@ def check_not_denied(settings: PackageSettings, names: list[str]) -> None:
     for name in names:
         if canonicalize_name(name) in denied:
             raise PackageDenied(f"{name} is denied on this server (packages.denied); use something else")
+
+
+def unmet(package: str, requires: Iterable[str], versions: Mapping[str, str]) -> list[str]:
+    """What a package needs (lines of its metadata, a stranger's) and what is not there, in pip's words; `versions` are
+    those of what is there."""
+    lines: list[str] = []
+    environment = {**guest_markers(), "extra": ""}
+    for text in requires:
+        try:
+            needed = Requirement(text)
+            if needed.marker is not None and not needed.marker.evaluate(environment):
+                continue
+            there = versions.get(canonicalize_name(needed.name))
+            if there is None:
+                lines.append(f"{package} requires {needed.name}, which is not installed.")
+            elif not needed.specifier.contains(there, prereleases=True):
+                lines.append(
+                    f"{package} has requirement {needed.name}{needed.specifier}, but you have {needed.name} {there}."
+                )
+        except (pep508.InvalidRequirement, markers.UndefinedEnvironmentName, ValueError, RecursionError):
+            continue
+    return lines

@@ -15,37 +15,30 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy
-from kernelmcp_kernel.packages.cache_cap import size_of_files
+from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy, pip_process
 from kernelmcp_kernel.packages.distribution import Listed
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable, over_share
-from kernelmcp_kernel.packages.requirements import checked
+from kernelmcp_kernel.packages.errors import ANOTHER_SESSION, PackageError, PackageTimeout, PackageUnreachable
+from kernelmcp_kernel.packages.pip_process import Say
+from kernelmcp_kernel.packages.requirements import PLAIN, Options, checked
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 from kernelmcp_kernel.runtime.places import packages_root
-from kernelmcp_kernel.sandbox import confine
 from kernelmcp_kernel.sandbox.confine import Policy
 from kernelmcp_kernel.settings import PackageSettings
 
-Say = Callable[[str], None]
-"""Told about progress, a line at a time."""
-
 _MAIN = Path(__file__).with_name("pip_main.py")
-_MAX_LINE_BYTES = 4 << 20
-_MAX_OUTPUT_CHARS = 4 << 20
 # pip's default of five, with its growing pauses, takes half a minute where there is no network.
 _RETRIES = 1
-# A fast network brings 100 MB in it.
-_WATCH_SECONDS = 0.5
+# For one page of the index.
+_NEWEST_SECONDS = 20
 # Each brings files of the distribution whose true metadata asks for more.
 _MAX_RUNS = 6
 
@@ -60,6 +53,7 @@ class Request:
     cached: list[tuple[str, Path]]
     max_bytes: int
     """What may lie in the folder while pip fetches."""
+    options: Options = PLAIN
     from_distribution: bool = False
     """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
 
@@ -164,7 +158,9 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
     wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
     page = distribution.distribution_page(request.settings, packages)
     try:
-        return await _run_pip(replace(request, requirements=wanted), folder, say, page, "--no-index", "--no-deps")
+        return await _run_pip(
+            replace(request, requirements=wanted, options=Options(no_deps=True)), folder, say, page, "--no-index"
+        )
     except PackageUnreachable as error:
         raise _distribution_needed(request, packages) from error
 
@@ -193,33 +189,35 @@ async def _run_pip(
 ) -> list[Path]:
     """One run of pip, with a page of links as a further source, and a folder with what is known by its metadata."""
     await asyncio.to_thread(_lay_out, request, folder, page)
-    listed = [f"--find-links={listing}"] if listing else []
-    policy = await asyncio.to_thread(_policy, request, folder, [*_arguments(request, folder), *listed, *options])
-    program, environment = confine.command(policy)
-    process = await asyncio.create_subprocess_exec(
-        *program,
-        cwd="/",
-        env=environment,
-        stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process is gone
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        limit=_MAX_LINE_BYTES,
-    )
-    watch = asyncio.create_task(_watch_room(folder.parent, request.max_bytes, process))
-    try:
-        output = await _read(process, say)
-        status = await process.wait()
-    finally:
-        watch.cancel()
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if status != 0 and watch.done() and not watch.cancelled() and watch.result():
-        raise over_share(request.max_bytes)
+    arguments = [*_arguments(request, folder), *_find_links(request, folder, listing), *options]
+    policy = await asyncio.to_thread(_policy, request, folder, arguments)
+    status, output = await pip_process.run(policy, folder.parent, request.max_bytes, say)
     if status != 0:
         raise pip_output.explain(output, pip_output.log_lines(folder / "log"))
     wheels = (folder / "wheels").glob("*.whl")
     return [file for file in wheels if _name_of(file) not in request.present]
+
+
+async def about_newer(request: Request, folder: Path, there: Present) -> str:
+    """Whether there is a newer version of a package that the guest has, in words. The request is for it alone, and the
+    folder is empty."""
+    listing = await asyncio.to_thread(empty_wheels.listing, distribution.listed(request.settings))
+    await asyncio.to_thread(_lay_out, request, folder, "")
+    (asked,) = request.requirements
+    name = checked(canonicalize_name(asked.name))
+    arguments = ["index", "versions", name, *_habits(folder), *_find_links(request, folder, listing)]
+    policy = await asyncio.to_thread(_policy, request, folder, [*arguments, *request.options.for_pip()[:1]])
+    try:
+        async with asyncio.timeout(_NEWEST_SECONDS):
+            _, output = await pip_process.run(policy, folder.parent, request.max_bytes, lambda line: None)
+    except TimeoutError:
+        output = ""
+    newest = pip_output.newest(output, name)
+    if newest is None:
+        return f"{there.name} {there.version} stays as it is: whether there is a newer one cannot be told now"
+    if Version(newest) <= Version(there.version):
+        return f"{there.name} {there.version} is the newest that there is for this sandbox"
+    return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
 
 
 def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
@@ -233,31 +231,6 @@ def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     links += {file.parents[1] for _, file in request.cached}
     links += [folder.parents[1], packages_root() / empty_wheels.LISTINGS]  # what is fetched, and what is known
     return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
-
-
-async def _watch_room(folder: Path, max_bytes: int, process: asyncio.subprocess.Process) -> bool:
-    """End pip when more is being fetched than may be. Returns whether pip still ran."""
-    while await asyncio.to_thread(size_of_files, folder) <= max_bytes:  # noqa: ASYNC110  # a folder has no event
-        await asyncio.sleep(_WATCH_SECONDS)
-    try:
-        process.kill()
-    except ProcessLookupError:
-        return False
-    return True
-
-
-async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
-    lines: list[str] = []
-    chars = 0
-    async for raw in cast("asyncio.StreamReader", process.stdout):
-        line = raw.decode("utf-8", "replace")
-        chars += len(line)
-        if chars < _MAX_OUTPUT_CHARS:
-            lines.append(line)
-        shown = pip_output.progress(line)
-        if shown and not empty_wheels.is_one(shown):
-            say(shown)
-    return "".join(lines)
 
 
 def _lay_out(request: Request, folder: Path, page: str) -> None:
@@ -274,20 +247,30 @@ def _lay_out(request: Request, folder: Path, page: str) -> None:
     (folder / "page.html").write_text(page, "utf-8")
 
 
-def _arguments(request: Request, folder: Path) -> list[str]:
+def _find_links(request: Request, folder: Path, listing: Path | None) -> list[str]:
     own = [folder / name for name in ("present", "page.html")]
-    links = [*own, *distribution.wheel_folders(request.settings)]
+    links = [*own, *distribution.wheel_folders(request.settings), *([listing] if listing else [])]
+    return [f"--find-links={link}" for link in links]
+
+
+def _habits(folder: Path) -> list[str]:
     return [
-        "download",
         "--no-input",
         "--disable-pip-version-check",
-        "--progress-bar=off",
         "--no-color",
         f"--retries={_RETRIES}",
-        f"--dest={folder / 'wheels'}",
         f"--log={folder / 'log'}",
         *distribution.guest_tags(),
-        *(f"--find-links={link}" for link in links),
+    ]
+
+
+def _arguments(request: Request, folder: Path) -> list[str]:
+    return [
+        "download",
+        "--progress-bar=off",
+        *_habits(folder),
+        *request.options.for_pip(),
+        f"--dest={folder / 'wheels'}",
         f"--constraint={folder / 'constraints.txt'}",
         f"--requirement={folder / 'requirements.txt'}",
     ]

@@ -27,7 +27,8 @@ from packaging.utils import canonicalize_name
 from kernelmcp_kernel.languages.python import prepared
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
 from kernelmcp_kernel.packages.errors import PackageError
-from kernelmcp_kernel.packages.installer import Installer, Package
+from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare.archive import read_archive, write_archive
 from kernelmcp_kernel.prepare.builder import run_builder

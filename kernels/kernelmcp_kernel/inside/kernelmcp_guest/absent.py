@@ -5,11 +5,12 @@
 
 import hashlib
 import os
+import re
 import socket
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from kernelmcp_guest.bridge import bridge
 
@@ -46,8 +47,16 @@ _ADVICE = {
 }
 
 
+# What people start a process for most: pip, by its name, as a module of Python's, or uv's.
+_PIP_INSTALL = re.compile(r"(?:^|[\s/])pip[\d.]*\s+(install\s[^|;&>]*[^|;&>\s])")
+
+
 def _no_processes(*args: Any, **kwargs: Any) -> NoReturn:
     __tracebackhide__ = True
+    command: Any = args[0] if args else kwargs.get("args", "")
+    words = cast("list[Any]", command) if isinstance(command, (list, tuple)) else [command]
+    if found := _PIP_INSTALL.search(" ".join(map(str, words))):
+        raise OSError(f"{NO_PROCESSES}: to install packages, write %pip {found[1]} in a cell")
     raise OSError(f"{NO_PROCESSES}: use Python instead")
 
 
@@ -64,7 +73,8 @@ def _no_hash(name: str) -> NoReturn:
 
 class _NoPopen(subprocess.Popen[Any]):  # a class still, for the code that subclasses it
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _no_processes()
+        __tracebackhide__ = True
+        _no_processes(*args, **kwargs)
 
     def __del__(self) -> None:
         pass

@@ -87,7 +87,7 @@ def _advice(error: BaseException) -> str | None:
     if isinstance(error, RuntimeError) and "can't start new thread" in text:
         return _THREADS
     if isinstance(error, OSError) and text.startswith(NO_PROCESSES):
-        return _PROCESSES
+        return None if "%pip" in text else _PROCESSES
     if isinstance(error, OSError) and isinstance(error.filename, str):
         about_file = _file_advice(error, error.filename)
         if about_file is not None:
@@ -138,6 +138,8 @@ def missing_module(name: str) -> str | None:
         return None  # absent.py has said why
     if name != root and (root in sys.modules or importlib.util.find_spec(root) is not None):
         return None  # a package that is there has no such module
+    if root == "pip":
+        return "there is no pip to import: packages are installed with %pip install NAME in a cell"
     if root in _IMPOSSIBLE:
         return f"{root} does not exist for WebAssembly, so it cannot be installed; {_IMPOSSIBLE[root]}"
     package = _PACKAGES.get(root) or (root if root in _KNOWN.split() else None)

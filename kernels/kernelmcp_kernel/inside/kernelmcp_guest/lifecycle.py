@@ -32,6 +32,7 @@ from kernelmcp_guest import (
     packages,
     signals,
     summaries,
+    tables,
     xhr,
 )
 from kernelmcp_guest.bridge import bridge
@@ -64,6 +65,7 @@ def _make_shell() -> GuestShell:
     shell.colors = "neutral"
     magics.install(shell)
     summaries.install(shell)
+    tables.install(shell)
     shell.set_hook("show_in_pager", page.as_hook(payloadpage.page), 99)
     return shell
 

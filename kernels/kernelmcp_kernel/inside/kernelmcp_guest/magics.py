@@ -10,7 +10,7 @@ from IPython.core import debugger
 from IPython.core.error import UsageError
 from IPython.core.magics._table import default_script_magics
 
-from kernelmcp_guest import packages
+from kernelmcp_guest import pip_commands
 from kernelmcp_guest.absent import NO_SHELL
 
 _NO_EDITOR = "there is no editor in the sandbox: write the file with %%writefile, and run it with %run"
@@ -28,7 +28,8 @@ def _refuse(text: str) -> Any:
 def install(shell: Any) -> None:
     """Register them with the shell."""
     register = shell.magics_manager.register_function
-    register(packages.pip, "line", "pip")  # IPython's own starts a process
+    register(pip_commands.pip, "line", "pip")  # IPython's own start a process
+    register(pip_commands.uv, "line", "uv")
     for name in ("script", *default_script_magics()):
         register(_refuse(NO_SHELL), "cell", name)
     for name in ("edit", "ed"):

@@ -16,7 +16,7 @@ from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 
-from kernelmcp_guest import blocking, memory, packages
+from kernelmcp_guest import blocking, memory, pip_commands
 from kernelmcp_guest.absent import NO_SHELL
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.kernel import GuestKernel
@@ -174,7 +174,7 @@ class GuestShell(InteractiveShell):
         self.payload_manager.write_payload({"source": "set_next_input", "text": text, "replace": replace})
 
     def system(self, cmd: str) -> None:
-        if packages.run_command(cmd):
+        if pip_commands.run_command(cmd):
             return
         raise UsageError(NO_SHELL)
 

@@ -1,6 +1,6 @@
 """How a large list, tuple, dict or set is shown as a result: how many items it has, the first and the last of them.
 
-IPython alone shows the first thousand, one per line. Tables (pandas, polars) and arrays (numpy) do this by themselves.
+IPython alone shows the first thousand, one per line. Arrays (numpy) do this by themselves; tables: tables.py.
 `print(x)` shows all of it.
 """
 

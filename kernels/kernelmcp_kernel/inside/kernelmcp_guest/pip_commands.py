@@ -1,0 +1,213 @@
+"""What `%pip`, `!pip`, `!python -m pip`, `%uv pip` and `!uv pip` do; or what to do instead."""
+
+import re
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+
+from kernelmcp_guest import packages
+from kernelmcp_guest.packages import PackageError
+
+HELP = (
+    "the sandbox has: %pip install [--pre] [--no-deps] NAME ..., %pip install -r FILE, %pip list [--available], "
+    "%pip freeze, %pip show NAME, %pip check"
+)
+
+# Options that change nothing here, and that people write out of habit: alone, with a value, and the short ones.
+_IGNORED_FLAGS = """
+--quiet --verbose --user --no-cache-dir --no-cache --no-input --no-color --prefer-binary --isolated --compile
+--no-compile --break-system-packages --disable-pip-version-check --no-python-version-warning --no-warn-conflicts
+--no-warn-script-location --no-build-isolation --no-progress --system --yes -y
+"""
+_IGNORED_SETTINGS = """
+--progress-bar --only-binary --root-user-action --upgrade-strategy --timeout --default-timeout --retries --cache-dir
+--python --prerelease
+"""
+_SHORT_FLAGS = re.compile(r"-[qvU]+")
+# Options that are done, by what the kernel process calls them.
+_OPTIONS = {
+    "--pre": "pre", "--prerelease=allow": "pre", "--no-deps": "no_deps", "--no-dependencies": "no_deps",
+    "--upgrade": "upgrade", "--force-reinstall": "upgrade", "--ignore-installed": "upgrade", "-I": "upgrade",
+}  # fmt: skip
+
+_INDEX = "which index is asked is the server's setting packages.index_url; install by name from that one"
+_FOLDERS = "each session's packages have their own place; install without it"
+_SOURCE = "packages of source code are not built here; take one that has a wheel"
+_CONSTRAINTS = "write the versions into the requirements themselves, as in: %pip install 'pydantic>=2'"
+_PROJECT = (
+    "a folder or file is not installed: %pip install NAME brings what it needs by name, and its modules are imported "
+    "after sys.path.insert(0, FOLDER), where FOLDER may also be a wheel in pure Python"
+)
+_ADDRESS = (
+    "packages are installed by name from the package index, not from an address: %pip install NAME brings what is "
+    "published there; modules that are not are files to put into /workspace and import"
+)
+_WHY_NOT = {
+    "-i": _INDEX, "--index-url": _INDEX, "--extra-index-url": _INDEX, "-f": _INDEX, "--find-links": _INDEX,
+    "--no-index": _INDEX, "--index": _INDEX, "--default-index": _INDEX, "--trusted-host": _INDEX,
+    "-t": _FOLDERS, "--target": _FOLDERS, "--prefix": _FOLDERS, "--root": _FOLDERS, "--src": _FOLDERS,
+    "-c": _CONSTRAINTS, "--constraint": _CONSTRAINTS, "--constraints": _CONSTRAINTS,
+    "-e": _PROJECT, "--editable": _PROJECT, "--no-binary": _SOURCE,
+}  # fmt: skip
+_INSTALL_KNOWS = "%pip install NAME finds, fetches and checks it in one step"
+_COMMANDS = {
+    "uninstall": "an installed package stays as long as its session; for one without it use a new session, or "
+    "reset_workspace with scope all, or just do not import it",
+    "download": f"{_INSTALL_KNOWS}, and importlib.resources reads its files",
+    "wheel": _SOURCE,
+    "index": "%pip install NAME==0 names the versions that there are",
+    "search": "%pip install NAME says whether there is such a package, and %pip list --available what Pyodide has",
+    "cache": "the server keeps what was fetched",
+    "config": _INDEX,
+}
+_NO_PROJECTS = "there are no projects and environments of uv's here: a session is one; use %pip install NAME"
+
+# How pip is started; sys.executable is empty here, so that `{sys.executable} -m pip` may begin with -m.
+_STARTS = re.compile(
+    r"\s*(?:(?:(?:\{sys\.executable\}|(?:\S*/)?python[\d.]*)\s+)?-m\s+pip|(?:\S*/)?pip[\d.]*|(?:\S*/)?uv(?P<uv>))(?=\s|$)"
+)
+# Where the rest of a shell's line is not pip's. A version may have the sign of a redirection before it.
+_REDIRECTION = re.compile(r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)")
+
+
+def pip(line: str) -> None:
+    """`%pip`: install packages into this session, or list what there is."""
+    words, options = _without_habits(_split(line))
+    command, *arguments = words or ["help"]
+    if command == "install":
+        _install(arguments, options)
+    elif command == "list" and "--available" in arguments:
+        _say(", ".join(packages.available()))
+    elif command in ("list", "freeze"):
+        form = "{}=={}" if command == "freeze" else "{:<30} {}"
+        _say("\n".join(form.format(*package) for package in packages.installed()))
+    elif command == "show":
+        _show([argument for argument in arguments if not argument.startswith("-")])
+    elif command == "check":
+        _say("\n".join(packages.unmet()) or "No broken requirements found.")
+    elif command in ("help", "--help", "-h", "--version", "-V"):
+        _say(f"Packages are installed by the sandbox's kernel process: {HELP}")
+    else:
+        raise PackageError(f"pip {command} is not available: {_COMMANDS.get(command, HELP)}")
+
+
+def uv(line: str) -> None:
+    """`%uv pip`: as `%pip`."""
+    command, _, rest = line.strip().partition(" ")
+    if command != "pip":
+        raise PackageError(f"uv {command} is not available: {_NO_PROJECTS}")
+    pip(rest)
+
+
+def run_command(command: str) -> bool:
+    """`!pip install x` is what people type. True when it was pip, and has been done."""
+    if _STARTS.match(command) is None:
+        return False
+    for part in _parts(command):
+        if found := _STARTS.match(part):
+            (pip if found["uv"] is None else uv)(part[found.end() :])
+        else:
+            _say(f"[not done, because there is no shell: {part}]")
+    return True
+
+
+def _parts(command: str) -> list[str]:
+    """The commands of a shell's line, without redirections and what their output goes through."""
+    try:
+        words = shlex.shlex(_REDIRECTION.sub("", command), posix=False, punctuation_chars=";&|")
+        words.whitespace_split, words.commenters = True, "#"
+        found: list[list[str]] = [[]]
+        piped = False
+        for word in words:
+            if set(word) <= set(";&|"):
+                piped = word == "|"
+                found += [] if piped else [[]]
+            elif not piped:
+                found[-1].append(word)
+    except ValueError:
+        return [command]  # `pip` says what is wrong with it
+    return [" ".join(words) for words in found if words]
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(_REDIRECTION.sub("", line), comments=True)
+    except ValueError as error:
+        raise packages.kind("InvalidRequirement")(f"{line.strip()}: {error}") from None
+
+
+def _install(arguments: list[str], options: dict[str, bool]) -> None:
+    wanted = _requirements(arguments)
+    kept = [requirement for requirement in wanted if requirement != "pip"]
+    if len(kept) < len(wanted):
+        _say("pip: there is none here, and none is needed")
+        if not kept:
+            return
+    packages.install(kept, **options)
+
+
+def _requirements(arguments: list[str]) -> list[str]:
+    found: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word in ("-r", "--requirement", "--requirements"):
+            found += _read_requirements(next(words, ""))
+        elif word.startswith(("-r", "--requirement=")):
+            found += _read_requirements(word.removeprefix("--requirement=").removeprefix("-r"))
+        elif word.startswith("-"):
+            option = word.partition("=")[0]
+            why = _WHY_NOT.get(option, _WHY_NOT.get(option[:2], HELP) if option[:2] != "--" else HELP)
+            raise packages.kind("InvalidRequirement")(f"pip install {option} is not available here: {why}")
+        elif "://" in word:
+            raise packages.kind("InvalidRequirement")(f"{word}: {_ADDRESS}")
+        elif word.startswith((".", "/", "~")) or word.endswith((".whl", ".tar.gz", ".zip")):
+            raise packages.kind("InvalidRequirement")(f"{word}: {_PROJECT}")
+        else:
+            found.append(word)
+    return found
+
+
+def _without_habits(words: list[str]) -> tuple[list[str], dict[str, bool]]:
+    """The words without options that change nothing here, before the command or behind it; and those that do."""
+    flags, settings = _IGNORED_FLAGS.split(), _IGNORED_SETTINGS.split()
+    kept: list[str] = []
+    options: dict[str, bool] = {}
+    rest = iter(words)
+    for word in rest:
+        if word in _OPTIONS:
+            options[_OPTIONS[word]] = True
+        elif word in settings:
+            next(rest, None)  # its value
+        elif _SHORT_FLAGS.fullmatch(word):
+            options |= {"upgrade": True} if "U" in word else {}
+        elif not (word in flags or word.partition("=")[0] in settings):
+            kept.append(word)
+    return kept, options
+
+
+def _read_requirements(file: str) -> list[str]:
+    with open(file, encoding="utf-8") as stream:
+        lines = [line.partition(" #")[0].strip() for line in stream]
+    found: list[str] = []
+    for line in lines:
+        if line.startswith("-"):
+            found += _requirements(_split(line))
+        elif line and not line.startswith("#"):
+            found.append(line.partition(" --hash=")[0].rstrip("\\ "))  # the kernel process has checked what comes
+    return found
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _show(names: list[str]) -> None:
+    for name in names:
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            _say(f"{name} is not installed; %pip install {name} might help")
+            continue
+        fields = ("Name", "Version", "Summary", "Home-page", "License-Expression")
+        _say("\n".join(f"{field}: {found.metadata[field]}" for field in fields if found.metadata[field]))
+        _say(f"Requires: {', '.join(found.requires or [])}\n")

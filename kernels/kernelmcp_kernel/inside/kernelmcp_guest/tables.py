@@ -1,0 +1,63 @@
+"""How a DataFrame is shown as a result: pandas' own text, with as many columns as fit and each row on one line.
+
+pandas itself breaks lines at 80 characters, into blocks that repeat the index, and leaves out columns after the
+twentieth; and it shows sixty rows of any width, of which a result's budget then loses the middle. Whoever sets one of
+pandas' options gets what they say. Notebooks show the HTML, which is as it is.
+"""
+
+import sys
+from typing import Any, cast
+
+from IPython.lib.pretty import RepresentationPrinter
+
+# What pandas would show is shown up to here, and more columns up to there, in characters.
+MAX_CHARS, MAX_WIDE_CHARS = 7_000, 4_000
+# A column with its space, at least: to see without trying that a table is too large.
+_MIN_COLUMN_CHARS = 4
+# pandas' own; different ones are the user's.
+_DEFAULTS = {
+    "display.max_rows": 60,
+    "display.min_rows": 10,
+    "display.max_columns": 20,
+    "display.width": 80,
+    "display.expand_frame_repr": True,
+    "display.large_repr": "truncate",
+}
+# Rows and columns (None: all), from the most to the least.
+_USUAL_COLUMNS = 20
+_SHAPES = ((60, None), (60, _USUAL_COLUMNS), (10, None), (10, _USUAL_COLUMNS))
+
+
+def install(shell: Any) -> None:
+    """Teach the formatter of plain text."""
+    formatter = shell.display_formatter.formatters["text/plain"]
+    for module in ("pandas", "pandas.core.frame"):  # by its version
+        formatter.for_type_by_name(module, "DataFrame", _show)
+
+
+def _show(frame: Any, printer: RepresentationPrinter, cycle: bool) -> None:
+    for number, line in enumerate(_text(frame, nested=len(cast("list[int]", printer.stack)) > 1).splitlines()):
+        if number:
+            printer.break_()
+        printer.text(line.rstrip())  # a header of several lines has spaces at the end
+
+
+def _text(frame: Any, *, nested: bool) -> str:
+    pandas = sys.modules["pandas"]
+    if nested or any(pandas.get_option(name) != value for name, value in _DEFAULTS.items()):
+        return repr(frame)
+    rows, columns = frame.shape
+    for max_rows, max_columns in _SHAPES:
+        limit = MAX_WIDE_CHARS if max_columns is None and columns > _USUAL_COLUMNS else MAX_CHARS
+        shown = rows if rows <= max_rows else 10
+        if shown * min(columns, max_columns or columns) * _MIN_COLUMN_CHARS <= limit:
+            text = _as_shape(pandas, frame, max_rows, max_columns)
+            if len(text) <= limit:
+                return text
+    return _as_shape(pandas, frame, 10, 10)
+
+
+def _as_shape(pandas: Any, frame: Any, max_rows: int, max_columns: int | None) -> str:
+    options = ("display.expand_frame_repr", False, "display.max_rows", max_rows, "display.max_columns", max_columns)
+    with pandas.option_context(*options):
+        return repr(frame)

@@ -1,0 +1,74 @@
+"""One run of pip as a confined process: what it says, how it ended, and its end when it fetches too much."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from kernelmcp_kernel.packages import empty_wheels, pip_output
+from kernelmcp_kernel.packages.cache_cap import size_of_files
+from kernelmcp_kernel.packages.errors import over_share
+from kernelmcp_kernel.sandbox import confine
+from kernelmcp_kernel.sandbox.confine import Policy
+
+Say = Callable[[str], None]
+"""Told about progress, a line at a time."""
+
+_MAX_LINE_BYTES = 4 << 20
+_MAX_OUTPUT_CHARS = 4 << 20
+# A fast network brings 100 MB in it.
+_WATCH_SECONDS = 0.5
+
+
+async def run(policy: Policy, folder: Path, max_bytes: int, say: Say) -> tuple[int, str]:
+    """Run it until it ends, or more than `max_bytes` lie in `folder`; its status and its output. Raises
+    PackageCacheError."""
+    program, environment = confine.command(policy)
+    process = await asyncio.create_subprocess_exec(
+        *program,
+        cwd="/",
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process is gone
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        limit=_MAX_LINE_BYTES,
+    )
+    watch = asyncio.create_task(_watch_room(folder, max_bytes, process))
+    try:
+        output = await _read(process, say)
+        status = await process.wait()
+    finally:
+        watch.cancel()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status != 0 and watch.done() and not watch.cancelled() and watch.result():
+        raise over_share(max_bytes)
+    return status, output
+
+
+async def _watch_room(folder: Path, max_bytes: int, process: asyncio.subprocess.Process) -> bool:
+    """End pip when more is being fetched than may be. Returns whether pip still ran."""
+    while await asyncio.to_thread(size_of_files, folder) <= max_bytes:  # noqa: ASYNC110  # a folder has no event
+        await asyncio.sleep(_WATCH_SECONDS)
+    try:
+        process.kill()
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def _read(process: asyncio.subprocess.Process, say: Say) -> str:
+    lines: list[str] = []
+    chars = 0
+    async for raw in cast("asyncio.StreamReader", process.stdout):
+        line = raw.decode("utf-8", "replace")
+        chars += len(line)
+        if chars < _MAX_OUTPUT_CHARS:
+            lines.append(line)
+        shown = pip_output.progress(line)
+        if shown and not empty_wheels.is_one(shown):
+            say(shown)
+    return "".join(lines)

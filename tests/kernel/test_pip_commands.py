@@ -1,0 +1,146 @@
+"""The ways to ask for packages that people and models have learnt elsewhere: each is done, or says what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
+
+from .conftest import running_kernel
+from .driver import Kernel, Ran
+from .wheels import Index, make_wheel, serve_index
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    with serve_index(tmp_path_factory.mktemp("index")) as index:
+        for name in ("one", "two", "three", "four", "five", "sixth", "seven", "eight"):
+            index.add(name)
+        index.add("growing", "1.0")
+        index.add("early", "1.0")
+        index.add("early", "2.0rc1")
+        index.add("alone", requires=("cannot-be-had>=2", "one; sys_platform == 'win32'"))
+        yield index
+
+
+@pytest.fixture(scope="module")
+def packages(index: Index, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The settings of a kernel, as its environment."""
+    home = tmp_path_factory.mktemp("home")
+    settings = {"index_url": index.url, "pyodide_url": str(home / "pyodide")}
+    return {"KERNELMCP_HOME": str(home), "KERNELMCP_PACKAGES": json.dumps(settings)}
+
+
+@pytest.fixture(scope="module")
+def kernel(packages: dict[str, str]) -> Iterator[Kernel]:
+    with running_kernel(**packages) as running:
+        yield running
+
+
+def told(ran: Ran) -> str:
+    """What is displayed of an installation."""
+    bundles = [message["content"]["data"] for message in ran.outputs if "data" in message["content"]]
+    return "\n".join(bundle["text/plain"] for bundle in bundles if PACKAGES_TYPE in bundle)
+
+
+FILES = """
+open('r.txt', 'w').write('--requirement s.txt  # more')
+open('s.txt', 'w').write('eight --hash=sha256:0')
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("import sys\n!{sys.executable} -m pip install one", "one"),
+        ("!python3 -m pip install -q two", "two"),
+        ("%uv pip install three", "three"),
+        ("!uv pip install --system four", "four"),
+        ("!pip install 'five>=1' | tail -1", "five"),
+        ("!pip install --upgrade pip && pip install sixth > /dev/null 2>&1", "sixth"),
+        ("%pip install --prefer-binary --no-build-isolation seven", "seven"),
+        (FILES + "%pip install -rr.txt", "eight"),
+    ],
+)  # fmt: skip
+def test_it_is_an_installation(kernel: Kernel, code: str, name: str) -> None:
+    ran = kernel.run(code)
+    assert (ran.status, told(ran)) == ("ok", f"Successfully installed {name}-1.0"), ran.error
+
+
+WHY_NOT = {
+    "%pip install -e .": "InvalidRequirement: pip install -e is not available here: a folder or file is not installed",
+    "%pip install .": "InvalidRequirement: .: a folder or file is not installed: %pip install NAME brings",
+    "%pip install dist/mine.whl": "InvalidRequirement: dist/mine.whl: a folder or file is not installed",
+    "%pip install git+https://a.b/c.git": "InvalidRequirement: git+https://a.b/c.git: packages are installed by name",
+    "%pip install x @ https://a.b/x.whl": "InvalidRequirement: https://a.b/x.whl: packages are installed by name",
+    "%pip install -c c.txt x": "InvalidRequirement: pip install -c is not available here: write the versions into",
+    "%pip install x -i https://a.b": "InvalidRequirement: pip install -i is not available here: which index is asked",
+    "%pip install --target=/tmp x": "InvalidRequirement: pip install --target is not available here: each session's",
+    "%pip install --no-binary :all: x": "InvalidRequirement: pip install --no-binary is not available here: packages",
+    "%pip install --dry-run x": "InvalidRequirement: pip install --dry-run is not available here: the sandbox has",
+    "%pip install 'x": "InvalidRequirement: install 'x: No closing quotation",
+    "%pip uninstall -y one": "PackageError: pip uninstall is not available: an installed package stays as long",
+    "%pip download one": "PackageError: pip download is not available: %pip install NAME finds, fetches and checks",
+    "%pip wheel .": "PackageError: pip wheel is not available: packages of source code are not built here",
+    "%pip index versions one": "PackageError: pip index is not available: %pip install NAME==0 names the versions",
+    "!uv add one": "PackageError: uv add is not available: there are no projects",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", WHY_NOT, ids=WHY_NOT)
+def test_it_says_in_one_line_why_not(kernel: Kernel, code: str) -> None:
+    ran = kernel.run(code)
+    assert ran.error.startswith(WHY_NOT[code])
+    (line,) = ran.reply["content"]["traceback"]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", line) == ran.error
+    assert len(line) < 300
+
+
+def test_what_is_no_pip_in_a_shells_line_is_said(kernel: Kernel) -> None:
+    ran = kernel.run("!pip install one && echo done")
+    assert (ran.status, ran.text()) == ("ok", "[not done, because there is no shell: echo done]\n")
+
+
+def test_prereleases_only_for_who_asks(kernel: Kernel, packages: dict[str, str]) -> None:
+    assert told(kernel.run("%pip install --pre early")) == "Successfully installed early-2.0rc1"
+    with running_kernel(**packages) as other:
+        assert told(other.run("%pip install early")) == "Successfully installed early-1.0"
+    with running_kernel(**packages) as other:
+        assert told(other.run("import micropip; await micropip.install('early', pre=True)")).endswith("early-2.0rc1")
+
+
+def test_an_upgrade_says_what_is_there_and_whether_there_is_more(kernel: Kernel, index: Index) -> None:
+    assert told(kernel.run("%pip install -U growing")) == "Successfully installed growing-1.0"
+    newest = "Already installed: growing-1.0\ngrowing 1.0 is the newest that there is for this sandbox"
+    assert told(kernel.run("%pip install -qU growing")) == newest
+    index.add("growing", "2.0")
+    assert told(kernel.run("%pip install growing")) == "Already installed: growing-1.0"
+    assert told(kernel.run("%pip install --upgrade growing")) == (
+        "Already installed: growing-1.0\ngrowing 1.0 stays as it is. For 2.0, the newest, use a new session, or "
+        "reset_workspace with scope all"
+    )
+    assert told(kernel.run("%pip install -U traitlets")).endswith("comes with the sandbox, and stays as it is")
+
+
+def test_without_what_it_needs_and_what_is_then_missing(
+    kernel: Kernel, packages: dict[str, str], index: Index, tmp_path: Path
+) -> None:
+    assert kernel.run("%pip check").text() == "No broken requirements found.\n"
+    assert kernel.run("%pip install alone").error.startswith("PackageNotFound: cannot-be-had")
+    assert told(kernel.run("%pip install --no-deps alone")) == "Successfully installed alone-1.0"
+    missing = "alone 1.0 requires cannot-be-had, which is not installed.\n"
+    assert kernel.run("%pip check").text() == missing
+    with running_kernel(**packages) as other:
+        ran = other.run("%pip install alone==1.0")
+        assert ran.error.startswith("PackageNotFound: cannot-be-had"), "what was done once is no resolution"
+        assert told(other.run("%pip install --no-deps alone==1.0")) == "Successfully installed alone-1.0"
+        make_wheel(index.folder("cannot-be-had"), "cannot_be_had", "1.0")
+        assert told(other.run("%pip install cannot-be-had")) == "Successfully installed cannot-be-had-1.0"
+        assert other.run("%pip check").text() == (
+            "alone 1.0 has requirement cannot-be-had>=2, but you have cannot-be-had 1.0.\n"
+        )
