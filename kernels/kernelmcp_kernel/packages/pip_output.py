@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.errors import (
     PackageConflict,
@@ -32,14 +36,20 @@ _UNREACHABLE = re.compile(
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
 _NO_FILE = re.compile(r"No such file or directory: '(?:.*/)?(?P<file>[^/']+\.whl)'")
 _UNWRITABLE = re.compile(r"\[Errno (?P<number>28|30|122)\] (?P<what>[A-Za-z ]+)")
-# Names a file of ours.
+# Names a file of ours, and stands for the requirement in that line of it.
 _FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
+_LINE_OF_FILE = re.compile(r"-r (?:(?!-r ).)*?\(line (?P<line>\d+)\)")
 _FULL = ("28", "122")
 _ADDRESS = re.compile(r"(\S+) is asked for by an address")
 _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
+_REASONS = re.compile(r"The conflict is caused by:\n(?P<reasons>(?: +\S.*\n)+)")
+_REASON = re.compile(r"^ +(?P<who>\S.*?) depends on (?P<what>(?P<name>[\w.-]+).*?)\s*$", re.MULTILINE)
+_MISSING = re.compile(r"no matching distributions available for your environment:\n(?P<names>(?: +\S+\n)+)")
+_FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+)(?:#\S*)? .*, version: (?P<version>\S+)$")
 
 # Shown of pip's own words.
 _MAX_CHARS = 1500
+_MAX_REASONS = 4
 _MAX_VERSIONS = 12
 
 
@@ -67,9 +77,10 @@ def is_unreachable(output: str) -> bool:
     return _UNREACHABLE.search(output) is not None
 
 
-def explain(output: str, log: Iterable[str]) -> PackageError:
-    """The error for pip's output; `log` are the lines of its log file, which say what it left out."""
-    output = _FROM_FILE.sub("", output)
+def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageError:
+    """The error for pip's output; `log` are the lines of its log file, which say what it left out, and `asked` those of
+    its requirements file."""
+    output = _LINE_OF_FILE.sub(lambda match: asked[int(match["line"]) - 1], _FROM_FILE.sub("", output))
     if (error := _about_files(output)) is not None:
         return error
     if "DO NOT MATCH THE HASHES" in output:
@@ -81,9 +92,9 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
     if match := _ADDRESS.search(output):
         return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
-        return PackageConflict(
-            f"{_conflict(output)}\nAsk for other versions. Packages that are installed in a session stay as they are: "
-            "for another version use a new session, or reset_workspace with scope all"
+        return _needs_what_is_missing(output, log, asked) or PackageConflict(
+            f"{_conflict(output, asked)}. Ask for other versions. What is installed in a session stays as it is: for "
+            "another version use a new session, or reset_workspace with scope all"
         )
     if match := _NO_MATCH.search(output):
         return _no_match(match["what"], output, log)
@@ -121,6 +132,13 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
         )
     versions = _VERSIONS.search(output)
     known = [version.strip() for version in versions["versions"].split(",")] if versions else ["none"]
+    if known != ["none"] and any(
+        SpecifierSet(what[len(name) :]).contains(version, prereleases=False) for version in known
+    ):
+        return PackageNotSupported(
+            f"{name}: it exists, but only in versions from years ago as a wheel that runs in WebAssembly. Use another "
+            f"package, or ask for {name}=={known[-1]} if that will do"
+        )
     if known != ["none"]:
         newest = ", ".join(known[-_MAX_VERSIONS:])
         return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {newest}")
@@ -137,15 +155,44 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
     )
 
 
-def _conflict(output: str) -> str:
-    lines = [line.removeprefix("ERROR: ").rstrip() for line in output.splitlines()]
-    for number, line in enumerate(lines):
-        if line.startswith("Cannot install"):
-            kept = [
-                text for text in lines[number:] if not text.startswith(("To fix this", "1.", "2.", "ResolutionImp"))
-            ]
-            return "\n".join(text for text in kept if text and "help visit" not in text)[:_MAX_CHARS]
-    return _last_error(output)
+def _needs_what_is_missing(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageError | None:
+    """What pip calls a conflict, when what is needed of a package is nothing that the guest can have."""
+    missing = _MISSING.search(output)
+    if missing is None:
+        return None
+    names = {canonicalize_name(name) for name in missing["names"].split()}
+    for reason in _REASON.finditer(output):  # that of the newest version comes first
+        if canonicalize_name(reason["name"]) in names and not _was_found(reason["what"], log):
+            error = _no_match(reason["what"], output, log)
+            who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
+            return type(error)(f"{who}{reason['who']} needs {error}")
+    return None
+
+
+def _was_found(what: str, log: Iterable[str]) -> bool:
+    """Did some source have a wheel that would do? Then requirements contradict each other."""
+    try:
+        wanted = Requirement(what)
+    except InvalidRequirement:
+        return False
+    links = filter(None, map(_FOUND_LINK.search, log))
+    versions = [
+        link["version"]
+        for link in links
+        if canonicalize_name(link["file"].partition("-")[0]) == canonicalize_name(wanted.name)
+    ]
+    return any(wanted.specifier.contains(version, prereleases=False) for version in versions)
+
+
+def _conflict(output: str, asked: Sequence[str]) -> str:
+    """What contradicts what, on one line."""
+    found = _REASONS.search(output)
+    if found is None:
+        return _last_error(output)
+    reasons = [line.strip() for line in found["reasons"].splitlines()]
+    more = [f"and {len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
+    text = "; ".join([*reasons[:_MAX_REASONS], *more])
+    return f"{', '.join(asked)} cannot be installed: {text}"[:_MAX_CHARS]
 
 
 def _last_error(output: str) -> str:

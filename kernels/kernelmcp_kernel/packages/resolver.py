@@ -171,16 +171,16 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
 
 def _distribution_needed(request: Request, packages: list[Listed]) -> DistributionNeeded:
     asked = {canonicalize_name(requirement.name) for requirement in request.requirements}
-    needed = [package.name for package in packages]
-    what = "it" if asked.issuperset(needed) else f"{', '.join(needed)} (which it needs)"
+    needed = [package.name for package in packages if package.name not in asked]
+    own = ["it"] if len(needed) < len(packages) else []
+    what = " and ".join([*own, *([f"{', '.join(needed)} (which it needs)"] if needed else [])])
+    come, files, them = ("comes", "file", "it") if len(packages) == 1 else ("come", "files", "them")
     host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
-    why = (
-        f"{host} does not answer. It cannot be had until it does; whoever runs the server can name a mirror or a folder"
-    )
+    why = f"{host} does not answer. Try again when it does; whoever runs the server can name a mirror or a folder"
     if not host:
-        why = "the folder for it does not have the file. Whoever runs the server can put it there"
+        why = f"the folder for it does not have the {files}. Whoever runs the server can put {them} there"
     return DistributionNeeded(
-        f"{request.names}: {what} comes from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml)"
+        f"{request.names}: {what} {come} from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml)"
     )
 
 
@@ -217,7 +217,8 @@ async def _run_pip(
     if status != 0 and watch.done() and not watch.cancelled() and watch.result():
         raise over_share(request.max_bytes)
     if status != 0:
-        raise pip_output.explain(output, pip_output.log_lines(folder / "log"))
+        asked = [str(requirement) for requirement in request.requirements]
+        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked)
     wheels = (folder / "wheels").glob("*.whl")
     return [file for file in wheels if _name_of(file) not in request.present]
 
