@@ -30,6 +30,7 @@ from kernelmcp_guest import (
     network,
     operations,
     packages,
+    shims,
     signals,
     summaries,
     xhr,
@@ -84,6 +85,7 @@ async def build(points: str) -> None:
     comms.install()
     nesting.install()
     network.install()
+    shims.install()
     signals.install()
     xhr.install()
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
