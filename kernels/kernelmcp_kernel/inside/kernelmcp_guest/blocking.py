@@ -1,9 +1,8 @@
-"""The calls that block: `time.sleep`, `input`, `getpass`, `run_until_complete`, `asyncio.Runner`, `run_sync`. All can be
-interrupted.
+"""The calls that block: `time.sleep`, `input`, `getpass`, `run_until_complete`, `asyncio.Runner`, `run_sync`.
 
-With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and `run_until_complete` do, and
-the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does everywhere, in naps that notice an
-interrupt.
+All can be interrupted. With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and
+`run_until_complete` do, and the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does
+everywhere, in naps that notice an interrupt.
 """
 
 # IPython and Pyodide declare much of what is used here without types that a checker understands.
