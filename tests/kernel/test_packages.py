@@ -242,6 +242,16 @@ def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_
         assert [package.wheel.version for package in found.installed] == ["0.1"]
 
 
+def test_the_distributions_version_is_taken_however_old_it_is(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "pyodide", "swift", "2.0")
+    lock_of(tmp_path / "pyodide", swift=())
+    for number in range(3, 40):
+        index.add("swift", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
+    assert names(install(settings, store, "swift")) == {"swift": "pyodide"}
+
+
 HOSTILE_NAMES = [
     "--index-url=http://127.0.0.1:9/",
     "-r/etc/passwd",

@@ -1,11 +1,11 @@
-"""Runs pip for another Python than this one: `python -I pip_main.py FOLDER MARKERS_JSON pip-arguments...`.
+"""Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN pip-arguments...`.
 
-FOLDER is the one that pip is imported from. pip has options for the tags of a foreign platform but none for its
-environment markers: it would judge `sys_platform == "emscripten"` by this machine. It follows addresses in the metadata
-of packages (`Requires-Dist: x @ file:///...`), where it builds what it finds, which runs code: here they are refused.
-And where the new versions of a package cannot be had it goes back through all older ones, for minutes, and takes one
-from years ago: here only new ones are looked at. A program of its own, because pip's modules are not to be used within
-another process.
+FOLDER is the one that pip is imported from; STAND_IN is how the names of wheels end that have nothing in them. pip has
+options for the tags of a foreign platform but none for its environment markers: it would judge
+`sys_platform == "emscripten"` by this machine. It follows addresses in the metadata of packages
+(`Requires-Dist: x @ file:///...`), where it builds what it finds, which runs code: here they are refused. And where the
+new versions of a package cannot be had it goes back through all older ones, for minutes, and takes one from years ago:
+here only new ones are looked at. A program of its own, because pip's modules are not to be used within another process.
 """
 
 # pyright: reportPrivateUsage=false
@@ -19,7 +19,7 @@ from typing import Any
 
 # A version is looked at when it is one of so many newest that are asked for, whether or not these have a wheel for the
 # guest, and not so much older than the newest. Each costs a fifth of a second.
-MAX_VERSIONS = 20
+MAX_VERSIONS = 30
 MAX_AGE = timedelta(days=730)
 
 
@@ -53,11 +53,13 @@ def _take_new_versions_only() -> None:
         versions = sorted(self._specifier.filter(times))[-MAX_VERSIONS:]
         newest = times[versions[-1]] if versions else None
 
-        def is_new(version: Any) -> bool:
-            time = times.get(version)
-            return version in versions and not (newest and time and time < newest - MAX_AGE)
+        def is_new(candidate: Any) -> bool:
+            if candidate.link.is_file:  # of Pyodide's distribution, of a wheel folder: somebody chose it
+                return True
+            time = times.get(candidate.version)
+            return candidate.version in versions and not (newest and time and time < newest - MAX_AGE)
 
-        return [candidate for candidate in found if is_new(candidate.version)] if versions else found
+        return [candidate for candidate in found if is_new(candidate)] if versions else found
 
     package_finder.LinkEvaluator.evaluate_link = evaluate_link
     package_finder.CandidateEvaluator.get_applicable_candidates = applicable
@@ -80,6 +82,23 @@ def _log_little() -> None:
     PackageFinder._log_skipped_link = log_first
 
 
+def _fetch_stand_ins_only(ending: str) -> None:
+    """When the choice has wheels with nothing in them, what these stand for may change it: fetch nothing else yet."""
+    from pip._internal.operations.prepare import RequirementPreparer
+
+    stock = RequirementPreparer.prepare_linked_requirements_more
+
+    def prepare(self: Any, reqs: Any, *arguments: Any, **options: Any) -> None:
+        chosen = list(reqs)
+        stand_ins = [each for each in chosen if each.link and each.link.filename.endswith(ending)]
+        for each in chosen if stand_ins else []:
+            if each not in stand_ins:
+                each.satisfied_by = each.get_dist()  # so that it is not saved
+        stock(self, stand_ins or chosen, *arguments, **options)
+
+    RequirementPreparer.prepare_linked_requirements_more = prepare
+
+
 def main() -> int:
     """Run pip, for as long as the parent lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -99,9 +118,10 @@ def main() -> int:
     requirements.Requirement.__init__ = parse_name
     _take_new_versions_only()
     _log_little()
+    _fetch_stand_ins_only(sys.argv[3])
     from pip._internal.cli.main import main as pip
 
-    return pip(sys.argv[3:])
+    return pip(sys.argv[4:])
 
 
 if __name__ == "__main__":

@@ -142,8 +142,8 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
     if known != ["none"]:
         newest = ", ".join(known[-_MAX_VERSIONS:])
         return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {newest}")
-    wanted = re.compile(rf"Skipping link: .*\b{re.escape(name)}\b", re.IGNORECASE)
-    if any(_SKIPPED.search(line) and wanted.search(line.replace("_", "-")) for line in log):
+    wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
+    if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
         return PackageNotSupported(
             f"{name}: it exists, but not as a wheel that runs in WebAssembly (pure Python, or built for "
             "pyemscripten). Use a package in pure Python instead; whoever runs the server can build a wheel "

@@ -161,6 +161,8 @@ def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) 
 
 async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed]) -> list[Path]:
     """Files of the distribution. Raises DistributionNeeded."""
+    if distribution.distribution_url(request.settings).startswith("file:"):  # what it has was at hand
+        raise _distribution_needed(request, packages)
     wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
     page = distribution.distribution_page(request.settings, packages)
     try:
@@ -226,7 +228,8 @@ async def _run_pip(
 def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
     markers = json.dumps(distribution.guest_markers())
-    program = [sys.executable, "-I", "-B", str(_MAIN), str(pip_policy.pip_folder()), markers, *arguments]
+    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG]
+    program = [sys.executable, "-I", "-B", *own, *arguments]
     settings = request.settings
     links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]
     for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):
