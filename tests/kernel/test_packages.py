@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.packages import distribution, pip_policy, unpack
+from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer, Outcome
 from kernelmcp_kernel.packages.store import Store, sha256_of
@@ -240,6 +240,13 @@ def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_
     for asked in ("grown<1", "hardened==0.1"):  # unless somebody asks for it
         found = install(settings, store, asked)
         assert [package.wheel.version for package in found.installed] == ["0.1"]
+
+
+def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
+    output = "error: resolution-too-deep\n\n\u00d7 Dependency resolution exceeded maximum depth\n"
+    error = pip_output.explain(output, [], ["north>=1", "south"])
+    assert isinstance(error, e.PackageConflict)
+    assert str(error).startswith("north>=1, south: no versions of what is needed were found that fit together")
 
 
 def test_the_distributions_version_is_taken_however_old_it_is(

@@ -21,6 +21,9 @@ from typing import Any
 # guest, and not so much older than the newest. Each costs a fifth of a second.
 MAX_VERSIONS = 30
 MAX_AGE = timedelta(days=730)
+# Of a resolution. Each package takes one, each version that does not do another; where they do not fit at all the
+# search would go through millions.
+MAX_ROUNDS = 400
 
 
 def _end_with_parent() -> None:
@@ -82,6 +85,17 @@ def _log_little() -> None:
     PackageFinder._log_skipped_link = log_first
 
 
+def _give_up_sooner() -> None:
+    from pip._vendor.resolvelib import Resolver
+
+    stock: Any = vars(Resolver)["resolve"]
+
+    def resolve(self: Any, requirements: Any, max_rounds: int = MAX_ROUNDS) -> Any:
+        return stock(self, requirements, max_rounds=min(max_rounds, MAX_ROUNDS))
+
+    Resolver.resolve = resolve
+
+
 def _fetch_stand_ins_only(ending: str) -> None:
     """When the choice has wheels with nothing in them, what these stand for may change it: fetch nothing else yet."""
     from pip._internal.operations.prepare import RequirementPreparer
@@ -118,6 +132,7 @@ def main() -> int:
     requirements.Requirement.__init__ = parse_name
     _take_new_versions_only()
     _log_little()
+    _give_up_sooner()
     _fetch_stand_ins_only(sys.argv[3])
     from pip._internal.cli.main import main as pip
 

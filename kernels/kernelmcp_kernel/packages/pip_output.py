@@ -96,6 +96,11 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageErr
             f"{_conflict(output, asked)}. Ask for other versions. What is installed in a session stays as it is: for "
             "another version use a new session, or reset_workspace with scope all"
         )
+    if "resolution-too-deep" in output:
+        return PackageConflict(
+            f"{', '.join(asked)}: no versions of what is needed were found that fit together, among the new ones. Ask "
+            "for an older version, or install it in parts"
+        )
     if match := _NO_MATCH.search(output):
         return _no_match(match["what"], output, log)
     if is_unreachable(output):
