@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.packages import distribution, pip_policy, unpack
+from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
@@ -196,6 +196,68 @@ def test_what_cannot_be_is_an_error_that_names_the_package(
     (index.folder("source") / "source-1.0.tar.gz").write_bytes(b"")
     with pytest.raises(kind, match=f"(?s){says}"):
         install(settings, store, *asked.split())
+
+
+def test_what_needs_something_that_cannot_be_had_says_what(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    for number in range(1, 5):
+        index.add("needy", f"{number}.0", requires=("compiled>=1",))
+    index.add("above", requires=("needy",))
+    index.add("compiled", tag="cp314-cp314-manylinux_2_28_x86_64")
+    for asked, says in (("needy", "needy 4.0 needs compiled: it exists"), ("above", "above: needy 4.0 needs compiled")):
+        with pytest.raises(e.PackageNotSupported) as refused:
+            install(settings, store, asked)
+        assert str(refused.value).startswith(says)
+        assert "\n" not in str(refused.value)
+        assert str(store.root) not in str(refused.value), "no folder of this machine"
+
+
+def test_a_conflict_is_told_on_one_line_and_in_short(index: Index, settings: PackageSettings, store: Store) -> None:
+    for number in range(1, 9):
+        index.add("shared", f"{number}.0")
+        index.add("fickle", f"{number}.0", requires=("shared==1.0",))
+    with pytest.raises(e.PackageConflict) as refused:
+        install(settings, store, "fickle>=2", "shared>=2")
+    assert str(refused.value).startswith("fickle>=2, shared>=2 cannot be installed: ")
+    assert "fickle 8.0 depends on shared==1.0; " in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_had(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("rusty", tag="cp314-cp314-manylinux_2_28_x86_64")
+    index.add("grown", "0.1")
+    index.add("hardened", "0.1")
+    for number in range(1, 40):
+        index.add("grown", f"{number}.0", requires=("rusty",))
+        index.add("hardened", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
+    with pytest.raises(e.PackageNotSupported, match=r"grown 39\.0 needs rusty"):
+        install(settings, store, "grown")
+    with pytest.raises(e.PackageNotSupported, match=r"ask for hardened==0\.1 if that will do"):
+        install(settings, store, "hardened")
+    for asked in ("grown<1", "hardened==0.1"):  # unless somebody asks for it
+        found = install(settings, store, asked)
+        assert [package.wheel.version for package in found.installed] == ["0.1"]
+
+
+def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
+    output = "error: resolution-too-deep\n\n\u00d7 Dependency resolution exceeded maximum depth\n"
+    error = pip_output.explain(output, [], ["north>=1", "south"])
+    assert isinstance(error, e.PackageConflict)
+    assert str(error).startswith("north>=1, south: no versions of what is needed were found that fit together")
+
+
+def test_the_distributions_version_is_taken_however_old_it_is(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    make_wheel(tmp_path / "pyodide", "swift", "2.0")
+    lock_of(tmp_path / "pyodide", swift=())
+    for number in range(3, 40):
+        index.add("swift", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
+    assert names(install(settings, store, "swift")) == {"swift": "pyodide"}
 
 
 HOSTILE_NAMES = [

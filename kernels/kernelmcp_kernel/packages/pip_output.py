@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.packages.errors import (
-    ANOTHER_SESSION,
     PackageConflict,
     PackageError,
     PackageHashMismatch,
@@ -34,11 +36,16 @@ _UNREACHABLE = re.compile(
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
 _NO_FILE = re.compile(r"No such file or directory: '(?:.*/)?(?P<file>[^/']+\.whl)'")
 _UNWRITABLE = re.compile(r"\[Errno (?P<number>28|30|122)\] (?P<what>[A-Za-z ]+)")
-# Names a file of ours.
+# Names a file of ours, and stands for the requirement in that line of it.
 _FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
+_LINE_OF_FILE = re.compile(r"-r (?:(?!-r ).)*?\(line (?P<line>\d+)\)")
 _FULL = ("28", "122")
 _ADDRESS = re.compile(r"(\S+) is asked for by an address")
 _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
+_REASONS = re.compile(r"The conflict is caused by:\n(?P<reasons>(?: +\S.*\n)+)")
+_REASON = re.compile(r"^ +(?P<who>\S.*?) depends on (?P<what>(?P<name>[\w.-]+).*?)\s*$", re.MULTILINE)
+_MISSING = re.compile(r"no matching distributions available for your environment:\n(?P<names>(?: +\S+\n)+)")
+_FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+)(?:#\S*)? .*, version: (?P<version>\S+)$")
 
 _CAUSES = re.compile(
     r"(?P<package>\S+ \S+) depends on (?P<needed>.+)|The user requested (?:\(constraint\) (?P<here>.+)|(?P<asked>.+))"
@@ -100,9 +107,10 @@ def is_unreachable(output: str) -> bool:
     return _UNREACHABLE.search(output) is not None
 
 
-def explain(output: str, log: Iterable[str]) -> PackageError:
-    """The error for pip's output; `log` are the lines of its log file, which say what it left out."""
-    output = _FROM_FILE.sub("", output)
+def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageError:
+    """The error for pip's output; `log` are the lines of its log file, which say what it left out, and `asked` those of
+    its requirements file."""
+    output = _LINE_OF_FILE.sub(lambda match: asked[int(match["line"]) - 1], _FROM_FILE.sub("", output))
     if (error := _about_files(output)) is not None:
         return error
     output = _DISCARDED.sub("", output)
@@ -115,9 +123,14 @@ def explain(output: str, log: Iterable[str]) -> PackageError:
     if match := _ADDRESS.search(output):
         return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
-        return PackageConflict(
+        return _needs_what_is_missing(output, log, asked) or PackageConflict(
             f"{_conflict(output)}. Ask for other versions. Packages that are installed in a session stay as they are: "
             f"for another version {ANOTHER_SESSION}"
+        )
+    if "resolution-too-deep" in output:
+        return PackageConflict(
+            f"{', '.join(asked)}: no versions of what is needed were found that fit together, among the new ones. Ask "
+            "for an older version, or install it in parts"
         )
     if match := _NO_MATCH.search(output):
         return _no_match(match["what"], output, log)
@@ -171,7 +184,8 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
     own = re.compile(rf"{re.escape(name)}(?![\w.-])")
     by = [match["by"] for match in _NEEDED_BY.finditer(output) if own.match(match["what"])]
     needed = f" (which {by[-1][:_MAX_NAMED_CHARS]} needs)" if by else ""
-    what = f"{what.partition(' (from ')[0]}{needed}"
+    plain = what.partition(" (from ")[0]
+    what = f"{plain}{needed}"
     if is_unreachable(output):
         return PackageUnreachable(
             f"{what}: the package index does not answer, and the cache does not have it. Try again when there is a "
@@ -182,6 +196,11 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
         return PackageInvalid(f"{match['name']}: its metadata is not valid ({why}); install another version")
     versions = _VERSIONS.search(output)
     known = [version.strip() for version in versions["versions"].split(",")] if versions else ["none"]
+    if known != ["none"] and _admits(plain, known):
+        return PackageNotSupported(
+            f"{name}: it exists, but only in versions from years ago as a wheel that runs in WebAssembly. Use another "
+            f"package, or ask for {name}=={known[-1]} if that will do"
+        )
     if known != ["none"]:
         newest = ", ".join(known[-_MAX_VERSIONS:])
         return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {newest}")
@@ -196,9 +215,9 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
             "https. Whoever runs the server can name another (packages.index_url in mcp.toml), or trust it "
             "(trusted-host in pip.conf)"
         )
+    wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
     name += needed
-    wanted = re.compile(rf"Skipping link: .*\b{re.escape(name.partition(' ')[0])}\b", re.IGNORECASE)
-    if any(_SKIPPED.search(line) and wanted.search(line.replace("_", "-")) for line in log):
+    if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
         return PackageNotSupported(
             f"{name}: it exists, but not as a wheel that runs in WebAssembly (pure Python, or built for "
             "pyemscripten). Use a package in pure Python instead; whoever runs the server can build a wheel "
@@ -223,6 +242,37 @@ def _cause(found: re.Match[str]) -> str:
     if found["needed"] is not None:
         return f"{found['package']} needs {found['needed']}"
     return f"this session has {found['here']}" if found["here"] is not None else f"{found['asked']} is asked for"
+
+
+def _needs_what_is_missing(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageError | None:
+    """What pip calls a conflict, when what is needed of a package is nothing that the guest can have."""
+    missing = _MISSING.search(output)
+    if missing is None:
+        return None
+    names = {canonicalize_name(name) for name in missing["names"].split()}
+    for reason in _REASON.finditer(output):  # that of the newest version comes first
+        if canonicalize_name(reason["name"]) in names and not _was_found(reason["what"], log):
+            error = _no_match(reason["what"], output, log)
+            who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
+            return type(error)(f"{who}{reason['who']} needs {error}")
+    return None
+
+
+def _was_found(what: str, log: Iterable[str]) -> bool:
+    """Did some source have a wheel that would do? Then requirements contradict each other."""
+    name = canonicalize_name(re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0])
+    links = filter(None, map(_FOUND_LINK.search, log))
+    own = [link["version"] for link in links if canonicalize_name(link["file"].partition("-")[0]) == name]
+    return _admits(what, own)
+
+
+def _admits(requirement: str, versions: Iterable[str]) -> bool:
+    """Whether one of these versions is what a requirement, as pip writes it, asks for."""
+    try:
+        specifier = Requirement(requirement).specifier
+        return any(specifier.contains(version, prereleases=False) for version in versions)
+    except InvalidRequirement:
+        return False
 
 
 def _last_error(output: str) -> str:

@@ -155,6 +155,8 @@ def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) 
 
 async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed]) -> list[Path]:
     """Files of the distribution. Raises DistributionNeeded."""
+    if distribution.distribution_url(request.settings).startswith("file:"):  # what it has was at hand
+        raise _distribution_needed(request, packages)
     wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
     page = distribution.distribution_page(request.settings, packages)
     try:
@@ -167,16 +169,16 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
 
 def _distribution_needed(request: Request, packages: list[Listed]) -> DistributionNeeded:
     asked = {canonicalize_name(requirement.name) for requirement in request.requirements}
-    needed = [package.name for package in packages]
-    what = "it" if asked.issuperset(needed) else f"{', '.join(needed)} (which it needs)"
+    needed = [package.name for package in packages if package.name not in asked]
+    own = ["it"] if len(needed) < len(packages) else []
+    what = " and ".join([*own, *([f"{', '.join(needed)} (which it needs)"] if needed else [])])
+    come, files, them = ("comes", "file", "it") if len(packages) == 1 else ("come", "files", "them")
     host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
-    why = (
-        f"{host} does not answer. It cannot be had until it does; whoever runs the server can name a mirror or a folder"
-    )
+    why = f"{host} does not answer. Try again when it does; whoever runs the server can name a mirror or a folder"
     if not host:
-        why = "the folder for it does not have the file. Whoever runs the server can put it there"
+        why = f"the folder for it does not have the {files}. Whoever runs the server can put {them} there"
     return DistributionNeeded(
-        f"{request.names}: {what} comes from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml)"
+        f"{request.names}: {what} {come} from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml)"
     )
 
 
@@ -193,7 +195,8 @@ async def _run_pip(
     policy = await asyncio.to_thread(_policy, request, folder, arguments)
     status, output = await pip_process.run(policy, folder.parent, request.max_bytes, say)
     if status != 0:
-        raise pip_output.explain(output, pip_output.log_lines(folder / "log"))
+        asked = [str(requirement) for requirement in request.requirements]
+        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked)
     wheels = (folder / "wheels").glob("*.whl")
     return [file for file in wheels if _name_of(file) not in request.present]
 
@@ -223,7 +226,8 @@ async def about_newer(request: Request, folder: Path, there: Present) -> str:
 def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
     """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
     markers = json.dumps(distribution.guest_markers())
-    program = [sys.executable, "-I", "-B", str(_MAIN), str(pip_policy.pip_folder()), markers, *arguments]
+    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG]
+    program = [sys.executable, "-I", "-B", *own, *arguments]
     settings = request.settings
     links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]
     for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):

@@ -1,8 +1,8 @@
-"""The calls that block: `time.sleep`, `input`, `getpass`, `run_until_complete`, `run_sync`. All can be interrupted.
+"""The calls that block: `time.sleep`, `input`, `getpass`, `run_until_complete`, `asyncio.Runner`, `run_sync`.
 
-With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and `run_until_complete` do, and
-the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does everywhere, in naps that notice an
-interrupt.
+All can be interrupted. With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and
+`run_until_complete` do, and the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does
+everywhere, in naps that notice an interrupt.
 """
 
 # IPython and Pyodide declare much of what is used here without types that a checker understands.
@@ -14,8 +14,9 @@ import getpass
 import inspect
 import json
 import time
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Coroutine
+from contextvars import Context
+from typing import Any, Self
 
 import pyodide.ffi
 from IPython.core.error import StdinNotImplementedError
@@ -181,10 +182,28 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
     return result
 
 
+class Runner(asyncio.Runner):  # pyright: ignore[reportGeneralTypeIssues]  # final; it stays an instance of it
+    """asyncio.Runner on the one loop that there is, which is not its own: closing it ends nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """The loop goes on."""
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_event_loop()
+
+    def run(self, coro: Coroutine[Any, Any, Any], *, context: Context | None = None) -> Any:
+        loop = asyncio.get_event_loop()
+        return loop.run_until_complete(loop.create_task(coro, context=context))
+
+
 def install() -> None:
     """Put the interruptible calls in place of the stock ones."""
     time.sleep = sleep
     builtins.input = read_input
     getpass.getpass = read_password
     WebLoop.run_until_complete = run_until_complete
+    asyncio.Runner = asyncio.runners.Runner = Runner
     pyodide.ffi.run_sync = run_sync_interruptible

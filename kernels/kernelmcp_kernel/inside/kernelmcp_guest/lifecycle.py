@@ -30,6 +30,7 @@ from kernelmcp_guest import (
     network,
     operations,
     packages,
+    shims,
     signals,
     summaries,
     tables,
@@ -94,6 +95,7 @@ async def build(points: str, modules: str) -> None:
     comms.install()
     nesting.install()
     network.install()
+    shims.install()
     signals.install()
     xhr.install()
     sys.pycache_prefix = packages.BYTECODE

@@ -19,9 +19,12 @@ _OWN_FOLDERS = ("/workspace/", "/volumes/", "/tmp/")  # noqa: S108  # the guest'
 
 # Where pandas asks for what a method needs, or could use: a call of this module says which.
 _PANDAS_OPTIONAL = "pandas.compat._optional"
+# They import what others name to them: what asks is behind them.
+_FOR_OTHERS = ("_plotly_utils.optional_imports", "plotly.optional_imports")
 # Modules that are imported, or called, for nothing but what they need.
 _NEEDED_BY = {
     "pandas.plotting._matplotlib": ("matplotlib",),
+    "plotly.express": ("numpy", "pandas"),
     "pandas.io.excel": ("odf", "openpyxl", "python_calamine", "pyxlsb", "xlrd", "xlsxwriter"),
 }
 
@@ -70,7 +73,7 @@ def _is_wanted(module: str) -> bool:
 
 def _importer(frame: FrameType | None) -> FrameType | None:
     """The frame that the `import` is in: the first outside the import system and this module."""
-    while frame is not None and _is_import_system(frame):
+    while frame is not None and (_is_import_system(frame) or frame.f_globals.get("__name__") in _FOR_OTHERS):
         frame = frame.f_back
     return frame
 

@@ -1,0 +1,117 @@
+"""Packages that start threads to wait in, and here wait for the one event loop instead.
+
+All shims are in this table, each put in place when its module has been imported. Only honest ones: what a thread would
+have done is done, in order, by the thread there is; nothing pretends to go on at the same time.
+"""
+
+# What is replaced is of packages that need not be installed.
+# pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false, reportUnknownLambdaType=false
+
+import asyncio
+import concurrent.futures
+import contextvars
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+
+class WaitingFuture(concurrent.futures.Future[Any]):
+    """A future of another thread: who asks for its result lets the event loop go on until it is there."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._wait(timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        if not self.done():
+            asyncio.get_event_loop().run_until_complete(asyncio.wait([asyncio.wrap_future(self)], timeout=timeout))
+
+
+def _blocking_portals(from_thread: Any) -> None:
+    """anyio's portals, by which synchronous code calls coroutines: FastAPI's and Starlette's TestClient are made of it.
+
+    The event loop that a thread would run is the one that there is."""
+
+    def check_running(portal: Any) -> None:
+        if portal._event_loop_thread_id is None:
+            raise RuntimeError("This portal is not running")
+
+    def spawn(portal: Any, func: Any, args: Any, kwargs: Any, name: object, future: Any) -> None:
+        portal._task_group.start_soon(portal._call_func, func, args, kwargs, future, name=name)
+
+    @contextmanager
+    def start_blocking_portal(*_: Any, **__: Any) -> Iterator[Any]:
+        ready = WaitingFuture()
+
+        async def run_portal() -> None:
+            async with from_thread.BlockingPortal() as portal:
+                ready.set_result(portal)
+                await portal.sleep_until_stopped()
+
+        running = asyncio.ensure_future(run_portal())
+        portal = ready.result()
+        failed = True
+        try:
+            yield portal
+            failed = False
+        finally:
+            with suppress(RuntimeError):  # it was stopped in the block
+                portal.call(portal.stop, failed)
+            asyncio.get_event_loop().run_until_complete(running)
+
+    from_thread.Future = WaitingFuture
+    from_thread.BlockingPortal._check_running = check_running
+    from_thread.BlockingPortal._spawn_task_from_thread = spawn
+    from_thread.start_blocking_portal = start_blocking_portal
+
+
+def _worker_threads(backend: Any) -> None:
+    """anyio.to_thread.run_sync does no more than asyncio.to_thread here: it calls the function."""
+
+    async def run_sync_in_worker_thread(cls: Any, func: Any, args: Any, *_: Any, **__: Any) -> Any:
+        await cls.checkpoint()
+        return contextvars.copy_context().run(func, *args)
+
+    backend.AsyncIOBackend.run_sync_in_worker_thread = classmethod(run_sync_in_worker_thread)
+
+
+def _nested_loops(nest_asyncio: Any) -> None:
+    """What it is asked for is so already: run_until_complete and asyncio.run work while the loop runs (blocking.py)."""
+    nest_asyncio.apply = lambda loop=None: None
+
+
+_SHIMS: dict[str, Callable[[Any], None]] = {
+    "anyio._backends._asyncio": _worker_threads,
+    "anyio.from_thread": _blocking_portals,
+    "nest_asyncio": _nested_loops,
+}
+
+
+class _Shimmed:
+    """The first finder: of modules in the table, those that all others would find, with their shim behind them."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        shim = _SHIMS.get(name)
+        spec = PathFinder.find_spec(name, path) if shim else None
+        if shim is None or spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            with suppress(AttributeError):  # another version of it, made differently
+                shim(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def install() -> None:
+    """Be asked for modules first (for the boot image)."""
+    sys.meta_path.insert(0, _Shimmed())

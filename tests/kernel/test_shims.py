@@ -1,0 +1,115 @@
+"""Packages that would wait for threads wait for the event loop; what imports for others brings what they need."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pyodide_packages import pyodide_folder
+
+from .conftest import running_kernel
+from .driver import Kernel
+from .wheels import DEAD_INDEX, make_wheel
+
+# As much of it as matters: it refuses all loops but those of the standard library.
+NEST_ASYNCIO = """
+def apply(loop=None):
+    raise ValueError(f"Can't patch loop of type {type(loop)}")
+"""
+# How plotly asks for what it can do without, and plotly.express for what it cannot.
+OPTIONAL_IMPORTS = """
+from importlib import import_module
+def get_module(name):
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+"""
+EXPRESS = """
+from plotly import optional_imports
+missing = [name for name in ("numpy", "regex") if optional_imports.get_module(name) is None]
+"""
+
+PORTAL = """
+import anyio, anyio.from_thread, anyio.to_thread, time
+
+async def twice(number):
+    await anyio.sleep(0.01)
+    return number * 2
+
+async def fail():
+    await anyio.sleep(0.01)
+    raise KeyError('inside')
+
+async def announce(*, task_status):
+    task_status.started('begun')
+    await anyio.sleep_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    wheels = tmp_path_factory.mktemp("wheels")
+    make_wheel(wheels, "nest_asyncio", files={"nest_asyncio/__init__.py": NEST_ASYNCIO})
+    plotly = {"__init__.py": "", "optional_imports.py": OPTIONAL_IMPORTS, "express/__init__.py": EXPRESS}
+    make_wheel(wheels, "plotly", files={f"plotly/{name}": text for name, text in plotly.items()})
+    settings = {"pyodide_url": str(pyodide_folder()), "index_url": DEAD_INDEX, "wheel_folders": [str(wheels)]}
+    home = tmp_path_factory.mktemp("home")
+    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(settings)) as running:
+        assert running.run(PORTAL).status == "ok"
+        yield running
+
+
+def result(kernel: Kernel, code: str) -> str | None:
+    ran = kernel.run(code)
+    return ran.result if ran.status == "ok" else ran.error
+
+
+def test_a_portal_calls_coroutines_and_functions(kernel: Kernel) -> None:
+    start = "with anyio.from_thread.start_blocking_portal() as portal:\n    "
+    assert result(kernel, f"{start}found = portal.call(twice, 4), portal.call(abs, -1)\nfound") == "(8, 1)"
+    assert result(kernel, f"{start}portal.call(fail)") == "KeyError: 'inside'"
+    assert result(kernel, f"{start}soon = portal.start_task_soon(twice, 3)\nsoon.result()") == "6"
+    assert result(kernel, "portal.call(twice, 4)") == "RuntimeError: This portal is not running"
+
+
+def test_a_task_of_a_portal_goes_on_while_others_are_called_and_ends_with_it(kernel: Kernel) -> None:
+    code = (
+        "with anyio.from_thread.start_blocking_portal() as portal:\n"
+        "    task, value = portal.start_task(announce)\n"
+        "    found = value, portal.call(twice, 1), task.done(), task.cancel()\n"
+        "found, task.cancelled()"
+    )
+    assert result(kernel, code) == "(('begun', 2, False, True), True)"
+
+
+def test_a_wait_for_a_portal_can_be_interrupted(kernel: Kernel) -> None:
+    code = (
+        "print('started', flush=True)\n"
+        "with anyio.from_thread.start_blocking_portal() as portal:\n    portal.call(anyio.sleep, 1000)"
+    )
+    assert kernel.interrupt_once_it_prints(code).error.startswith("KeyboardInterrupt")
+    assert result(kernel, "await twice(2)") == "4"
+
+
+def test_a_worker_thread_of_anyio_is_a_call(kernel: Kernel) -> None:
+    assert result(kernel, "await anyio.to_thread.run_sync(abs, -3)") == "3"
+    assert result(kernel, "await anyio.to_thread.run_sync(int, 'x')").startswith("ValueError: invalid literal")  # type: ignore[union-attr]
+
+
+def test_a_runner_runs_on_the_loop_that_there_is_and_leaves_it(kernel: Kernel) -> None:
+    code = "import asyncio\nwith asyncio.Runner() as runner:\n    found = [runner.run(twice(n)) for n in (1, 2)]\nfound"
+    assert result(kernel, code) == "[2, 4]"
+    assert result(kernel, "runner.get_loop() is asyncio.get_running_loop(), await twice(3)") == "(True, 6)"
+
+
+def test_nest_asyncio_has_nothing_to_do(kernel: Kernel) -> None:
+    code = "%pip install -q nest-asyncio\nimport asyncio, nest_asyncio\nnest_asyncio.apply()\nasyncio.run(twice(1))"
+    assert result(kernel, code) == "2"
+
+
+def test_an_import_on_behalf_of_another_brings_what_that_must_have(kernel: Kernel) -> None:
+    code = "%pip install -q plotly\nimport plotly.express\nplotly.express.missing"
+    assert result(kernel, code) == "['regex']", "numpy is what it must have; regex it merely tries"
