@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.packages.errors import (
+    ANOTHER_SESSION,
     PackageConflict,
     PackageError,
     PackageHashMismatch,
