@@ -149,7 +149,8 @@ class Survey:
         """A refusal in one sentence and in time is one; anything else has failed."""
         error: dict[str, Any] = facts.get("error") or {}
         message = str(error.get("message", text))
-        if error.get("error_code") not in REFUSALS or len(message) > MAX_CHARS or UNCLEAR.search(message):
+        about = canonicalize_name(message).startswith(canonicalize_name(found.name))
+        if error.get("error_code") not in REFUSALS or not about or len(message) > MAX_CHARS or UNCLEAR.search(message):
             return f"unclear: {message!r}"
         if found.install_seconds > REFUSED_WITHIN_SECONDS:
             return f"late: {message}"

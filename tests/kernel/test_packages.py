@@ -243,6 +243,16 @@ def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_
         assert [package.wheel.version for package in found.installed] == ["0.1"]
 
 
+def test_a_needed_version_that_is_not_there_is_told_with_who_needs_it(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    index.add("elder", requires=("young>=7,<8",))
+    index.add("young", "9.0")
+    with pytest.raises(e.PackageNotFound) as refused:
+        install(settings, store, "elder")
+    assert str(refused.value) == "elder: young<8,>=7: there is no such version for this sandbox; there are: 9.0"
+
+
 def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
     output = "error: resolution-too-deep\n\n\u00d7 Dependency resolution exceeded maximum depth\n"
     error = pip_output.explain(output, [], ["north>=1", "south"])

@@ -134,7 +134,9 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageErr
             "for an older version, or install it in parts"
         )
     if match := _NO_MATCH.search(output):
-        return _no_match(match["what"], output, log)
+        what = match["what"].partition(" (from ")[0]
+        error = _no_match(what, output, log)
+        return error if what in asked else type(error)(f"{', '.join(asked)}: {error}")
     if is_unreachable(output):
         found = _CONNECTION.search(output)
         what = f"{found['file']}: {found['host']}" if found else "a package source"
