@@ -51,7 +51,7 @@ _FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+)(?:#\S*)? .*, versio
 _CAUSES = re.compile(
     r"(?P<package>\S+ \S+) depends on (?P<needed>.+)|The user requested (?:\(constraint\) (?P<here>.+)|(?P<asked>.+))"
 )
-_MAX_CAUSES = 12
+_MAX_CAUSES = 4
 # Of an absolute path; an address has no space or quote before its slashes.
 _PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
 _BAD_WHEEL = re.compile(
@@ -125,8 +125,8 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageErr
         return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
         return _needs_what_is_missing(output, log, asked) or PackageConflict(
-            f"{_conflict(output)}. Ask for other versions. Packages that are installed in a session stay as they are: "
-            f"for another version {ANOTHER_SESSION}"
+            f"{_conflict(output, asked)}. Ask for other versions. What is installed in a session stays as it is: for "
+            f"another version {ANOTHER_SESSION}"
         )
     if "resolution-too-deep" in output:
         return PackageConflict(
@@ -232,13 +232,14 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
     )
 
 
-def _conflict(output: str) -> str:
+def _conflict(output: str, asked: Sequence[str]) -> str:
     """Who needs what: without the line that names a file of ours, and without pip's advice."""
     _, _, rest = output.partition("The conflict is caused by:")
     lines = [line.strip() for line in rest.strip().partition("\n\n")[0].splitlines()]
     causes = [_CAUSES.sub(_cause, line) for line in lines[:_MAX_CAUSES]]
     more = f"; and {len(lines) - _MAX_CAUSES} more" if len(lines) > _MAX_CAUSES else ""
-    return f"{'; '.join(causes)}{more}: these contradict each other"[:_MAX_CHARS] if causes else _last_error(output)
+    text = f"{', '.join(asked)} cannot be installed: {'; '.join(causes)}{more}"
+    return text[:_MAX_CHARS] if causes else _last_error(output)
 
 
 def _cause(found: re.Match[str]) -> str:
