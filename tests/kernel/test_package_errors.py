@@ -74,11 +74,11 @@ def fail(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 
 SAYS: dict[str, tuple[type[e.PackageError], str]] = {
-    "left right": (e.PackageConflict, "left 1.0 needs old==1.0; right 1.0 needs old==2.0: these contradict each"),
-    "left old==2.0": (e.PackageConflict, "old==2.0 is asked for; left 1.0 needs old==1.0: these contradict each"),
-    "backward": (e.PackageConflict, "backward 1.0 needs traitlets<1; this session has traitlets=="),
-    "wantsabsent": (e.PackageNotFound, "absent-thing (which wantsabsent needs): no source has a package"),
-    "wantsnative": (e.PackageNotSupported, "native (which wantsnative needs): it exists, but not as a wheel"),
+    "left right": (e.PackageConflict, "left, right cannot be installed: left 1.0 needs old==1.0; right 1.0"),
+    "left old==2.0": (e.PackageConflict, "left, old==2.0 cannot be installed: old==2.0 is asked for; left 1.0"),
+    "backward": (e.PackageConflict, "backward cannot be installed: backward 1.0 needs traitlets<1; this sess"),
+    "wantsabsent": (e.PackageNotFound, "wantsabsent: absent-thing (which wantsabsent needs): no source has a package"),
+    "wantsnative": (e.PackageNotSupported, "wantsnative: native (which wantsnative needs): it exists, but not"),
     "past": (e.PackageNotSupported, "past: there is no version for Python 3.14, which this sandbox has (Requires-P"),
     "young": (e.PackageNotSupported, "young: there is no version for Python 3.14, which this sandbox has (1.0 Req"),
     "nonsense": (e.PackageInvalid, "nonsense: its metadata is not valid (Expected "),
@@ -114,7 +114,7 @@ def test_what_is_not_known_is_said_without_paths() -> None:
         f"ERROR: cannot do '{path}'",
         f"ERROR: Exception:\nTraceback:\nValueError: {path} and file://{path}",
     ):
-        text = str(pip_output.explain(output, []))
+        text = str(pip_output.explain(output, [], []))
         assert "a.whl" in text
         assert not LEAKS.search(text)
-    assert "https://a.b/c/d" in str(pip_output.explain("ERROR: cannot ask https://a.b/c/d", []))
+    assert "https://a.b/c/d" in str(pip_output.explain("ERROR: cannot ask https://a.b/c/d", [], []))

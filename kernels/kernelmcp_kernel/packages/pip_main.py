@@ -50,10 +50,17 @@ def _take_new_versions_only() -> None:
             released.setdefault(name, {})[version] = getattr(link, "upload_time", None)
         return evaluate(self, link)
 
+    def with_prereleases(evaluator: Any) -> bool | None:
+        """Whether they were asked for (`--pre`). None: where there is nothing else."""
+        control = getattr(evaluator, "_release_control", None)  # of pip 26; a flag before
+        if control is not None:
+            return control.allows_prereleases(utils.canonicalize_name(evaluator._project_name))
+        return getattr(evaluator, "_allow_all_prereleases", False) or None
+
     def applicable(self: Any, candidates: Any) -> Any:
         found = stock(self, candidates)
         times = released.get(utils.canonicalize_name(self._project_name), {})
-        versions = sorted(self._specifier.filter(times))[-MAX_VERSIONS:]
+        versions = sorted(self._specifier.filter(times, prereleases=with_prereleases(self)))[-MAX_VERSIONS:]
         newest = times[versions[-1]] if versions else None
 
         def is_new(candidate: Any) -> bool:

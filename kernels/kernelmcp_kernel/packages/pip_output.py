@@ -51,6 +51,7 @@ _FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+)(?:#\S*)? .*, versio
 _CAUSES = re.compile(
     r"(?P<package>\S+ \S+) depends on (?P<needed>.+)|The user requested (?:\(constraint\) (?P<here>.+)|(?P<asked>.+))"
 )
+_THERE = re.compile(r"The user requested \(constraint\) (?P<name>[^\s=]+)==")
 _MAX_CAUSES = 4
 # Of an absolute path; an address has no space or quote before its slashes.
 _PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
@@ -253,7 +254,9 @@ def _needs_what_is_missing(output: str, log: Sequence[str], asked: Sequence[str]
     missing = _MISSING.search(output)
     if missing is None:
         return None
-    names = {canonicalize_name(name) for name in missing["names"].split()}
+    # Of what the guest has there is another version, or not: either way it stays as it is.
+    there = {canonicalize_name(found["name"]) for found in _THERE.finditer(output)}
+    names = {canonicalize_name(name) for name in missing["names"].split()} - there
     for reason in _REASON.finditer(output):  # that of the newest version comes first
         if canonicalize_name(reason["name"]) in names and not _was_found(reason["what"], log):
             error = _no_match(reason["what"], output, log)
