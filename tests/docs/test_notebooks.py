@@ -1,14 +1,20 @@
 """The notebooks run from top to bottom on the sandboxed kernel and show what they say."""
 
+import base64
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from PIL import Image
+
+from tests.pyodide_packages import pyodide_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 300
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -23,6 +29,20 @@ def _run(file: Path) -> Any:
     return NotebookClient(
         nbformat.read(file, as_version=4), timeout=DEADLINE_SECONDS, kernel_name="kernelmcp"
     ).execute()
+
+
+def test_the_analysis_notebook_works_with_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("KERNELMCP_PACKAGES", json.dumps({"pyodide_url": str(pyodide_folder())}))
+    outputs = _outputs(_run(ROOT / "notebooks" / "analysis.ipynb"))
+    assert [output.get("evalue") for output in outputs if output.output_type == "error"] == []
+    pictures = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    sizes = [Image.open(io.BytesIO(base64.b64decode(picture))).size for picture in pictures]
+    assert sizes == [(689, 340), (690, 289)], "docs/analysis-months.png and docs/analysis-days.png"
+    results = [output.data for output in outputs if output.output_type == "execute_result"]
+    assert "2026-04   4216.0  11705.0   6483.0" in results[2]["text/plain"]
+    assert "<table" in results[2]["text/html"]
+    assert results[-1]["text/plain"] == "True"
 
 
 def _outputs(notebook: Any) -> list[Any]:

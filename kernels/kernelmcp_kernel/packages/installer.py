@@ -160,8 +160,9 @@ class Installer:
     ) -> list[Package]:
         """Resolved and unpacked, from what is prepared or cached if it can be."""
         store = self._store
-        prepared = await asyncio.to_thread(find_prepared) if options == PLAIN else None
-        if prepared and (wheels := self._of_prepared(prepared, wanted)) and (found := await self._from_cache(wheels)):
+        prepared = await asyncio.to_thread(find_prepared) if not (options.pre or options.upgrade) else None
+        wheels = self._of_prepared(prepared, wanted, options) if prepared else None
+        if wheels and (found := await self._from_cache(wheels)):
             return found
         wheels = None if from_distribution else await asyncio.to_thread(self._recall, wanted, options)
         if wheels is not None and (packages := await self._from_cache(wheels)):
@@ -180,14 +181,15 @@ class Installer:
             await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values(), options), wheels))
         return packages
 
-    def _of_prepared(self, prepared: Prepared, wanted: list[Requirement]) -> list[Wheel] | None:
+    def _of_prepared(self, prepared: Prepared, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
         """All that is wanted, with its needs, where it is prepared, in these versions, and fits what is there."""
         by_name = {package.name: package for package in prepared.packages}
         names = [canonicalize_name(requirement.name) for requirement in wanted]
         for name, requirement in zip(names, wanted, strict=True):
             if name not in by_name or requirement.extras or not _holds(requirement, by_name[name].version):
                 return None
-        packages, there = prepared.with_needs(names), self._present
+        packages = [by_name[name] for name in names] if options.no_deps else prepared.with_needs(names)
+        there = self._present
         if any(each.name in there and there[each.name].version != each.version for each in packages):
             return None
         new = [each for each in packages if each.name not in there]
