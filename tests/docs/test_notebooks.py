@@ -40,7 +40,7 @@ def test_the_analysis_notebook_works_with_the_real_packages(tmp_path: Path, monk
     sizes = [Image.open(io.BytesIO(base64.b64decode(picture))).size for picture in pictures]
     assert sizes == [(689, 340), (690, 289)], "docs/analysis-months.png and docs/analysis-days.png"
     results = [output.data for output in outputs if output.output_type == "execute_result"]
-    assert "2026-04   4216.0  11705.0   6483.0" in results[2]["text/plain"]
+    assert "2026-04  4216.0  11705.0   6483.0" in results[2]["text/plain"]
     assert "<table" in results[2]["text/html"]
     assert results[-1]["text/plain"] == "True"
 
