@@ -5,6 +5,7 @@ packages there are, and whether an import may install.
 """
 
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -57,6 +58,11 @@ def _install(module: str) -> bool:
         return False
     importlib.invalidate_caches()
     return True
+
+
+def have(module: str) -> bool:
+    """Whether a module can be imported, once its package is installed if need be."""
+    return importlib.util.find_spec(module) is not None or (interrupts.running.active and _install(module))
 
 
 def _is_wanted(module: str) -> bool:

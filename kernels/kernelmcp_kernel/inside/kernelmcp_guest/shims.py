@@ -1,4 +1,4 @@
-"""Packages that start threads to wait in, and here wait for the one event loop instead.
+"""Packages that start threads to wait in, and here wait for the one event loop instead; and what shows figures.
 
 All shims are in this table, each put in place when its module has been imported. Only honest ones: what a thread would
 have done is done, in order, by the thread there is; nothing pretends to go on at the same time.
@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
+
+from kernelmcp_guest import figures
 
 
 class WaitingFuture(concurrent.futures.Future[Any]):
@@ -90,6 +92,7 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "anyio._backends._asyncio": _worker_threads,
     "anyio.from_thread": _blocking_portals,
     "nest_asyncio": _nested_loops,
+    "plotly.io._renderers": figures.show_by_display,
 }
 
 
