@@ -200,6 +200,14 @@ def test_a_session_that_uses_none_pays_for_none(kernel: Kernel) -> None:
     assert "numpy" not in kernel.run("%pip list").text()
 
 
+@pytest.mark.parametrize("stricter", [{"denied": ["Pandas"]}, {"allowed": ["six"]}, {"auto_install": False}])
+def test_settings_that_became_stricter_hold(home: Path, stricter: dict[str, object]) -> None:
+    packages = {"pyodide_url": str(pyodide_folder()), "index_url": "http://127.0.0.1:9/simple", **stricter}
+    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(packages)) as kernel:
+        assert kernel.run("import pandas").error.startswith("ModuleNotFoundError")
+        assert (kernel.run("%pip install pandas").status == "ok") == ("auto_install" in stricter)
+
+
 def test_a_later_cell_imports_them_with_its_variables_kept(kernel: Kernel) -> None:
     kernel.run("x = 42")
     assert "application/vnd.kernelmcp.packages+json" in shown(kernel, "import pandas as pd; pd.Series([x])")

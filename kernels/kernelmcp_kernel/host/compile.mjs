@@ -12,7 +12,7 @@ mount(pyodide, folder, "/package");
 pyodide.runPython(`
 import sys
 sys.dont_write_bytecode = True
-sys.path.append("/lib/kernelmcp/kernelmcp_guest")
+sys.path.append("/lib/kernelmcp/kernelmcp_guest/packages")
 import bytecode
 bytecode.compile_all("/package", "/bytecode.zip")`);
 fs.writeFileSync(file, pyodide.FS.readFile("/bytecode.zip"));

@@ -3,8 +3,9 @@
 import json
 from typing import Any
 
-from kernelmcp_guest import packages, pip_commands
+from kernelmcp_guest import packages
 from kernelmcp_guest.bridge import bridge, request_id
+from kernelmcp_guest.packages import pip_commands
 
 __all__ = ["freeze", "install", "list", "uninstall"]
 

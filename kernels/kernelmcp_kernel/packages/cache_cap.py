@@ -108,12 +108,15 @@ class Room:
         return sorted((sha256 for sha256 in entries if sha256 not in kept), key=lambda name: entries[name].used_at)
 
     def _of_images(self) -> set[str]:
-        """The packages that boot images were made with: guests mount them without asking here."""
+        """What was prepared, and what boot images were made with: guests mount it without asking here."""
         kept: set[str] = set()
-        for listing in (self._root.parent / "images").glob("*.json"):
+        home = self._root.parent
+        for listing, key in [
+            (home / "setup.json", "wheels"),
+            *((each, "packages") for each in home.glob("images/*.json")),
+        ]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                packages = json.loads(listing.read_text("utf-8"))["packages"]
-                kept.update(Path(package["folder"]).name for package in packages)
+                kept.update(str(package["sha256"]) for package in json.loads(listing.read_text("utf-8"))[key])
         return kept
 
     def _delete(self, sha256: str) -> None:

@@ -70,7 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_package_cache()
     folder = prepared.files()[0].parent
     folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
-    with _locked(folder / "prepare.lock") as failed_at:
+    with _locked(folder / "prepare.lock", wait=not parsed.in_background) as failed_at:
+        if failed_at is None:
+            return 0  # another one does it
         if parsed.in_background and (prepared.find_prepared() is not None or _has_failed(failed_at)):
             return 0
         try:
@@ -84,11 +86,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[Path]:
+def _locked(file: Path, *, wait: bool) -> Iterator[Path | None]:
+    """None: another process has it."""
     with file.open("a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not wait:
+                yield None
+                return
             _say("waiting for another process that prepares packages")
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield file

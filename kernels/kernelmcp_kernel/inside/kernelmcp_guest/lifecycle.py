@@ -25,19 +25,17 @@ from kernelmcp_guest import (
     interrupts,
     magics,
     memory,
-    missing_imports,
     nesting,
     network,
     operations,
     packages,
-    shims,
     signals,
-    summaries,
-    tables,
     xhr,
 )
 from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.packages import missing_imports, shims
 from kernelmcp_guest.shell import GuestShell
+from kernelmcp_guest.shown import summaries, tables
 from kernelmcp_guest.streams import OutStream
 
 # Modules that most sessions import sooner or later: in the image they cost nothing at start.

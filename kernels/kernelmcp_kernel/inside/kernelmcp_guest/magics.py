@@ -10,8 +10,8 @@ from IPython.core import debugger
 from IPython.core.error import UsageError
 from IPython.core.magics._table import default_script_magics
 
-from kernelmcp_guest import pip_commands
 from kernelmcp_guest.absent import NO_SHELL
+from kernelmcp_guest.packages import pip_commands
 
 _NO_EDITOR = "there is no editor in the sandbox: write the file with %%writefile, and run it with %run"
 _NO_STORE = "variables are kept as long as the session, and in no database: write what is to last to a file"

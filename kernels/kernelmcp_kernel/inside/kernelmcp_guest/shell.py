@@ -16,10 +16,11 @@ from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 
-from kernelmcp_guest import blocking, memory, pip_commands
+from kernelmcp_guest import blocking, memory
 from kernelmcp_guest.absent import NO_SHELL
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.kernel import GuestKernel
+from kernelmcp_guest.packages import pip_commands
 from kernelmcp_guest.tracebacks import GuestSyntaxTB, GuestTB, format_group, is_left_to_python
 
 

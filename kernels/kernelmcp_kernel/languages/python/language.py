@@ -82,7 +82,8 @@ class Python:
     def suits(self, code: str) -> bool:
         if self.packages or (prepared := _usable()) is None:
             return True
-        if not settings().packages.preinstalled and not prepared.is_wanted_by(code):
+        packages = settings().packages
+        if not packages.preinstalled and not (packages.auto_install and prepared.is_wanted_by(code)):
             return True
         self._image = prepared_image(prepared)
         return False

@@ -108,9 +108,23 @@ def read_setup() -> Setup:
 
 
 def is_asked_for() -> bool:
-    """Whether anything is to be prepared."""
+    """Whether anything is to be prepared, and may be had."""
     packages = settings().packages
-    return packages.enabled and bool(packages.preinstalled or setup_file().is_file())
+    return packages.enabled and (bool(packages.preinstalled) or setup_file().is_file()) and _is_permitted(read_setup())
+
+
+def _is_permitted(setup: Setup) -> bool:
+    """A setup of before the settings became stricter is not used."""
+    denied = set(map(_plain, settings().packages.denied))
+    allowed = settings().packages.allowed
+    if not denied.isdisjoint(_plain(wheel.get("name", "")) for wheel in setup.wheels):
+        return False
+    return allowed is None or set(map(_plain, setup.requirements)) <= set(map(_plain, allowed))
+
+
+def _plain(requirement: str) -> str:
+    """The name that a requirement begins with, as names are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]).lower()
 
 
 def is_first_offer() -> bool:

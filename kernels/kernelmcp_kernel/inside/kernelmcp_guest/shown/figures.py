@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython.core import display_functions
 
-from kernelmcp_guest import missing_imports
+from kernelmcp_guest.packages import missing_imports
 
 publish: Callable[[dict[str, str]], None] = vars(display_functions)["publish_display_data"]
 

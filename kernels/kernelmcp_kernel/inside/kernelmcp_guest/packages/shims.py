@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
-from kernelmcp_guest import figures
+from kernelmcp_guest.shown import figures
 
 
 class WaitingFuture(concurrent.futures.Future[Any]):
