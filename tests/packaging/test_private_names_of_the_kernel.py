@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,35 @@ def test_pip_still_starts_where_pip_main_starts_it() -> None:
 )
 def test_pyodide_still_has_the_name_that_the_host_uses(file: str, name: str, user: str) -> None:
     assert re.search(rf"\b{name}\b", (PYODIDE / file).read_text("utf-8")), f"{name} is gone from {file}; {user}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GOT", "LDSO", "getDylinkMetadata", "mergeLibSymbols", "newDSO", "relocateExports", "resolveGlobalSymbol",
+        "setWasmTableEntry", "wasmTable",
+    ],
+)  # fmt: skip
+def test_emscripten_still_lets_shared_objects_be_loaded(name: str) -> None:
+    module = (PYODIDE / "pyodide.asm.mjs").read_text("utf-8")
+    assert f'Module["{name}"]=' in module, f"{name} is not on the module any more; host/libraries.mjs loads with it"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("pip._internal.index.package_finder", "LinkEvaluator.evaluate_link"),
+        ("pip._internal.index.package_finder", "CandidateEvaluator.get_applicable_candidates"),
+        ("pip._internal.index.package_finder", "PackageFinder._log_skipped_link"),
+        ("pip._internal.index.package_finder", "LinkType.different_project"),
+        ("pip._internal.operations.prepare", "RequirementPreparer.prepare_linked_requirements_more"),
+        ("pip._vendor.resolvelib", "Resolver.resolve"),
+        ("pip._vendor.packaging.markers", "default_environment"),
+        ("pip._vendor.packaging.requirements", "Requirement.__init__"),
+    ],
+)
+def test_pip_still_has_what_we_replace(module: str, name: str) -> None:
+    found: Any = import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    assert found is not None, f"{module}.{name} is gone; packages/pip_main.py replaces it"

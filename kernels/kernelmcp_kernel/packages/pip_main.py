@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import threading
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -137,10 +138,9 @@ def main() -> int:
             raise requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
 
     requirements.Requirement.__init__ = parse_name
-    _take_new_versions_only()
-    _log_little()
-    _give_up_sooner()
-    _fetch_stand_ins_only(sys.argv[3])
+    for improve in (_take_new_versions_only, _log_little, _give_up_sooner, lambda: _fetch_stand_ins_only(sys.argv[3])):
+        with suppress(ImportError, AttributeError):  # a pip that is made otherwise is slower, and works
+            improve()
     from pip._internal.cli.main import main as pip
 
     return pip(sys.argv[4:])
