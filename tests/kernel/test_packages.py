@@ -116,6 +116,18 @@ def lock_of(folder: Path, **packages: tuple[str, ...]) -> None:
     (folder / "pyodide-lock.json").write_text(json.dumps({"packages": entries}))
 
 
+def test_every_module_that_an_import_may_bring_is_of_a_wheel_that_pip_is_told_of() -> None:
+    """In the lock file that comes with the runtime, in which pandas-tests.tar comes behind pandas."""
+    settings = PackageSettings()
+    listed = {package.name: package for package in distribution.listed(settings)}
+    assert set(distribution.packages_by_import(settings).values()) <= set(listed)
+    assert {"numpy", "pandas", "matplotlib", "scipy", "scikit-learn", "sympy", "networkx"} <= set(listed)
+    wheels = [each for each in distribution.lock()["packages"].values() if each["file_name"].endswith(".whl")]
+    assert len(listed) == len(wheels)
+    assert listed["pandas"].file.startswith("pandas-")
+    assert {"numpy", "python-dateutil"} <= set(listed["pandas"].depends)
+
+
 def test_what_the_distribution_has_and_cannot_give_is_an_error_and_never_an_old_version(
     index: Index, settings: PackageSettings, store: Store, tmp_path: Path
 ) -> None:

@@ -95,9 +95,10 @@ class Listed:
 
 def listed(settings: PackageSettings) -> list[Listed]:
     """All wheels of the distribution, whether or not their files can be had: a folder may have a part of it."""
-    packages = {wheel_name(package["file_name"]): package for package in lock()["packages"].values()}
-    packages |= {wheel_name(package["file_name"]): package for package in _packages(settings)}
-    wheels = [package for package in packages.values() if package["file_name"].endswith(".whl")]
+    every = [*lock()["packages"].values(), *_packages(settings)]
+    # Of wheels only: pandas-tests.tar would else take the place of pandas.
+    found = {wheel_name(each["file_name"]): each for each in every if each["file_name"].endswith(".whl")}
+    wheels = list(found.values())
     known = {canonicalize_name(wheel_name(package["file_name"])) for package in wheels}
     return [
         Listed(

@@ -78,9 +78,10 @@ class Installer:
         if prepared and (name := prepared.package_of(module)):
             return await self._install([Requirement(name)], say)
         name = distribution.packages_by_import(self._settings).get(module)
-        if name is None:
+        listed = distribution.listed(self._settings)
+        version = next((each.version for each in listed if each.name == name), None)
+        if version is None:  # what is not a wheel, and so is not installed
             return None
-        (version,) = (each.version for each in distribution.listed(self._settings) if each.name == name)
         return await self._install([Requirement(f"{name}=={version}")], say, from_distribution=True)
 
     async def install(self, asked: Any, say: Say, options: Options = PLAIN) -> Outcome:
