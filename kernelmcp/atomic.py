@@ -5,6 +5,7 @@ Standard library only: settings are read with it before anything else is there.
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable
@@ -19,10 +20,13 @@ MAX_SMALL_BYTES = 1024 * 1024
 def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
     """A small file. Raises OSError, also for a pipe or a device, which could keep a reader for ever."""
     fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as stream:
+    try:  # `fdopen` refuses a directory and leaves it open
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(file))
-        content = stream.read(max_bytes + 1)
+        with os.fdopen(fd, "rb", closefd=False) as stream:
+            content = stream.read(max_bytes + 1)
+    finally:
+        os.close(fd)
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"is larger than {max_bytes:,} bytes", str(file))
     return content
@@ -42,6 +46,16 @@ def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o60
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+
+
+def sweep_drafts(file: Path) -> None:
+    """Delete what a process that was killed within `replace` has left beside a file. Nobody else may be writing it."""
+    pattern = re.compile(rf"\.{re.escape(file.name)}\.[0-9a-f]{{8}}")
+    with suppress(OSError):
+        for entry in os.listdir(file.parent):
+            if pattern.fullmatch(entry):
+                with suppress(OSError):
+                    (file.parent / entry).unlink()
 
 
 def replace_text(file: Path, text: str, *, mode: int = 0o600) -> None:

@@ -96,6 +96,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(setup)
     setup.set_defaults(run=_setup)
 
+    replay = commands.add_parser("replay", help="run the cells of a notebook in a session")
+    replay.add_argument("notebook", type=Path, metavar="NOTEBOOK")
+    replay.add_argument("--session", metavar="NAME", help="the session; default: one with the notebook's name")
+    _add_files(replay)
+    replay.set_defaults(run=_replay)
+
+    lab = commands.add_parser("lab", help="open JupyterLab on the live sessions of every running server")
+    lab.add_argument("--no-browser", action="store_true", help="only print the address")
+    lab.add_argument("--port", type=int, help="default: 8888, or the next one that is free")
+    _add_files(lab)
+    lab.set_defaults(run=_lab)
+
     build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel for sessions; needs Python 3.14")
     build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
     build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
@@ -169,7 +181,19 @@ def _setup(parsed: argparse.Namespace) -> int:
     return setup.main(settings, parsed.names, parsed.offline, parsed.export, parsed.remove)
 
 
+def _lab(parsed: argparse.Namespace) -> int:
+    from kernelmcp.commands import lab
+
+    return lab.main(load(parsed.config, parsed.policy), port=parsed.port, open_browser=not parsed.no_browser)
+
+
 def _build_wheel(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import build_wheel
 
     return build_wheel.main(parsed.path, load(parsed.config).home)
+
+
+def _replay(parsed: argparse.Namespace) -> int:
+    from kernelmcp.commands import replay
+
+    return replay.main(parsed.notebook, parsed.session, parsed.config, parsed.policy)

@@ -37,6 +37,8 @@ NODE = {
 COLUMNS: dict[str, dict[str, set[str] | frozenset[str]]] = {
     "guest": {"all on": set(), **NODE, **SYSTEM},
     "javascript": {"all on": set(), **SYSTEM},
+    "quickjs": {"all on": set(), "no permission": {"permission"}, **SYSTEM},
+    "quickjs node": {"all on": set(), "no permission": {"permission"}, **SYSTEM},
     "native": {"all on": set(), **SYSTEM},
     "pip": {"all on": set(), **SYSTEM},
 }

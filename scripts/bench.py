@@ -10,26 +10,27 @@ import argparse
 import asyncio
 import json
 import os
-import platform
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
 import zmq.asyncio
 from bench_kernels import Kernel, kernel, uss_mb
+from bench_table import Row, machine, p50, table
+from confinement_bench import measure_confinement
 from end_bench import measure_ends
 from http_bench import http_server, measure_calls, soak
+from lab_bench import measure_lab
+from languages_bench import measure_languages
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from science_bench import measure_science
 
-ROOT = Path(__file__).resolve().parents[1]
 NATIVE, OURS = "python3", "kernelmcp"
 PRINTS = 20_000
 LINES, LINE_CHARS = 200, 100_000  # 20 MB
@@ -45,30 +46,6 @@ INTERRUPTIBLE = {
 }
 # What nothing can interrupt: killed after the grace period, and the reply says so.
 UNINTERRUPTIBLE = {"sum(range(10**11))": "sum(range(10**11))"}
-
-
-@dataclass
-class Row:
-    """One line of the table. `bar` is the largest `ratio` (or, without a native figure, value) that is good enough."""
-
-    what: str
-    unit: str
-    ours: float
-    native: float | None = None
-    bar: float | None = None
-    note: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        return self.ours / self.native if self.native else None
-
-    @property
-    def held(self) -> bool:
-        return self.bar is None or (self.ratio if self.ratio is not None else self.ours) <= self.bar
-
-
-def p50(values: list[float]) -> float:
-    return statistics.median(values)
 
 
 class Peak:
@@ -177,7 +154,7 @@ async def measure_interrupts(ours: Kernel) -> list[Row]:
 async def measure_pool(client: Client, native_start: float, rounds: int) -> list[Row]:
     times: list[float] = []
     for number in range(rounds):
-        await asyncio.sleep(3)  # the pool refills
+        await asyncio.sleep(5)  # the pool refills
         start = time.perf_counter()
         await call(client, "x = 0", session_id=f"bench-{number}")
         times.append((time.perf_counter() - start) * 1e3)
@@ -189,7 +166,7 @@ async def measure_reset(client: Client, rounds: int) -> list[Row]:
     times: list[float] = []
     await call(client, "x = 0", session_id="reset")
     for _ in range(rounds):
-        await asyncio.sleep(3)  # the pool refills
+        await asyncio.sleep(5)  # the pool refills
         start = time.perf_counter()
         await client.call_tool("reset_workspace", {"session_id": "reset", "scope": "variables"})
         times.append((time.perf_counter() - start) * 1e3)
@@ -219,52 +196,9 @@ async def call(client: Client, code: str, **arguments: Any) -> Any:
     return facts
 
 
-async def measure_confinement(folder: Path, rounds: int) -> list[Row]:
-    """Guests with all layers and with none, in turn: to the boot's end, and `x += 1` in each."""
-    sys.path.insert(0, str(ROOT))
-    from kernelmcp_kernel import languages
-    from kernelmcp_kernel.guests.guest import Guest, new_request_id
-    from kernelmcp_kernel.runtime.directory import SandboxDirectory
-    from kernelmcp_kernel.runtime.guest_process import spawn_guest
-    from tests.attacks.attackers import LAYERS, without
-
-    starts: dict[bool, list[float]] = {True: [], False: []}
-    executions: dict[bool, list[float]] = {True: [], False: []}
-    sandbox = SandboxDirectory(folder / "sandbox")
-    launch = languages.main_language().launch(sandbox)
-    request = {"code": "x = 1", "silent": False, "store_history": False, "user_expressions": {}}
-    request |= {"allow_stdin": False, "execution_count": 1}
-
-    async def start(confined: bool) -> Guest:
-        off = frozenset() if confined else frozenset(LAYERS)
-        begin = time.perf_counter()
-        spawned = spawn_guest(sandbox, launch, lambda policy: without(policy, off))
-        guest = Guest(spawned, lambda guest, frame: None)
-        await guest.ready()
-        starts[confined].append((time.perf_counter() - begin) * 1e3)
-        await guest.request("execute", request, new_request_id())
-        return guest
-
-    for number in range(rounds // 5):
-        pair = {confined: await start(confined) for confined in sorted(starts, reverse=bool(number % 2))}
-        for _ in range(20):
-            for confined, guest in pair.items():
-                begin = time.perf_counter()
-                await guest.request("execute", request | {"code": "x += 1"}, new_request_id())
-                executions[confined].append((time.perf_counter() - begin) * 1e3)
-        for guest in pair.values():
-            guest.kill("measured")
-    rows: list[Row] = []
-    for what, times, bar in (("cold start of a guest", starts, 60.0), ("execution of `x += 1`", executions, 0.2)):
-        added = max(0.0, p50(times[True]) - p50(times[False]))
-        note = f"{p50(times[True]):.2f} with all layers, {p50(times[False]):.2f} with none"
-        rows.append(Row(f"confinement: added to the {what}", "ms", added, bar=bar, note=note))
-    return rows
-
-
 async def measure(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="kmb-") as name:
-        rows = await measure_confinement(Path(name), rounds)
+        rows = [Row(*found) for found in await measure_confinement(Path(name), rounds)]
     context = zmq.asyncio.Context()
     context.setsockopt(zmq.RECONNECT_IVL, 5)
     context.setsockopt(zmq.RCVHWM, 0)
@@ -303,23 +237,6 @@ async def measure(rounds: int) -> list[Row]:
     return rows
 
 
-def table(rows: list[Row]) -> str:
-    lines = ["| what | kernelmcp | native ipykernel | ratio | bar | |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        native = f"{row.native:.1f} {row.unit}" if row.native else ""
-        ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
-        bar = "" if row.bar is None else (f"{row.bar:g}" if row.ratio is not None else f"{row.bar:g} {row.unit}")
-        verdict = row.note if row.held else "MISSED"
-        lines.append(f"| {row.what} | {row.ours:.1f} {row.unit} | {native} | {ratio} | {bar} | {verdict} |")
-    return "\n".join(lines)
-
-
-def machine() -> str:
-    memory = psutil.virtual_memory().total / 2**30
-    system = f"{platform.system()} {platform.release()}, {platform.machine()}"
-    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {system}, Python {platform.python_version()}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print rows as JSON")
@@ -327,15 +244,22 @@ def main() -> int:
         "--soak", action="store_true", help="200 clients, 20 sessions, 10,000 calls over HTTP; nothing else"
     )
     parser.add_argument("--science", action="store_true", help="pandas and matplotlib, prepared; nothing else")
+    parser.add_argument("--lab", action="store_true", help="JupyterLab open on ten sessions; nothing else")
+    parser.add_argument("--languages", action="store_true", help="the shell and JavaScript; nothing else")
     parser.add_argument("--rounds", type=int, default=200, help="executions to time (default 200)")
     options = parser.parse_args()
     if options.soak:
         found_soak = asyncio.run(soak())
         print(json.dumps({"machine": machine(), **asdict(found_soak), "held": found_soak.held}, indent=1))
         return 0 if found_soak.held else 1
-    if options.science:
+    if options.science or options.lab or options.languages:
         with tempfile.TemporaryDirectory(prefix="kmb-") as name:
-            rows = [Row(*found) for found in asyncio.run(measure_science(Path(name), 5))]
+            folder = Path(name)
+            if options.lab:
+                some = measure_lab(folder)
+            else:
+                some = measure_science(folder, 5) if options.science else measure_languages(folder, options.rounds)
+            rows = [Row(*found) for found in asyncio.run(some)]
     else:
         rows = asyncio.run(measure(options.rounds))
     if options.json:

@@ -1,4 +1,5 @@
-"""Checks the types of the JavaScript hosts with the locked TypeScript, which it fetches once into .cache/."""
+"""Checks the types of the JavaScript: of the hosts, and of Lab's plugin. TypeScript is locked, and fetched once into
+.cache/."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kernelmcp_kernel.languages.python.build import npm_ci
 from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.npm import npm_ci
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "kernels" / "package-lock.json"
+PROJECTS = [ROOT, ROOT / "kernelmcp" / "lab" / "labextensions"]
 CACHE = ROOT / ".cache" / "javascript"
 
 
@@ -20,7 +22,11 @@ def main() -> int:
         npm_ci(CACHE, LOCK.parent, development=True)
         done.write_bytes(LOCK.read_bytes())
     compiler = CACHE / "node_modules" / "typescript" / "bin" / "tsc"
-    return subprocess.run([node_binary(), compiler, "--project", ROOT], cwd=ROOT, check=False).returncode
+    checks = [
+        subprocess.run([node_binary(), compiler, "--project", project], cwd=ROOT, check=False).returncode
+        for project in PROJECTS
+    ]
+    return max(checks)
 
 
 if __name__ == "__main__":

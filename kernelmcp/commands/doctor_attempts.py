@@ -132,7 +132,7 @@ def _targets(workspace: Path, outside: Path, port: int, token: str) -> dict[str,
         "secret_files": [str(outside / "secret.txt"), "/etc/passwd"],
         "outside_file": str(outside / "written"),
         "link": str(workspace / "link.txt"),
-        "program": [sys.executable, "-I", "-S", "-c", f"print({token!r})"],
+        "program": [sys.executable, "-I", "-S", "-c", f"import sys; print({token!r}, sys.platform)"],
     }
 
 

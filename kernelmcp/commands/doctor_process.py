@@ -28,12 +28,14 @@ def process_status(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
-def environment_size(pid: int) -> int | None:
-    """How many variables the process was started with; None when that cannot be seen."""
+def foreign_variables(pid: int) -> int | None:
+    """How many variables the process was started with, beside the one of malloc that each guest has; None when that
+    cannot be seen."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().count(b"\0")
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
+    return sum(bool(each) and not each.startswith(b"MALLOC_TRIM_THRESHOLD_=") for each in variables)
 
 
 def landlock_abi() -> int:

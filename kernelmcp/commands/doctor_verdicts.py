@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelmcp.commands.doctor_process import environment_size, landlock_abi, process_status
+from kernelmcp.commands.doctor_process import foreign_variables, landlock_abi, process_status
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def _no_new_privs(status: dict[str, str]) -> Layer:
 
 
 def _empty_environment(outcome: dict[str, bool | None], guest_pid: int) -> Layer:
-    count = environment_size(guest_pid)
+    count = foreign_variables(guest_pid)
     refused = outcome.get("environment") is True
     active = refused and count in (0, None)
-    seen = "the process has no variables" if count == 0 else f"the process has {count} variables"
+    seen = "the process has no variables of ours" if count == 0 else f"the process has {count} variables of ours"
     if outcome.get("environment") is None:
         return Layer("empty-environment", False, False, "could not be tried")
     detail = "the canary is not visible" if refused else "a variable of the host is visible"

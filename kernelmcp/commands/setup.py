@@ -40,7 +40,8 @@ def main(settings: Settings, names: Sequence[str], offline: Path | None, export:
     wanted = () if offline else _expand(names or ([] if export and is_set_up(settings.home) else ["science"]))
     files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
     command = [sys.executable, *_PROGRAM, *files, "--", *wanted]
-    environment = {**os.environ, **guest_environment(settings, settings.policy.default_flavor)}
+    guests = guest_environment(settings, settings.policy.default_flavor)
+    environment = {**os.environ, **guests, "JPY_PARENT_PID": str(os.getpid())}  # it ends when this process is killed
     running = subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     with running as process:
         try:

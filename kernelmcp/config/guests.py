@@ -67,8 +67,9 @@ class KernelsSection(Section):
     interrupt_grace_seconds: float = Field(default=6, gt=0)
     """Time after an interrupt until the server kills a kernel that has not answered, seconds. The kernel itself ends a
     guest that ignores interrupts after 3 s and answers, so the server must wait longer than that."""
-    refill_delay_seconds: float = Field(default=0.3, ge=0)
-    """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cell."""
+    refill_delay_seconds: float = Field(default=2.0, ge=0)
+    """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cells, of which
+    `import pandas` and a plot take more than one."""
     jupyter_folder: Literal["private", "read", "write"] = "private"
     """What a kernel that Jupyter starts sees of the folder that its notebook is in: nothing (`private`), or its files
     at /volumes/notebook, where cells then begin, to `read`, or also to `write`."""
@@ -112,6 +113,9 @@ class PackagesSection(Section):
     auto_install: bool = True
     """Whether a cell's `import` of a module that is missing installs the package of Pyodide's distribution that has it.
     Only those: a name that is guessed could be anybody's on the index."""
+    build_from_source: bool = True
+    """Whether a package without a wheel that runs here is built from its source, in pure Python: in a process of its
+    own, confined as a guest is, with no network and none of a session's files."""
     index_url: str | None = None
     """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
     pyodide_url: str | None = None

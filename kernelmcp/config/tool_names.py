@@ -7,6 +7,7 @@ import difflib
 
 TOOL_NAMES = (
     "execute_code",
+    "execute_command",
     "get_execution",
     "cancel_execution",
     "create_session",

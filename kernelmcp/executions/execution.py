@@ -7,10 +7,10 @@ know kernels or MCP.
 import asyncio
 import base64
 import hashlib
+import re
 import secrets
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +21,8 @@ import structlog
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import handler_call
+from kernelmcp.executions.listener import Listener
+from kernelmcp.executions.questions import Questions
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.outputs import GuestError, Outputs, guest_error
 from kernelmcp.output.sanitize import clean
@@ -36,8 +38,9 @@ EXIT_CODES: dict[Status, int | None] = {
     "dead": 137,
     "running": None,
 }
-# Progress notifications need not be complete: of a cell that prints megabytes a second they show the newest lines.
-MAX_NEWS_CHARS = 8_000
+# What a shell cell fails with: "exit status 3", or that and what bashkit says.
+COMMAND_FAILED = "CalledProcessError"
+_EXIT_STATUS = re.compile(r"exit status (\d{1,3})(?::|$)")
 log = structlog.get_logger(__name__)
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
@@ -84,8 +87,8 @@ class Execution:
     submitted: float = field(default_factory=time.monotonic)
     started: float | None = None
     ended: float | None = None
-    event: dict[str, Any] | None = None
-    """When there is one, `handler(event, context)` is called after the cell, and its result is `return_value`."""
+    call: handler_call.HandlerCall | None = None
+    """When there is one, `handler(event, context)` is called after the cell, and what it returns is `return_value`."""
     return_value: Any = None
     files_changed: list[Entry] = field(default_factory=list[Entry])
     """The files of the workspace that it made or changed."""
@@ -101,6 +104,13 @@ class Execution:
     """The kernel runs the cell, or prepares it: an interrupt that is sent now reaches it and nothing else."""
     grace_timer: asyncio.TimerHandle | None = None
     """Ends the kernel when an interrupt does not help."""
+    client: str | None = None
+    """The Jupyter client in which a person ran it; None for what was asked for over MCP."""
+    interrupted_by_person: bool = False
+    questions: Questions | None = None
+    """Where its input() asks; None when nobody can be asked."""
+    persons_cells: int = 0
+    """How many cells a person ran in the session before this one, and after the one before it."""
 
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
@@ -131,6 +141,14 @@ class Execution:
             return GONE_WITH_FILES
         return f"What earlier cells in {self.language} defined is gone; the rest is kept." if self.language else GONE
 
+    @property
+    def exit_code(self) -> int | None:
+        """As a process would end with it; of a shell command that failed, the command's own. None while it runs."""
+        if self.status == "error" and self.error is not None and self.error.name == COMMAND_FAILED:
+            own = _EXIT_STATUS.match(self.error.value)
+            return int(own[1]) if own and 0 < int(own[1]) < 256 else EXIT_CODES["error"]
+        return EXIT_CODES[self.status]
+
     # -- ends ---------------------------------------------------------------------------------------------------
 
     def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
@@ -160,6 +178,8 @@ class Execution:
             self.language = clean(language)[:64]
         if ours.get("limit") == "cpu_seconds" and self.interruption is None:
             self.limit, self.interruption = "cpu_seconds", "timeout"
+        if ours.get("interrupted_by") is not None and self.interruption is None:
+            self.interrupted_by_person, self.interruption = True, "interrupted"
         self.outputs.execution_count = content.get("execution_count")
         self.background = reply.get("background")
         self.outputs.feed_pages(content.get("payload"))
@@ -182,17 +202,17 @@ class Execution:
 
     def expressions(self) -> dict[str, str]:
         """The user_expressions of its request."""
-        if self.event is None:
+        if self.call is None:
             return {}
         context = {
             "session_id": self.session_id,
             "execution_id": self.id,
             "timeout_seconds": self.timeout_seconds,
         }
-        return {handler_call.NAME: handler_call.call_expression(self.event, context)}
+        return self.call.expressions(context)
 
     def _take_return_value(self, content: dict[str, Any]) -> GuestError | None:
-        if self.event is None:
+        if self.call is None:
             return None
         try:
             self.return_value = handler_call.return_value(content.get("user_expressions"))
@@ -207,6 +227,13 @@ class Execution:
         else:
             error = GuestError("KernelKilled", f"{self._why()}, and the kernel had to be ended. {self.gone}", "")
         self.finish(self.interruption or "dead", error, state_lost=True)
+
+    def finish_of_person(self) -> None:
+        """A person's cell has ended: what its kernel replied went to the person's client."""
+        error = self.outputs.error
+        names: dict[str, Status] = {"KeyboardInterrupt": "interrupted", "GuestDied": "dead"}
+        status: Status = "ok" if error is None else names.get(error.name, "error")
+        self.finish(status, error, state_lost=status == "dead")
 
     def finish_with_server(self) -> None:
         """The server ended while it ran."""
@@ -236,7 +263,7 @@ class Execution:
             return "The cell ran into its limit of CPU time"
         if self.interruption == "timeout":
             return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
-        return "The cell was cancelled"
+        return "A person interrupted the cell" if self.interrupted_by_person else "The cell was cancelled"
 
     def failed_to_start(self, failure: ServerError) -> None:
         self.failure = failure
@@ -245,7 +272,7 @@ class Execution:
     # -- text as it comes ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def listening(self) -> Iterator["Listener"]:
+    def listening(self) -> Iterator[Listener]:
         """Receive new output text while the context is open."""
         listener = Listener()
         self._listeners.add(listener)
@@ -267,26 +294,3 @@ def changed_paths(reply: dict[str, Any]) -> list[str]:
     ours: Any = reply.get("metadata", {}).get("kernelmcp")
     paths: Any = cast("dict[str, Any]", ours).get("files") if isinstance(ours, dict) else None
     return [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
-
-
-class Listener:
-    """New text of a running execution; the oldest is dropped when it is not fetched in time."""
-
-    def __init__(self) -> None:
-        self._pieces: deque[str] = deque()
-        self._chars = 0
-        self.has_news = asyncio.Event()
-
-    def add(self, text: str) -> None:
-        self._pieces.append(text)
-        self._chars += len(text)
-        while self._chars > MAX_NEWS_CHARS and len(self._pieces) > 1:
-            self._chars -= len(self._pieces.popleft())
-        self.has_news.set()
-
-    def take(self) -> str:
-        text = "".join(self._pieces)[-MAX_NEWS_CHARS:]
-        self._pieces.clear()
-        self._chars = 0
-        self.has_news.clear()
-        return text

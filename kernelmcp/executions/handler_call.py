@@ -1,11 +1,13 @@
 """`event` and `return_value`: after the cell, `handler(event, context)` is called and its JSON value comes back.
 
-It is one of Jupyter's user_expressions, so it works with any Python kernel, and the cell in the transcript is the
-caller's own. The value comes from the guest, so it is hostile.
+It is one of Jupyter's user_expressions, so it works with any kernel, and the cell in the transcript is the caller's
+own. The value comes from the guest, so it is hostile.
 """
 
 import base64
 import json
+import re
+from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 # The name of the expression in the request and in the reply.
@@ -15,10 +17,15 @@ MAX_RETURN_BYTES = 256 * 1024
 # Deeper values than this break JSON libraries on their way to the client.
 MAX_DEPTH = 100
 
-_CALL = (
-    "(lambda b, j: b.b64encode(j.dumps(handler(j.loads(b.b64decode({event!r})), j.loads(b.b64decode({context!r}))),"
-    " allow_nan=False).encode()).decode())(__import__('base64'), __import__('json'))"
+# The expression of Python's: an asynchronous handler is awaited. Its arguments and its value are base64 of JSON, which
+# needs no quoting.
+PYTHON = (
+    "(lambda b, j, i: b.b64encode(j.dumps("
+    "(lambda value: __import__('asyncio').run(value) if i.iscoroutine(value) else value)"
+    "(handler(j.loads(b.b64decode('{event}')), j.loads(b.b64decode('{context}')))),"
+    " allow_nan=False).encode()).decode())(__import__('base64'), __import__('json'), __import__('inspect'))"
 )
+_NONE = re.compile(r"(?:name )?'?handler'? is not defined")
 
 
 class NoReturnValue(Exception):
@@ -29,9 +36,17 @@ class NoReturnValue(Exception):
         self.name, self.value, self.traceback = name, value, traceback
 
 
-def call_expression(event: dict[str, Any], context: dict[str, Any]) -> str:
-    """The expression that calls the handler. Its arguments are in base64, which needs no quoting."""
-    return _CALL.format(event=_encode(event), context=_encode(context))
+@dataclass(frozen=True)
+class HandlerCall:
+    """A call of the handler in a cell's language. `template` is that language's expression."""
+
+    event: dict[str, Any]
+    template: str = PYTHON
+
+    def expressions(self, context: dict[str, Any]) -> dict[str, str]:
+        """The user_expressions of the request."""
+        event = self.template.replace("{event}", _encode(self.event))
+        return {NAME: event.replace("{context}", _encode(context))}
 
 
 def _encode(value: dict[str, Any]) -> str:
@@ -65,7 +80,7 @@ def _raise_error(answer: dict[str, Any]) -> NoReturn:
     name, value = str(answer.get("ename") or "ReturnValueError"), str(answer.get("evalue") or "")
     lines: Any = answer.get("traceback")
     traceback = "\n".join(map(str, cast("list[Any]", lines))) if isinstance(lines, list) else ""
-    if name == "NameError" and "'handler'" in value:
+    if name in ("NameError", "ReferenceError") and _NONE.match(value):
         value = "with `event`, the code must define a function handler(event, context)"
         traceback = f"{name}: {value}"
     raise NoReturnValue(name, value, traceback)

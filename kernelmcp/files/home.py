@@ -150,7 +150,7 @@ def runtime_root_of(configured: Path | None) -> Path:
     return Path(base) / "kernelmcp" if base else Path(tempfile.gettempdir()) / f"kernelmcp-{os.getuid()}"
 
 
-def _private_directory(path: Path, mode: int = 0o700) -> None:
+def private_directory(path: Path, mode: int = 0o700) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
     except OSError as exc:
@@ -180,9 +180,9 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
     if (root / FORMER_NAME).is_dir() and not (root / "sandboxes").exists():
         (root / FORMER_NAME).rename(root / "sandboxes")
     for directory in (root, root / "sandboxes"):
-        _private_directory(directory, 0o700 if guest_uid is None else 0o711)
+        private_directory(directory, 0o700 if guest_uid is None else 0o711)
     for directory in (root / "sessions", runtime_root):
-        _private_directory(directory)
+        private_directory(directory)
     runtime = runtime_root / secrets.token_hex(4)
     if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
         raise ConfigurationError(

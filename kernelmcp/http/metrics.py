@@ -91,7 +91,7 @@ class Metrics:
         self._kernels.labels("warm").set(len(warm))
         self._kernels.labels("busy").set(sum(session.state == "busy" for session in live))
         self._kernels.labels("idle").set(sum(session.state == "idle" for session in live))
-        pids = [session.kernel_pid for session in live] + [pooled.kernel.pid for pooled in warm]
+        pids = [kernel.pid for session in live if (kernel := session.kernel)] + [pooled.kernel.pid for pooled in warm]
         kernels = await anyio.to_thread.run_sync(lambda: sum(tree_memory_mb(pid) for pid in pids))
         self._memory.labels("kernels").set(kernels * BYTES_PER_MB)
         self._memory.labels("server").set(psutil.Process(os.getpid()).memory_info().rss)

@@ -5,7 +5,7 @@ status have arrived. Must not know processes, sessions or MCP.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -31,6 +31,10 @@ log = structlog.get_logger(__name__)
 
 OnOutput = Callable[[str, dict[str, Any]], None]
 """Called with message type and content for each iopub message of a request."""
+OnQuestion = Callable[..., Coroutine[Any, Any, str]]
+"""Called with the prompt and `is_password` when the code asks for a line of input; its result is the answer."""
+OnOther = Callable[[dict[str, Any], str, dict[str, Any]], None]
+"""The same for what other clients of the kernel execute, with the header of their request first."""
 
 
 def make_context() -> zmq.asyncio.Context:
@@ -52,6 +56,8 @@ class Request:
     replied: asyncio.Future[None]
     on_output: OnOutput | None
     is_execution: bool
+    on_question: OnQuestion | None = None
+    answering: asyncio.Task[None] | None = None
     reply: dict[str, Any] | None = None
     values: int = 0
     idle: bool = False
@@ -59,8 +65,14 @@ class Request:
     def settle(self) -> None:
         if self.reply is not None and self.idle and not self.done.done():
             self.done.set_result(self.reply)
+            self.end_question()
+
+    def end_question(self) -> None:
+        if self.answering is not None:
+            self.answering.cancel()
 
     def fail(self, error: Exception) -> None:
+        self.end_question()
         for future in (self.done, self.replied):
             if not future.done():
                 future.set_exception(error)
@@ -75,11 +87,17 @@ class Connection:
         self._kernel_name = kernel_name
         self._requests: dict[str, Request] = {}
         self._failed = False
+        self.on_other: OnOther | None = None
+        self._other_values = 0
         self._late = LateOutput()
         """Of tasks that executions have left behind: the next execution's reply has it under "background"."""
-        self.shell = cast("zmq.asyncio.Socket", manager.connect_shell())
+        # The kernel asks for input whom the request came from: by the same identity on its stdin socket.
+        self.shell = cast("zmq.asyncio.Socket", manager.connect_shell(manager.session.bsession))
         self.control = cast("zmq.asyncio.Socket", manager.connect_control())
         self.iopub = cast("zmq.asyncio.Socket", manager.connect_iopub())
+        self._manager = manager
+        self._stdin: zmq.asyncio.Socket | None = None
+        self._stdin_reader: asyncio.Task[None] | None = None
 
     @property
     def sockets(self) -> list[zmq.asyncio.Socket]:
@@ -99,7 +117,9 @@ class Connection:
         self._requests.clear()
 
     def close(self) -> None:
-        for socket in self.sockets:
+        if self._stdin_reader is not None:
+            self._stdin_reader.cancel()
+        for socket in [*self.sockets, *([self._stdin] if self._stdin is not None else [])]:
             socket.close(0)
 
     def send(
@@ -109,16 +129,25 @@ class Connection:
         content: dict[str, Any],
         on_output: OnOutput | None,
         metadata: dict[str, Any] | None = None,
+        msg_id: str | None = None,
+        on_question: OnQuestion | None = None,
     ) -> Request:
         """Send a request. Its futures fail with `KernelDied` when the kernel has ended."""
         session = self._session
-        message = session.msg(kind, content, metadata=metadata)
+        header = session.msg_header(kind)
+        if msg_id is not None:
+            header["msg_id"] = msg_id
+        message = session.msg(kind, content, header=header, metadata=metadata)
         loop = asyncio.get_running_loop()
-        request = Request(loop.create_future(), loop.create_future(), on_output, kind == "execute_request")
+        request = Request(loop.create_future(), loop.create_future(), on_output, kind == "execute_request", on_question)
         if self._failed:
             request.fail(KernelDied("the kernel process has ended"))
             return request
         self._requests[message["header"]["msg_id"]] = request
+        if on_question is not None and self._stdin is None:
+            # Few sessions ever ask: the socket is there from the first one that may.
+            self._stdin = cast("zmq.asyncio.Socket", self._manager.connect_stdin(session.bsession))
+            self._stdin_reader = loop.create_task(self.read(self._stdin))
         # Not awaited: with no high-water mark a send never waits. Not session.send: it writes through a shadow of the
         # socket, and that can swallow the edge that wakes the reader.
         socket.send_multipart(session.serialize(message))
@@ -154,20 +183,25 @@ class Connection:
         return message
 
     def _has_share(self, message: dict[str, Any], content: bytes) -> bool:
-        request = self._requests.get(message["parent_header"].get("msg_id"))
-        if request is None:
+        values = content.count(b",")
+        if (request := self._requests.get(message["parent_header"].get("msg_id"))) is not None:
+            request.values += values
+            return request.values <= MAX_VALUES
+        if self.on_other is None or not self._is_of_another(message):
             return False  # nobody would look at it
-        request.values += content.count(b",")
-        return request.values <= MAX_VALUES
+        self._other_values += values
+        return self._other_values <= MAX_VALUES
 
     def _dispatch(self, message: dict[str, Any], is_iopub: bool) -> None:
         msg_id = message["parent_header"].get("msg_id")
         request = self._requests.get(msg_id)
         if request is None:
             if is_iopub:
-                self._late.feed(message["msg_type"], message["content"])
+                self._hear(message)
             return
-        if not is_iopub:
+        if message["msg_type"] == "input_request":
+            self._ask(request, message)
+        elif not is_iopub:
             request.reply = message
             if not request.replied.done():
                 request.replied.set_result(None)
@@ -180,3 +214,29 @@ class Connection:
             if request.is_execution and request.on_output is not None:
                 request.reply["background"] = self._late.take()
             request.settle()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        """A message of no request that is pending: of a task that has outlived its cell, or of another client's."""
+        kind, content = message["msg_type"], message["content"]
+        if not self._is_of_another(message):
+            self._late.feed(kind, content)
+        elif self.on_other is not None and message["parent_header"].get("msg_type") == "execute_request":
+            if kind == "execute_input":
+                self._other_values = 0
+            self.on_other(message["parent_header"], kind, content)
+
+    def _is_of_another(self, message: dict[str, Any]) -> bool:
+        own = self._session.session
+        return message["parent_header"].get("session", own) != own
+
+    def _ask(self, request: Request, message: dict[str, Any]) -> None:
+        if request.on_question is not None:
+            request.end_question()
+            request.answering = asyncio.ensure_future(self._answer(request.on_question, message))
+
+    async def _answer(self, on_question: OnQuestion, message: dict[str, Any]) -> None:
+        content = message["content"]
+        value = await on_question(str(content.get("prompt", "")), is_password=content.get("password") is True)
+        if self._stdin is not None:
+            reply = self._session.msg("input_reply", {"value": value}, parent=message)
+            self._stdin.send_multipart(self._session.serialize(reply))

@@ -22,7 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
-from kernelmcp.kernel.connection import Connection, OnOutput
+from kernelmcp.kernel.connection import Connection, OnOutput, OnQuestion
 from kernelmcp.output.sanitize import clean
 
 # After the reply to kernel_info, until its idle must have come by iopub; if not, iopub was not subscribed yet.
@@ -215,18 +215,32 @@ class Kernel:
         silent: bool = False,
         user_expressions: dict[str, str] | None = None,
         metadata: dict[str, Any] | None = None,
+        msg_id: str | None = None,
+        on_question: OnQuestion | None = None,
     ) -> asyncio.Future[dict[str, Any]]:
-        """Send an execute_request; the future gives the whole execute_reply message, or raises `KernelDied`."""
+        """Send an execute_request; the future gives the whole execute_reply message, or raises `KernelDied`.
+
+        `msg_id`: the message's own id, by which other clients of the kernel see it. `on_question` answers input();
+        without it, the code gets an error.
+        """
         content: dict[str, Any] = {
             "code": code,
             "silent": silent,
             "store_history": not silent,
             "user_expressions": user_expressions or {},
-            "allow_stdin": False,
+            "allow_stdin": on_question is not None,
             # The queue is ours: an error of one caller must not abort another's execution.
             "stop_on_error": False,
         }
-        return self.connection.send(self.connection.shell, "execute_request", content, on_output, metadata).done
+        request = self.connection.send(
+            self.connection.shell, "execute_request", content, on_output, metadata, msg_id, on_question
+        )
+        return request.done
+
+    @property
+    def connection_file(self) -> Path:
+        """Where any Jupyter client finds its sockets."""
+        return Path(self._manager.connection_file)
 
     def interrupt(self) -> None:
         """Interrupt the execution that runs. The message names it, so that an interrupt that comes late does not hit

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import structlog
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
 
@@ -30,13 +31,17 @@ from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
 from kernelmcp.mcp_server.tools.session_tools import SessionTools
 from kernelmcp.preflight import check_change
+from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
+from kernelmcp.sessions.descriptors import Descriptors
 from kernelmcp.sessions.registry import Registry
 
 INSTRUCTIONS = """\
 A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
 between calls, so build on earlier cells instead of repeating them. Plots and other displayed pictures come back as
 images. A cell that takes long answers with status "running": poll it with get_execution."""
+WITH_SHELL = """
+execute_command runs a shell on the same files."""
 SHARED_FOLDER = f"""
 {SHARED_INSIDE} is a folder of the user's, on their machine: read there the files that they mean, and write there what
 they are to keep."""
@@ -44,8 +49,11 @@ they are to keep."""
 OVER_HTTP = """
 Name your session in each call: the first result says its session_id. Without one, a call may get a session that is new
 and empty."""
-# Writing transcripts that changed in the last half second, at the server's end.
-CLOSE_SECONDS = 1.0
+# Writing transcripts that changed in the last half second, at the server's end: a few milliseconds, on a busy machine a
+# few seconds. What comes too late is in the journal.
+CLOSE_SECONDS = 10.0
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             settings.config.server.name,
             title="kernelmcp",
             version=kernelmcp.__version__,
-            instructions=_instructions(settings, over_http),
+            instructions=_instructions(settings, runtimes, over_http),
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
         )
@@ -90,10 +98,14 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed
+        descriptors = Descriptors(home, registry.stored, "http" if over_http else "stdio")
+        registry.on_kernel = descriptors.update
+        await stack.enter_async_context(Control(registry, descriptors).listening(home))
         Resources(registry, callers, notifications).register(server)
         FileResources(registry, callers).register(server)
         Completions(registry, callers).register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
         client_log.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
+        runtimes.register(server)
         prompts.register(server)
         if telemetry.otlp_endpoint is not None:
             from kernelmcp.observability.telemetry import exporting, trace_execution
@@ -106,8 +118,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         try:
             yield App(server, registry, callers, pool)
         finally:
-            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            with anyio.move_on_after(CLOSE_SECONDS, shield=True) as limit:
                 await registry.close()
+            if limit.cancelled_caught:
+                log.warning("not every notebook could be written in time: the next server completes them")
             tasks.cancel_scope.cancel()
 
 
@@ -119,7 +133,7 @@ def _folder() -> str | None:
         return None
 
 
-def _instructions(settings: Settings, over_http: bool) -> str:
+def _instructions(settings: Settings, runtimes: Runtimes, over_http: bool) -> str:
     """What a model reads first."""
     shared = SHARED_FOLDER if settings.config.volumes.default_volume is not None else ""
-    return INSTRUCTIONS + shared + (OVER_HTTP if over_http else "")
+    return INSTRUCTIONS + (WITH_SHELL if runtimes.has_shell else "") + shared + (OVER_HTTP if over_http else "")

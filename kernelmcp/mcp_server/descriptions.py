@@ -46,7 +46,12 @@ class _Moment:
 
     @classmethod
     def of(cls, session: Session) -> "_Moment":
-        return cls(session.record.model_copy(), session.state, session.kernel_pid, session.files.workspace)
+        return cls(
+            session.record.model_copy(),
+            session.state,
+            session.kernel.pid if session.kernel else None,
+            session.files.workspace,
+        )
 
 
 def _describe(session: _Moment) -> schemas.SessionInfo:

@@ -7,27 +7,32 @@ from typing import Any
 
 from mcp.server.mcpserver import Context
 
-from kernelmcp.executions.execution import Execution, Listener
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.listener import Listener
 from kernelmcp.mcp_server.callers import CLOSING_KEY
 
 # At most ten notifications a second: more is noise to a person and work for a client.
 INTERVAL_SECONDS = 0.1
 
 
-async def wait_for(execution: Execution, seconds: float, context: Context[Any, Any]) -> None:
-    """Until it is over, or `seconds` have passed, or the client ends its connection and wants an answer at once."""
-    if execution.done.is_set():
+async def wait_for(
+    execution: Execution, seconds: float, context: Context[Any, Any], asked: asyncio.Event | None = None
+) -> None:
+    """Until it is over, or `seconds` have passed, or it has `asked` something, or the client ends its connection and
+    wants an answer at once."""
+    if execution.done.is_set() or (asked is not None and asked.is_set()):
         return
     meta = context.request_context.meta
     wants_progress = bool(meta) and meta.get("progress_token", meta.get("progressToken")) is not None
     wait = _report(execution, context) if wants_progress else execution.done.wait()
     request = context.request_context.request
     closing = request.scope.get(CLOSING_KEY) if request is not None else None
-    if closing is None:
+    ends = [event.wait() for event in (closing, asked) if event is not None]
+    if ends:
+        await _wait_for_first([wait, *ends], seconds)
+    else:
         with suppress(TimeoutError):
             await asyncio.wait_for(wait, seconds)
-    else:
-        await _wait_for_first([wait, closing.wait()], seconds)
 
 
 async def _wait_for_first(waits: Iterable[Coroutine[Any, Any, object]], seconds: float) -> None:

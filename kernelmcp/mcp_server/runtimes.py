@@ -5,16 +5,23 @@ A kernelspec may be anybody's: rows that are not as ours are as if they were not
 
 from typing import Annotated, Any, cast
 
+from mcp.server.mcpserver import MCPServer
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
+from kernelmcp.executions.handler_call import PYTHON, HandlerCall
 from kernelmcp.kernel.process import find_kernelspec
 from kernelmcp.mcp_server.schemas import RuntimeInfo
 from kernelmcp.sessions.storage.record import MAIN_LANGUAGE
 
-CONTRACT_NAMES = (MAIN_LANGUAGE, "javascript", "shell")
+SHELL = "shell"
+CONTRACT_NAMES = (MAIN_LANGUAGE, "javascript", SHELL)
+INTRODUCTION = """\
+The languages of a session share its folder /workspace and its queue; variables are each language's own."""
 NOT_YET = "not available in this version"
+RESOURCE = "kernelmcp://runtimes"
+_Text = Annotated[str, Field(max_length=1000)]
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 
 
@@ -29,6 +36,12 @@ class Row(BaseModel):
     magics: tuple[_Word, ...] = ()
     importable_packages: Annotated[int, Field(ge=0)] = 0
     """How many packages an `import` installs when they are missing; of the main language, 0 where none."""
+    about: _Text = ""
+    """What it can do and what not, for a model."""
+    example: _Text = ""
+    """A cell that shows it."""
+    handler: str | None = None
+    """The expression that calls a cell's `handler`, with {event} and {context} in it (executions/handler_call.py)."""
 
 
 _ROWS = TypeAdapter(Annotated[list[Row], Field(min_length=1)])
@@ -62,7 +75,28 @@ class Runtimes:
 
     def _describe(self, row: Row) -> RuntimeInfo:
         about = f"{row.description}. {self.about_imports}" if row.importable_packages else row.description
-        return {"name": row.name, "version": row.version, "description": about.rstrip(". "), "available": True}
+        about = about.rstrip(". ")
+        found: RuntimeInfo = {"name": row.name, "version": row.version, "description": about, "available": True}
+        return {**found, "example": row.example} if row.example else found
+
+    def guide(self) -> str:
+        """What a model reads about the languages, in Markdown."""
+        parts = [
+            f"## {row.name} ({row.description})\n\n{row.about}\n\n```{row.name}\n{row.example}\n```"
+            for row in self._rows
+            if row.about
+        ]
+        return "\n\n".join([INTRODUCTION, *parts]) + "\n"
+
+    def register(self, server: MCPServer[Any]) -> None:
+        """Offer the guide."""
+        server.resource(
+            RESOURCE,
+            name="runtimes",
+            title="Languages of a session",
+            mime_type="text/markdown",
+            description="What each language of execute_code can do, and what not.",
+        )(self.guide)
 
     @property
     def names(self) -> list[str]:
@@ -72,12 +106,24 @@ class Runtimes:
     def check(self, language: str | None) -> None:
         """Raises InvalidArgument for a language that cannot be run. None is whatever the session's is."""
         if language is not None and language not in self.names:
-            quoted = " or ".join(f'"{name}"' for name in self.names)
+            meant = [row.name for row in self._rows if language.lower() in (row.name, *row.magics)]
+            quoted = " or ".join(f'"{name}"' for name in meant or self.names)
             raise InvalidArgument(
                 f"language {language!r} is not available in this version of kernelmcp",
                 f"Use language {quoted}.",
                 argument="language",
             )
+
+    def handler_call(self, language: str, event: dict[str, Any]) -> HandlerCall:
+        """How the handler of a cell in that language is called. Raises InvalidArgument."""
+        template = next((row.handler for row in self._rows if row.name == language), None)
+        if template is None and language == MAIN_LANGUAGE:
+            template = PYTHON
+        if template is None:
+            raise InvalidArgument(
+                f"event calls a function named handler, and {language} has none", "Leave event out.", argument="event"
+            )
+        return HandlerCall(event, template)
 
     def named_in(self, code: str) -> str | None:
         """The language that a cell's own magic names."""
@@ -93,6 +139,17 @@ class Runtimes:
         self.check(language)
         if language == MAIN_LANGUAGE or self.named_in(code) is not None:
             return code
+        return self._below_magic(language, code)
+
+    @property
+    def has_shell(self) -> bool:
+        return SHELL in self.names
+
+    def as_command(self, command: str) -> str:
+        """A shell command as a cell of the kernel, whatever it begins with. There must be a shell."""
+        return self._below_magic(SHELL, command)
+
+    def _below_magic(self, language: str, code: str) -> str:
         magic = next(row.magics[0] for row in self._rows if row.name == language)
         return f"%%{magic}\n{code}"
 

@@ -102,6 +102,14 @@ class CreateSessionResult(TypedDict):
     flavor: Flavor
     created: bool
     expires_after_seconds: float
+    replay: NotRequired["ReplayInfo"]
+
+
+class ReplayInfo(TypedDict):
+    cells: int
+    ended: int
+    status: Status
+    execution_id: str
 
 
 class SessionInfo(TypedDict):
@@ -163,6 +171,7 @@ class RuntimeInfo(TypedDict):
     version: str | None
     description: str
     available: bool
+    example: NotRequired[str]
 
 
 class RuntimeList(TypedDict):

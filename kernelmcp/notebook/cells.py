@@ -34,7 +34,7 @@ def to_line(execution: Execution) -> bytes:
         # Never trusted: the HTML and SVG in the outputs come from the guest.
         "metadata": {"trusted": False, "kernelmcp": _facts(execution)},
         "execution_count": _execution_count(execution.outputs),
-        "source": _cut(execution.code, MAX_SOURCE_CHARS, "# "),
+        "source": cut(execution.code, MAX_SOURCE_CHARS, "# "),
     }
     encoded, displays = _encoded_outputs(execution)
     if len(displays) < len(execution.outputs.displays):
@@ -54,13 +54,15 @@ def _facts(execution: Execution) -> dict[str, Any]:
         "queued_ms": round(execution.queued_ms, 2),
         "chars": [outputs.stdout.total_chars, outputs.stderr.total_chars],
     }
+    if execution.client is not None:
+        facts |= {"by": "person", "client": execution.client}
     if execution.state_lost:
         facts["lost"] = True
-    if execution.event is not None and execution.status == "ok":
+    if execution.call is not None and execution.status == "ok":
         value = execution.return_value
-        facts["return_value"] = value if _size(value) <= MAX_METADATA_BYTES else VALUE_NOT_KEPT
+        facts["return_value"] = value if size(value) <= MAX_METADATA_BYTES else VALUE_NOT_KEPT
     files = [[file.path, file.size] for file in execution.files_changed if clean(file.path) == file.path]
-    while files and _size(files) > MAX_METADATA_BYTES:
+    while files and size(files) > MAX_METADATA_BYTES:
         files = files[: len(files) // 2]
     if files:
         facts["files"] = files
@@ -91,7 +93,7 @@ def without_outputs(line: bytes) -> bytes:
     cell = as_dict(json.loads(line))
     if not cell.get("outputs"):
         return line
-    cell["outputs"] = [_note("the outputs of this cell were left out: the notebook had grown too large")]
+    cell["outputs"] = [note("the outputs of this cell were left out: the notebook had grown too large")]
     shorter = json.dumps(cell).encode()
     return shorter if len(shorter) < len(line) else line
 
@@ -131,7 +133,7 @@ def _encoded_outputs(execution: Execution) -> tuple[list[str], list[int]]:
             encoded.append(text)
             displays += [] if number is None else [number]
     if left_out := left_out + execution.outputs.dropped_displays:
-        encoded.append(json.dumps(_note(f"{left_out:,} more outputs of this cell were left out of the notebook")))
+        encoded.append(json.dumps(note(f"{left_out:,} more outputs of this cell were left out of the notebook")))
     if (error := execution.error) is not None:
         lines = error.traceback.splitlines()
         found = {"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines}
@@ -162,35 +164,33 @@ def _outputs(outputs: Outputs) -> list[tuple[int | None, dict[str, Any]]]:
         found.append((None, {"output_type": "stream", "name": segment.name, "text": text}))
     placed = sum(segment.end - segment.start for segment in outputs.segments if segment.name is not None)
     if missing := outputs.disk_bytes - placed:
-        found.append((None, _note(f"{missing:,} more bytes of output were cut from the notebook")))
+        found.append((None, note(f"{missing:,} more bytes of output were cut from the notebook")))
     if dropped := outputs.stdout.dropped_chars + outputs.stderr.dropped_chars:
-        found.append((None, _note(f"{dropped:,} characters of output were not kept")))
+        found.append((None, note(f"{dropped:,} characters of output were not kept")))
     return found
 
 
 def _display(outputs: Outputs, number: int) -> dict[str, Any]:
     display = outputs.displays[number]
-    metadata = _untrusted(display.metadata)
+    metadata = untrusted(display.metadata)
     output: dict[str, Any] = {
         "output_type": display.kind,
-        "data": _bundle(display.data),
-        "metadata": metadata if _size(metadata) <= MAX_METADATA_BYTES else {},
+        "data": bundle(display.data),
+        "metadata": metadata if size(metadata) <= MAX_METADATA_BYTES else {},
     }
     if display.kind == "execute_result":
         output["execution_count"] = _execution_count(outputs)
     return output
 
 
-def _bundle(data: dict[str, Any]) -> dict[str, Any]:
+def bundle(data: dict[str, Any]) -> dict[str, Any]:
     """The values as nbformat wants them, cut or left out when they are too large."""
     kept: dict[str, Any] = {}
     left_out: list[str] = []
-    for mime, value in data.items():
-        if not _JSON_TYPE.fullmatch(mime):
-            value = joined(cast("Any", value)) if isinstance(value, str | list) else json.dumps(value)
+    for mime, value in with_texts(data).items():
         if mime in _CUTTABLE:
-            kept[mime] = _cut(value, MAX_TEXT_CHARS)
-        elif _size(value) <= MAX_VALUE_BYTES:
+            kept[mime] = cut(value, MAX_TEXT_CHARS)
+        elif size(value) <= MAX_VALUE_BYTES:
             kept[mime] = value
         else:
             left_out.append(mime)
@@ -200,26 +200,38 @@ def _bundle(data: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _untrusted(metadata: dict[str, Any]) -> dict[str, Any]:
+def with_texts(data: dict[str, Any]) -> dict[str, Any]:
+    """A mime bundle whose values are texts, but for those of JSON."""
+    return {
+        mime: value
+        if _JSON_TYPE.fullmatch(mime)
+        else joined(cast("Any", value))
+        if isinstance(value, str | list)
+        else json.dumps(value)
+        for mime, value in data.items()
+    }
+
+
+def untrusted(metadata: dict[str, Any]) -> dict[str, Any]:
     """A guest's metadata without `trusted`, which only a person may set."""
     return {
-        name: _untrusted(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
+        name: untrusted(cast("dict[str, Any]", value)) if isinstance(value, dict) else value
         for name, value in metadata.items()
         if name != "trusted"
     }
 
 
-def _size(value: Any) -> int:
+def size(value: Any) -> int:
     return len(value) if isinstance(value, str) else len(json.dumps(value))
 
 
-def _cut(text: str, max_chars: int, prefix: str = "") -> str:
+def cut(text: str, max_chars: int, prefix: str = "") -> str:
     if len(text) <= max_chars:
         return text
     return f"{text[:max_chars]}\n{prefix}[{len(text) - max_chars:,} more characters were cut from the notebook]"
 
 
-def _note(words: str) -> dict[str, Any]:
+def note(words: str) -> dict[str, Any]:
     return {"output_type": "stream", "name": "stderr", "text": f"[{words}]\n"}
 
 

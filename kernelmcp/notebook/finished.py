@@ -14,6 +14,7 @@ from typing import Any
 
 from kernelmcp.config.models import Policy
 from kernelmcp.executions.execution import EXIT_CODES, GONE, Execution
+from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.files.workspace import Entry
 from kernelmcp.notebook.cells import MAX_CELL_BYTES
 from kernelmcp.output.outputs import GuestError, Outputs
@@ -125,10 +126,11 @@ def _take_facts(found: Execution, facts: dict[str, Any]) -> None:
     status = facts.get("status")
     _end(found, status if status in EXIT_CODES and status != "running" else "interrupted", bool(facts.get("lost")))
     found.error = found.outputs.error
+    found.client = facts["client"] if isinstance(facts.get("client"), str) else None
     found.created_at = _time(facts.get("created_at"))
     _set_times(found, facts.get("ms"), facts.get("queued_ms"))
     if "return_value" in facts:
-        found.event, found.return_value = {}, facts["return_value"]
+        found.call, found.return_value = HandlerCall({}), facts["return_value"]
     for entry in as_list(facts.get("files")):
         match entry:
             case [str() as path, int() as size]:

@@ -1,8 +1,8 @@
-"""`notebook.ipynb`: a notebook file whose cells are the lines of a journal, and to which cells are appended in place.
+"""`notebook.ipynb`: a notebook file whose cells are the lines of a journal, and to which cells are appended.
 
-An append overwrites the closing text with the new cells and writes it again after them, so it takes the same time
-however long the notebook is. A write that was interrupted is noticed at the next opening and repaired from the
-journal. Changes that somebody else made are never overwritten. Blocking.
+An append takes the same time however long the notebook is, and whoever reads the file finds a valid one at any moment,
+also when we are killed: there are two copies, the cells that are missing are written over the closing text of the
+spare one, and then the two change places. Changes that somebody else made are never overwritten. Blocking.
 """
 
 import json
@@ -26,6 +26,9 @@ HEAD = b'{"cells": [\n'
 FOOT = f'\n], "metadata": {json.dumps(_METADATA)}, "nbformat": 4, "nbformat_minor": 5}}\n'.encode()
 SEPARATOR = b",\n"
 
+# Read at once, when the spare is completed.
+COPIED_BYTES = 1024 * 1024
+
 log = structlog.get_logger(__name__)
 Stamp = tuple[int, int, int, int]
 
@@ -37,11 +40,16 @@ class NotebookFile:
         self._file = file
         self._stamp: Stamp | None = None
         """Identity, size and time of the file when we last wrote it or found it complete."""
+        self._spare = file.with_name(f".{file.stem}.spare")
+        self._older = file.with_name(f".{file.stem}.older")
+        self._spare_end: int | None = None
+        """Up to where the spare has the notebook's cells, bytes; None when there is no spare."""
 
     def open(self, lines: Iterable[bytes]) -> bool:
         """Whether the file is the notebook of these lines. It is put aside when it contains anything else, but not when
         it is only older or incomplete, because then the lines have everything that is in it."""
         self._stamp = None
+        self.drop_spare()
         if not self._file.is_file():
             if self._file.exists():
                 put_aside(self._file)
@@ -66,28 +74,63 @@ class NotebookFile:
 
     def write(self, lines: Iterable[bytes]) -> None:
         """Write the whole notebook anew. Raises `OSError`, and then the old one is still there."""
+        self.drop_spare()
         replace(self._file, lambda out: out.writelines(pieces(lines)))
         self._stamp = _stamp(os.lstat(self._file))
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Append cells to a notebook that has cells and is as we left it. Raises `OSError`; the file is restored if the
-        disk allows that, and the next write must be a whole one."""
-        fd = os.open(self._file, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        self._stamp, expected = None, self._stamp
+        """Append cells to a notebook that has cells and is as we left it. Raises `OSError`: then it is as it was."""
+        fd = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if _stamp(os.fstat(fd)) != expected:
+            if _stamp(os.fstat(fd)) != self._stamp:
                 raise OSError("the notebook was changed by somebody else just now")
             end = os.fstat(fd).st_size - len(FOOT)
-            try:
-                _write_at(fd, b"".join(SEPARATOR + line for line in lines) + FOOT, end)
-            except OSError:
-                with suppress(OSError):
-                    _write_at(fd, FOOT, end)
-                    os.ftruncate(fd, end + len(FOOT))
-                raise
-            self._stamp = _stamp(os.fstat(fd))
+            self._complete_spare(fd, end, b"".join(SEPARATOR + line for line in lines) + FOOT)
+        except BaseException:
+            self.drop_spare()
+            raise
         finally:
             os.close(fd)
+        self._swap()
+        self._spare_end = None if self._spare_end is None else end
+        self._stamp = _stamp(os.lstat(self._file))
+
+    def drop_spare(self) -> None:
+        """Delete the second copy, which a notebook needs only while cells are appended."""
+        self._spare_end = None
+        for file in (self._spare, self._older):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+
+    def _complete_spare(self, notebook: int, end: int, new: bytes) -> None:
+        """Give the spare what the notebook has and it lacks, and the new cells behind that."""
+        if self._spare_end is None:
+            self.drop_spare()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self._spare, flags, 0o600)
+        try:
+            position = self._spare_end or 0
+            while position < end:
+                piece = os.pread(notebook, min(COPIED_BYTES, end - position), position)
+                _write_at(fd, piece, position)
+                position += len(piece)
+            _write_at(fd, new, end)
+            os.ftruncate(fd, end + len(new))
+        finally:
+            os.close(fd)
+
+    def _swap(self) -> None:
+        """The spare becomes the notebook, in one step, and the notebook the spare."""
+        self._older.unlink(missing_ok=True)
+        try:
+            os.link(self._file, self._older)
+        except OSError:  # a file system without hard links: the spare is made anew each time
+            os.replace(self._spare, self._file)
+            self._spare_end = None
+        else:
+            os.replace(self._spare, self._file)
+            os.replace(self._older, self._spare)
+            self._spare_end = 0
 
 
 def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import structlog
 
+from kernelmcp.atomic import sweep_drafts
 from kernelmcp.executions.execution import Execution
 from kernelmcp.notebook import cells
 from kernelmcp.notebook.journal import Journal, put_aside
@@ -59,6 +60,10 @@ class Transcript:
         self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
         self._lock = threading.Lock()
         self._opened = False
+
+    @property
+    def journal_file(self) -> Path:
+        return self._journal.file
 
     @property
     def is_in_journal(self) -> bool:
@@ -115,6 +120,11 @@ class Transcript:
         """Read and repair the files of an earlier server, so that cells can be appended. Raises `OSError`."""
         with self._lock:
             self._open()
+
+    def close(self) -> None:
+        """Delete what only an open transcript needs. It may go on after that."""
+        with self._lock:
+            self._notebook.drop_spare()
 
     def waiting_cell(self, execution_id: str) -> bytes:
         """The line of a cell that may not be in the journal yet; empty when none is waiting that may be it."""
@@ -190,6 +200,8 @@ class Transcript:
     def _open(self) -> None:
         if self._opened:
             return
+        sweep_drafts(self._file)
+        sweep_drafts(self._journal.file)
         self._journal.open(cells.is_cell, MAX_FOREIGN_BYTES)
         imported = self._file.is_file() and not self._journal.size and self._import()
         is_complete = not imported and self._notebook.open(self._journal.lines())

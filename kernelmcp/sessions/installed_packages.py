@@ -39,6 +39,7 @@ class Installation(BaseModel):
 
 
 _ADAPTER = TypeAdapter(Installation)
+_LISTED = TypeAdapter(Annotated[list[Package], Field(max_length=MAX_PACKAGES)])
 
 
 def installation(data: dict[str, Any]) -> Installation | None:
@@ -58,6 +59,23 @@ def with_installed(content: dict[str, Any], known: list[Package]) -> list[Packag
         return known
     packages = {package.name: package for package in [*known, *found.installed]}
     return list(packages.values())[:MAX_PACKAGES]
+
+
+def in_image(reply: dict[str, Any]) -> list[Package]:
+    """What an execute_reply says its guest has from its boot image."""
+    ours: Any = reply.get("metadata", {}).get("kernelmcp")
+    listed: Any = cast("dict[str, Any]", ours).get("packages", []) if isinstance(ours, dict) else []
+    try:
+        return _LISTED.validate_python(listed)
+    except ValidationError as exc:
+        log.warning("a kernel reported invalid packages", error=str(exc)[:500])
+        return []
+
+
+def together(in_image: list[Package], installed: list[Package]) -> list[Package]:
+    """All that can be imported, by name."""
+    found = {package.name.lower(): package for package in [*in_image, *installed]}
+    return [found[name] for name in sorted(found)]
 
 
 async def restore(kernel: Kernel, packages: list[Package]) -> str | None:

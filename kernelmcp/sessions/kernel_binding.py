@@ -3,6 +3,7 @@
 Must not know executions or MCP.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import anyio
@@ -11,16 +12,21 @@ import anyio.abc
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed
+from kernelmcp.kernel.connection import OnOther
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
-from kernelmcp.sessions.installed_packages import restore, with_installed
+from kernelmcp.sessions.installed_packages import in_image, restore, with_installed
 from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.storage.record import Record
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
 # How long a stop waits for the end of the killed kernel. Only tidiness: nothing depends on it.
 STOP_SECONDS = 5.0
+
+
+def _ignore() -> None:
+    """What is done with a new kernel until `on_kernel` is set."""
 
 
 class KernelBinding:
@@ -36,6 +42,10 @@ class KernelBinding:
         files: SessionFiles,
     ) -> None:
         self.files = files
+        self.on_kernel: Callable[[], None] = _ignore
+        """Called when there is a kernel, and when there is none any more."""
+        self.on_other: OnOther | None = None
+        """Told what other clients execute in the kernel."""
         self._settings = settings
         self._pool = pool
         self._tasks = tasks
@@ -119,6 +129,8 @@ class KernelBinding:
         self._want_kernel()
         self._life.note(Event.KERNEL_READY)
         self.files.note_live(live=True)
+        fresh.kernel.connection.on_other = self.on_other
+        self.on_kernel()
         background.start(self._tasks, "watching a kernel", lambda: self._watch(fresh.kernel))
         return fresh.kernel
 
@@ -150,6 +162,14 @@ class KernelBinding:
         before, self._variables = self._variables, "present"
         return before == "lost"
 
+    def note_used(self) -> None:
+        """Note that somebody else has executed something: there are variables."""
+        if not self._record.has_run:
+            self._record.has_run = True
+            self.files.save_record()
+        if self._variables == "none":
+            self._variables = "present"
+
     async def restore_packages(self, kernel: Kernel) -> str | None:
         """Install the session's packages again, before the first cell of a fresh kernel. Returns a warning for the
         cell's stderr when that failed."""
@@ -159,6 +179,10 @@ class KernelBinding:
     def note_packages(self, content: dict[str, Any]) -> None:
         """Remember what was installed, if this output of a cell says so."""
         self._record.packages = with_installed(content, self._record.packages)
+
+    def note_image(self, reply: dict[str, Any]) -> None:
+        """Remember what the guest that has answered brought with it."""
+        self._record.in_image = in_image(reply)
 
     # -- end ----------------------------------------------------------------------------------------------------
 
@@ -178,6 +202,7 @@ class KernelBinding:
         """End the kernel now, without waiting for its end. The next execution says that variables are lost, if there
         were any and no other execution has `reported` it."""
         bound, self._bound = self._bound, None
+        self._record.in_image = []
         if bound is not None:
             if self._variables == "present":
                 self._variables = "lost"
@@ -186,3 +211,4 @@ class KernelBinding:
             self._life.note(Event.KERNEL_ENDED)
             self.files.note_live(live=False)
             bound.kernel.kill()
+            self.on_kernel()

@@ -20,7 +20,10 @@ from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions.interrupt_escalation import interrupt_then_kill
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, State
+from kernelmcp.sessions.persons_cells import PersonsCells
 
+# How soon a time limit is looked at again while a cell waits for an answer.
+MIN_MORE_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 
 
@@ -35,6 +38,7 @@ class ExecutionQueue:
         settings: Settings,
         binding: KernelBinding,
         life: Life,
+        persons: PersonsCells,
         session_id: str,
         *,
         on_end: Callable[[Execution], None],
@@ -45,10 +49,13 @@ class ExecutionQueue:
         self._settings = settings
         self._binding = binding
         self._life = life
+        self._persons = persons
         self._session_id = session_id
         self._on_end = on_end
         self._queue: deque[Execution] = deque()
         self._work = asyncio.Event()
+        self._cancelled = asyncio.Event()
+        """Set when the current execution is cancelled before it began."""
         self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()
 
@@ -148,6 +155,9 @@ class ExecutionQueue:
     async def _bind(self, execution: Execution) -> Kernel | None:
         """The kernel for this execution, which begins. None when it has ended instead, because it was cancelled or no
         kernel could be started."""
+        self._cancelled.clear()
+        if execution.interruption is None:
+            await self._persons.wait_idle(self._cancelled)
         async with self.turn:
             if execution.interruption is not None:
                 execution.finish_unstarted()
@@ -163,6 +173,7 @@ class ExecutionQueue:
             self._life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
             execution.lost_before = self._binding.begin()
+            execution.persons_cells = self._persons.take_count()
             return kernel
 
     async def _run_with(self, kernel: Kernel, execution: Execution, limit: asyncio.TimerHandle) -> None:
@@ -174,6 +185,7 @@ class ExecutionQueue:
                 return
             reply = await self._send(kernel, execution)
             limit.cancel()
+            self._binding.note_image(reply)
             if paths := changed_paths(reply):
                 execution.files_changed = await self._binding.files.find_changed(paths)
             execution.finish_with_reply(reply)
@@ -209,7 +221,7 @@ class ExecutionQueue:
                 # An interrupt goes by another channel: one that was sent before the cell began may have had no effect.
                 execution.interruptible = True
                 if execution.interruption is not None:
-                    kernel.interrupt()
+                    self._interrupt(execution, kernel)
             else:
                 if kind == "display_data":
                     self._binding.note_packages(content)
@@ -225,21 +237,49 @@ class ExecutionQueue:
             }
         }
         return await kernel.execute(
-            execution.code, on_output, user_expressions=execution.expressions(), metadata=limits
+            execution.code,
+            on_output,
+            user_expressions=execution.expressions(),
+            metadata=limits,
+            msg_id=execution.id,
+            on_question=execution.questions.ask if execution.questions is not None else None,
         )
 
     def interrupt(self, execution: Execution, why: Interruption = "interrupted") -> bool:
         """Interrupt a running execution, or take a waiting one from the queue. False when it has ended already."""
         if execution.done.is_set() or execution.interruption is not None:
             return False
+        waits = execution is self.current and execution.started is not None and self._waits_in_kernel(execution)
+        if why == "timeout" and (more := self._more_time(execution, waits)):
+            asyncio.get_running_loop().call_later(more, self.interrupt, execution, why)
+            return False
         execution.interruption = why
         if execution is not self.current:
             with suppress(ValueError):
                 self._queue.remove(execution)
             execution.finish_unstarted()
-        elif execution.started is not None and (kernel := self._binding.kernel) is not None:
-            interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
+        elif execution.started is None:
+            self._cancelled.set()
+        elif not waits and (kernel := self._binding.kernel) is not None:
+            self._interrupt(execution, kernel)
         return True
+
+    def _more_time(self, execution: Execution, waits: bool) -> float:
+        """How much of its time, seconds, was a person's and not the execution's."""
+        if waits:
+            return execution.timeout_seconds
+        asked = execution.questions.take_seconds() if execution.questions is not None else 0.0
+        return max(asked, MIN_MORE_SECONDS) if asked else 0.0
+
+    def _waits_in_kernel(self, execution: Execution) -> bool:
+        """It has been sent, and the kernel runs a person's cell first."""
+        return not execution.interruptible and not self._persons.idle.is_set()
+
+    def _interrupt(self, execution: Execution, kernel: Kernel) -> None:
+        if execution.grace_timer is None:
+            interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
+        else:
+            kernel.interrupt()
 
     def interrupt_all(self) -> None:
         """Interrupt the execution that runs, and cancel those that wait."""

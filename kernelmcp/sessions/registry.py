@@ -25,7 +25,7 @@ from kernelmcp.sessions.caller import Caller, check_name, mint_handle
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life
 from kernelmcp.sessions.session import Session
-from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
+from kernelmcp.sessions.storage.disk_use import DiskUse
 from kernelmcp.sessions.storage.old_sessions import OldSessions
 from kernelmcp.sessions.storage.record import MAIN_LANGUAGE, Record, now, read_record
 from kernelmcp.sessions.storage.session_files import SessionFiles
@@ -37,21 +37,17 @@ MAX_EXPIRY_CHECK_SECONDS = 30.0
 # How many stopped sessions stay in memory with their executions. Each has a lock and so a descriptor. The next call
 # to one that was unloaded finds it on disk.
 MAX_STOPPED = 64
-# Disks are searched only after the first kernels had time to start.
-FIRST_SWEEP_SECONDS = 3.0
 
 log = structlog.get_logger(__name__)
-
-
-def _ignore(session: Session) -> None:
-    """What a registry does with changes until `on_change` is set."""
 
 
 class Registry:
     """The sessions of one server process. `on_change` is called with every session that was made, used or ended."""
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
-        self.on_change: Callable[[Session], None] = _ignore
+        self.on_change: Callable[[Session], None] = lambda session: None
+        self.on_kernel: Callable[[Session], None] = lambda session: None
+        """Called with a session that was opened or is gone, or whose kernel is another."""
         self.on_submit: list[Callable[[Execution], None]] = []
         """Each is called with every new execution."""
         self.draining = False
@@ -210,6 +206,7 @@ class Registry:
             if number < len(settled) - MAX_STOPPED or session.last_used < oldest:
                 del self._sessions[session.principal, session.id]
                 session.unload()
+                self.on_kernel(session)
 
     def _open(self, directory: Path, record: Record, *, is_new: bool = False) -> Session:
         self._unload_settled()
@@ -231,12 +228,16 @@ class Registry:
         self._sessions[session.principal, session.id] = session
         self._tasks.start_soon(session.run)
         self.on_change(session)
+        self.on_kernel(session)
         return session
 
     # -- what a session reports (session.Listener) --------------------------------------------------------------
 
     def session_changed(self, session: Session) -> None:
         self.on_change(session)
+
+    def kernel_changed(self, session: Session) -> None:
+        self.on_kernel(session)
 
     def execution_submitted(self, execution: Execution) -> None:
         for call in self.on_submit:
@@ -269,19 +270,13 @@ class Registry:
             session.life.note(Event.DESTROYED)
             session.deleted.set_result(failure)
             self.on_change(session)
+            self.on_kernel(session)
 
     # -- background ---------------------------------------------------------------------------------------------
 
     async def sweep_disk(self) -> None:
         """Delete old sessions from the disk, again and again. Runs for the server's life."""
-        old = OldSessions(self._settings, self._home, self._disk)
-        await anyio.sleep(FIRST_SWEEP_SECONDS)
-        while True:
-            try:
-                await old.sweep()
-            except Exception:  # a disk in any state must not end the server
-                log.exception("old sessions could not be looked for")
-            await anyio.sleep(CHECK_SECONDS)
+        await OldSessions(self._settings, self._home, self._disk).run()
 
     async def stop_idle(self) -> None:
         """Stop sessions that were idle for too long. Runs for the server's life."""

@@ -6,7 +6,7 @@ Must not know MCP.
 import asyncio
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 import anyio.abc
@@ -16,16 +16,20 @@ from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, StorageFailed
 from kernelmcp.executions.execution import Execution, mark_of, mint_id
+from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.kept_executions import KeptExecutions
-from kernelmcp.files.home import RECORD_FILES, Lock
-from kernelmcp.files.safe_open import delete_for_good
-from kernelmcp.notebook.drafts import DRAFTS, Drafts, delete
-from kernelmcp.notebook.finished import from_line, missing_from
-from kernelmcp.notebook.transcript import JOURNAL, Transcript
+from kernelmcp.files.home import Lock
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.notebook.drafts import DRAFTS, Drafts
+from kernelmcp.notebook.finished import from_line
+from kernelmcp.notebook.interrupted import open_with_drafts
+from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, PublicState, State
+from kernelmcp.sessions.persons_cells import PersonsCells
 from kernelmcp.sessions.queue import ExecutionQueue
+from kernelmcp.sessions.storage.deletion import delete_session
 from kernelmcp.sessions.storage.record import Record, now
 from kernelmcp.sessions.storage.saver import Saver
 
@@ -36,12 +40,15 @@ class Listener(Protocol):
     def session_changed(self, session: "Session") -> None:
         """It was made, used, stopped or destroyed."""
 
+    def kernel_changed(self, session: "Session") -> None:
+        """It has a kernel, or has none any more."""
+
     def execution_submitted(self, execution: Execution) -> None:
-        """Called in the context of the request that asks for the execution."""
+        """In the context of the request that asks for the execution."""
 
 
 class Session:
-    """One session. All methods run in the event loop."""
+    """One session. Methods run in the event loop."""
 
     def __init__(
         self,
@@ -61,14 +68,16 @@ class Session:
         self.files = binding.files
         self.last_used = time.monotonic()
         self.deleted: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
-        """Done when it is destroyed and its name is free; the result says why not everything could be deleted."""
+        """Done when it is destroyed and its name is free; its result is why not everything could be deleted."""
         self._settings = settings
         self._tasks = tasks
         self._directory = directory
         self._lock = lock
         self._binding = binding
         self._listener = listener
-        self._queue = ExecutionQueue(settings, binding, life, self.id, on_end=self._execution_ended)
+        self._persons = PersonsCells(record, binding, self.executions, on_end=self._execution_ended)
+        binding.on_kernel = self._kernel_changed
+        self._queue = ExecutionQueue(settings, binding, life, self._persons, self.id, on_end=self._execution_ended)
         self._drafts = Drafts(directory / DRAFTS)
         self.interrupted = self._drafts.left_behind()
         """The drafts of what ran or waited when the server before this one ended; their names are its ids."""
@@ -90,7 +99,8 @@ class Session:
 
     @property
     def state(self) -> PublicState:
-        return self.life.public
+        is_busy = self.life.state is State.IDLE and not self._persons.idle.is_set()
+        return "busy" if is_busy else self.life.public
 
     @property
     def destroyed(self) -> bool:
@@ -108,15 +118,15 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        return self._queue.is_empty
+        return self._queue.is_empty and self._persons.idle.is_set()
 
     @property
     def current(self) -> Execution | None:
         return self._queue.first
 
     @property
-    def kernel_pid(self) -> int | None:
-        return self._binding.kernel.pid if self._binding.kernel else None
+    def kernel(self) -> Kernel | None:
+        return self._binding.kernel
 
     # -- the queue ----------------------------------------------------------------------------------------------
 
@@ -128,29 +138,29 @@ class Session:
         self,
         code: str,
         timeout_seconds: float | None = None,
-        event: dict[str, Any] | None = None,
+        call: HandlerCall | None = None,
         *,
         longest_seconds: float | None = None,
+        is_queued_anyway: bool = False,
     ) -> Execution:
-        """Queue an execution, which runs whether or not anybody waits for it.
+        """Queue an execution, which runs whether or not anybody waits for it. `call` is made after it.
 
-        Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and
-        `ResourceLimitExceeded`.
+        Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and,
+        unless it `is_queued_anyway`, `ResourceLimitExceeded`.
         """
         self.start()
         limit = self._settings.config.sessions.max_queued
-        if self._queue.waiting >= limit:
+        if self._queue.waiting >= limit and not is_queued_anyway:
             raise ResourceLimitExceeded(
                 f"{limit} executions are waiting in session {self.id!r} already",
                 "Wait for them (get_execution), cancel_execution, or use another session.",
                 session_id=self.id,
             )
-        outputs = self.executions.new_outputs()
         longest = longest_seconds or self._settings.policy.execution_timeout_seconds
         seconds = min(timeout_seconds or longest, longest)
-        minted = mint_id(mark_of(self._directory.name))
-        execution = Execution(self.id, self.principal, code, seconds, outputs, id=minted, event=event)
-        execution.asked_timeout_seconds = timeout_seconds
+        own_id = mint_id(mark_of(self._directory.name))
+        execution = Execution(self.id, self.principal, code, seconds, self.executions.new_outputs(), own_id)
+        execution.call, execution.asked_timeout_seconds = call, timeout_seconds
         self._listener.execution_submitted(execution)
         self.executions.add(execution)
         self.touch()
@@ -176,16 +186,8 @@ class Session:
 
     async def _open_transcript(self) -> None:
         """Read the journal, and write into it what ran when an earlier server was killed."""
-        await anyio.to_thread.run_sync(self.transcript.open)
-        if self.interrupted:
-            journal, policy = self._directory / JOURNAL, self._settings.policy
-            for execution in await anyio.to_thread.run_sync(
-                missing_from, journal, self.interrupted, self.id, self.principal, policy
-            ):
-                self.record.execution_count += 1
-                self.transcript.append(execution)
-            await anyio.to_thread.run_sync(self.transcript.save)
-            delete(*self.interrupted)
+        found = self.transcript, self.interrupted, self.id, self.principal, self._settings.policy
+        self.record.execution_count += await anyio.to_thread.run_sync(open_with_drafts, *found)
 
     def interrupt(self, execution: Execution) -> bool:
         """Interrupt a running execution, or take a waiting one from the queue. False when it has ended already."""
@@ -210,6 +212,11 @@ class Session:
         self.executions.trim()
         self._saver.save_soon()
         self._listener.session_changed(self)
+
+    def _kernel_changed(self) -> None:
+        if not self.is_live:
+            self._persons.kernel_ended()
+        self._listener.kernel_changed(self)
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -260,7 +267,7 @@ class Session:
         self._saver.cancel()
         self.executions.clear()
         try:
-            await anyio.to_thread.run_sync(self._delete)
+            await anyio.to_thread.run_sync(delete_session, self._directory, self.files.sandbox)
         except OSError as exc:
             raise StorageFailed(
                 f"session {self.id!r} was stopped, but its files could not be deleted: {exc.strerror}",
@@ -269,15 +276,6 @@ class Session:
             ) from exc
         finally:
             self._lock.close()
-
-    def _delete(self) -> None:
-        """Delete the files, the record last: until then, what is left has an owner. Raises OSError. Blocking."""
-        if self.files.sandbox is not None:
-            self.files.sandbox.delete_for_good()
-        for entry in self._directory.iterdir():
-            if entry.name not in RECORD_FILES:
-                delete_for_good(entry)
-        delete_for_good(self._directory)
 
     @property
     def is_settled(self) -> bool:
@@ -290,6 +288,7 @@ class Session:
         self.life.note(Event.UNLOAD)
         self._queue.close()
         self.executions.clear()
+        self.transcript.close()
         self._lock.close()
 
     async def close(self) -> None:
@@ -298,3 +297,4 @@ class Session:
         await self._queue.wait_closed()
         await self._saver.save()
         self.executions.clear()
+        await anyio.to_thread.run_sync(self.transcript.close)

@@ -54,6 +54,7 @@ class PackageSettings:
 
     enabled: bool = True
     auto_install: bool = True
+    build_from_source: bool = True
     index_url: str | None = None
     pyodide_url: str | None = None
     wheel_folders: list[str] = field(default_factory=list[str])

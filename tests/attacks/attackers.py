@@ -1,4 +1,4 @@
-"""The processes that attack: a real guest, JavaScript that owns its process, and native code that does.
+"""The processes that attack: real guests, JavaScript that owns its process, and native code that does.
 
 Each is started as a guest is, by the kernel's own `runtime` and `confine`, with some layers left out.
 """
@@ -17,11 +17,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernelmcp_kernel import languages
+from kernelmcp_kernel.guests.cell import Cell, Request
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
 from kernelmcp_kernel.guests.host_calls import HostCalls
-from kernelmcp_kernel.jupyter.iopub import Cell
+from kernelmcp_kernel.languages.interface import Language
+from kernelmcp_kernel.languages.javascript.language import FOLDER
 from kernelmcp_kernel.languages.python.language import EXIT_BAD_IMAGE
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.packages import pip_policy
@@ -80,25 +82,35 @@ class GuestAttacker:
         self._names = {function.__doc__: name for name, function in names["ATTACKS"].items()}  # type: ignore[attr-defined]
         return [str(title) for title in self._names]
 
+    def _language(self) -> Language:
+        return languages.main_language()
+
+    def _program(self) -> str:
+        return (PROGRAMS / "guest.py").read_text()
+
+    def _cell(self, title: str) -> str:
+        name = self._names.get(title, "control")
+        return f"print(attempt({name!r}, json.loads({json.dumps(self._world.targets())!r})))"
+
     async def _ready(self) -> Guest:
         if self._guest is None or self._guest.death is not None:
-            launch = languages.main_language().launch(self._world.sandbox)
+            launch = self._language().launch(self._world.sandbox)
             spawned = spawn_guest(self._world.sandbox, launch, lambda policy: without(policy, self._off))
             self.pid = spawned.pid
             self._guest = Guest(spawned, self._on_frame)
             try:
-                await self._execute((PROGRAMS / "guest.py").read_text())
+                await self._execute(self._program())
             except GuestDied as error:
                 if "status 65" not in str(error):
                     raise
-                languages.main_language().mend(EXIT_BAD_IMAGE)
+                self._language().mend(EXIT_BAD_IMAGE)
                 return await self._ready()
         return self._guest
 
     def _on_frame(self, guest: Guest, frame: Frame) -> None:
         self._said.append(json.dumps(frame.content))
         if frame.type == "call" and self._guest is not None:
-            self._calls.start(self._guest, frame.content, Cell(parent={}))
+            self._calls.start(self._guest, frame.content, Request(Cell({}), host_calls=frozenset({"fetch"})))
 
     async def _execute(self, code: str) -> str:
         assert self._guest is not None
@@ -109,12 +121,10 @@ class GuestAttacker:
 
     async def attempt(self, title: str) -> str:
         self._said.clear()
-        targets = json.dumps(self._world.targets())
-        name = self._names.get(title, "control")
         guest = await self._ready()
         try:
             async with asyncio.timeout(SECONDS):
-                reply = await self._execute(f"print(attempt({name!r}, json.loads({targets!r})))")
+                reply = await self._execute(self._cell(title))
         except GuestDied as error:
             reply = f"it died: {error}"
         except TimeoutError:
@@ -127,8 +137,31 @@ class GuestAttacker:
             self._guest.kill("the test is over")
 
 
+class QuickJSAttacker(GuestAttacker):
+    """JavaScript in QuickJS, as in a session."""
+
+    name = "quickjs"
+
+    async def attempts(self) -> list[str]:
+        await self._ready()
+        self._said.clear()
+        await self._execute("console.log(JSON.stringify(Object.keys(ATTACKS).slice(1)))")
+        return list(json.loads("".join(json.loads(frame).get("text", "") for frame in self._said)))
+
+    def _language(self) -> Language:
+        return languages.find("javascript")
+
+    def _program(self) -> str:
+        return (PROGRAMS / "quickjs.js").read_text()
+
+    def _cell(self, title: str) -> str:
+        return f"console.log(await attempt({json.dumps(title)}, {json.dumps(self._world.targets())}))"
+
+
 class ProgramAttacker:
     """A program in the guest's place, without WebAssembly and Node's permission model around it."""
+
+    ABSENT = frozenset({"permission", "globals"})
 
     def __init__(self, world: World, off: frozenset[str]) -> None:
         self._world, self._off = world, off
@@ -137,6 +170,9 @@ class ProgramAttacker:
 
     def _changed(self, policy: Policy) -> Policy:
         raise NotImplementedError
+
+    def _language(self) -> Language:
+        return languages.main_language()
 
     async def attempts(self) -> list[str]:
         return list(json.loads(await self._ask("list")))
@@ -150,9 +186,9 @@ class ProgramAttacker:
         self._replies, replies_theirs = os.pipe()
 
         descriptors = [null, null, null, requests_theirs, replies_theirs, null]
-        policy = guest_policy(self._world.sandbox, languages.main_language().launch(self._world.sandbox), descriptors)
+        policy = guest_policy(self._world.sandbox, self._language().launch(self._world.sandbox), descriptors)
         self._world.sandbox.seal()  # as `runtime` does before a guest starts
-        self.pid = spawn(without(self._changed(policy), self._off - {"permission", "globals"}))
+        self.pid = spawn(without(self._changed(policy), self._off - self.ABSENT))
         for fd in (null, requests_theirs, replies_theirs):
             os.close(fd)
         for fd in (self._requests, self._replies):
@@ -217,6 +253,22 @@ class JavaScriptAttacker(ProgramAttacker):
         return replace(policy, program=program, readable=[*policy.readable, str(PROGRAMS)])
 
 
+class QuickJSNodeAttacker(ProgramAttacker):
+    """JavaScript in the Node that runs QuickJS, with its flags: what a hole in QuickJS would come to."""
+
+    name = "quickjs node"
+    ABSENT = frozenset({"globals"})
+
+    def _language(self) -> Language:
+        return languages.find("javascript")
+
+    def _changed(self, policy: Policy) -> Policy:
+        flags = policy.program[: policy.program.index(str(FOLDER / "main.mjs"))]
+        script = [str(PROGRAMS / "javascript.mjs"), json.dumps(self._world.targets())]
+        program = [*flags, f"--allow-fs-read={PROGRAMS}", *script]
+        return replace(policy, program=program, readable=[*policy.readable, str(PROGRAMS)])
+
+
 class NativeAttacker(ProgramAttacker):
     """Any system call."""
 
@@ -253,15 +305,33 @@ class PipAttacker(NativeAttacker):
         return replace(self._as_python(own), descriptors=policy.descriptors)
 
 
+class ShellAttacker(NativeAttacker):
+    """Any system call, by code that has taken over bashkit: in the shell's own Python, with what that one may read."""
+
+    name = "shell"
+
+    def _language(self) -> Language:
+        return languages.find("shell")
+
+    def _changed(self, policy: Policy) -> Policy:
+        *start, _, _ = policy.program
+        program = [*start, str(PROGRAMS / "native.py"), json.dumps(self._world.targets())]
+        return replace(policy, program=program, readable=[*policy.readable, str(PROGRAMS)])
+
+
 def _extensions() -> list[Path]:
     folder = Path(sysconfig.get_path("stdlib")) / "lib-dynload"
     return [file for pattern in ("_ctypes*", "_socket*", "_struct*") for file in folder.glob(pattern)]
 
 
-Attacker = GuestAttacker | JavaScriptAttacker | NativeAttacker
+Attacker = GuestAttacker | ProgramAttacker
 ATTACKERS: dict[str, Callable[[World, frozenset[str]], Attacker]] = {
     "guest": GuestAttacker,
     "javascript": JavaScriptAttacker,
+    "quickjs": QuickJSAttacker,
+    "quickjs node": QuickJSNodeAttacker,
     "native": NativeAttacker,
     "pip": PipAttacker,
 }
+# Native code under the policy of another language's guest: its row in the threat model is "native".
+BESIDE: dict[str, Callable[[World, frozenset[str]], Attacker]] = {"shell": ShellAttacker}

@@ -8,13 +8,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .attackers import ATTACKERS, LAYERS, Attacker
+from .attackers import ATTACKERS, BESIDE, LAYERS, Attacker, ProgramAttacker
 from .world import World, surroundings
 
 ALL_OFF = frozenset(LAYERS)
 TITLES = {
     "guest": "Python in the guest",
     "javascript": "JavaScript that owns its process",
+    "quickjs": "JavaScript in a cell",
+    "quickjs node": "JavaScript that owns the Node around QuickJS",
     "native": "Native code that owns its process",
     "pip": "Native code that owns pip",
 }
@@ -39,7 +41,7 @@ async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kma-") as folder:
         async with surroundings(Path(folder)) as world:
-            attacker = ATTACKERS[kind](world, off)
+            attacker = (ATTACKERS | BESIDE)[kind](world, off)
             try:
                 titles = await attacker.attempts()
                 await _control(world, attacker)
@@ -52,7 +54,9 @@ async def _run(kind: str, off: frozenset[str], only: str | None) -> list[Outcome
                     if "BREACH" in answer:
                         evidence.append("it says so")
                     outcomes.append(Outcome(title, tuple(evidence), answer, time.monotonic() - start))
-                    if evidence and kind != "guest":  # what it left behind in its process must not count for the next
+                    if evidence and isinstance(
+                        attacker, ProgramAttacker
+                    ):  # what it left behind in its process must not count for the next
                         await attacker.close()
                     world.reset()
             finally:

@@ -20,10 +20,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating s
 
 # How many must get through without the layers, so that a suite which attacks nothing is noticed. Not all: some that
 # Python's own stand-ins refuse are depth, and some need a root's rights or a system without a container's own filter.
-THROUGH_WITHOUT_LAYERS = {"guest": 32, "javascript": 45, "native": 38, "pip": 35}
+# Code in QuickJS has only the files that it is given, and what the host's links there lead to.
+THROUGH_WITHOUT_LAYERS = {"guest": 32, "javascript": 45, "quickjs": 4, "quickjs node": 45, "native": 38, "pip": 35}
 ALWAYS_THROUGH = {
     "guest": {"js: fs.readFileSync", "js: process.env", "js: net.connect", "js: process.kill of another process"},
     "javascript": {"read the secret", "read its own environment", "connect by TCP", "signal another process"},
+    "quickjs": {"follow a link that the host made", "write through such a link"},
+    "quickjs node": {"read the secret", "read its own environment", "connect by TCP", "signal another process"},
     "native": {"open the secret", "its environment", "connect and send", "kill another process", "fork"},
     "pip": {"open the secret", "its environment", "kill another process", "fork"},
 }
@@ -53,6 +56,12 @@ def documented(kind: str) -> tuple[list[str], dict[str, list[str]], list[str]]:
 def test_no_attack_gets_through(kind: str) -> None:
     """A guest with all layers; JavaScript and native code that own their process, with those of the system alone."""
     assert [outcome for outcome in confined(kind) if outcome.evidence] == []
+
+
+def test_native_code_in_the_shells_place_gets_no_further() -> None:
+    assert [outcome for outcome in suite.run("shell") if outcome.evidence] == []
+    without = {outcome.title for outcome in suite.run("shell", ALL_OFF) if outcome.evidence}
+    assert without >= ALWAYS_THROUGH["native"]
 
 
 @pytest.mark.parametrize("kind", ATTACKERS)

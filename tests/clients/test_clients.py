@@ -26,6 +26,7 @@ CALLS = [
     ("execute_code", {"code": "1 / 0"}),
     ("execute_code", {"code": SHOW.format(PICTURE)}),
     ("execute_code", {"code": "1", "tiemout": 3}),
+    ("execute_command", {"command": "echo printed | wc -c; exit 3"}),
     ("get_execution", {"execution_id": "nope"}),
     ("get_sessions", {"session_id": "nope"}),
     ("read_file", {"path": "nothing.txt"}),
@@ -77,16 +78,18 @@ def check(found: dict[str, Any]) -> None:
     results = found["results"]
     assert [result.get("thrown") for result in results] == [None] * len(CALLS), "a client refused our answer"
     refused = [number for number, result in enumerate(results) if result["isError"]]
-    assert refused == [2, 4, 5, 6, 7]
+    assert refused == [2, 4, 5, 6, 7, 8]
     texts = [result["texts"][0] for result in results]
     assert "printed" in texts[1]
     assert "42" in texts[1]
     assert "ZeroDivisionError" in texts[2]
     assert "image" in results[3]["texts"]
     assert "did you mean 'timeout'" in texts[4]
-    assert "EXECUTION_NOT_FOUND" in texts[5]
-    assert "SESSION_NOT_FOUND" in texts[6]
-    assert "there is no file 'nothing.txt'" in texts[7]
+    assert texts[5].startswith("8\n")
+    assert "exit status 3" in texts[5]
+    assert "EXECUTION_NOT_FOUND" in texts[6]
+    assert "SESSION_NOT_FOUND" in texts[7]
+    assert "there is no file 'nothing.txt'" in texts[8]
 
 
 @pytest.mark.parametrize("structured", ["auto", "always"])

@@ -173,7 +173,9 @@ def test_every_dependency_is_justified_and_no_other() -> None:
 
 
 def test_a_module_that_a_page_names_is_there() -> None:
-    there = {path.name for folder in ("kernelmcp", "kernels", "tests") for path in (ROOT / folder).rglob("*.py")}
+    there = {
+        path.name for folder in ("kernelmcp", "kernels", "tests", "scripts") for path in (ROOT / folder).rglob("*.py")
+    }
     for page in PAGES:
         named = set(re.findall(r"`(?:[a-z_]+/)*([a-z_]+\.py)`", page.read_text("utf-8")))
         assert named - there - {"test_message_spec.py", "test_kernel.py", "test_client.py", "setup.py"} == set(), page

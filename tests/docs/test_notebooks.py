@@ -1,8 +1,14 @@
-"""The notebooks run from top to bottom on the sandboxed kernel and show what they say."""
+"""The notebooks run from top to bottom, each with its kernel, and put out again what is stored in them."""
 
 import base64
+import getpass
 import io
 import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,58 +17,173 @@ import pytest
 from nbclient import NotebookClient
 from PIL import Image
 
+from tests.kernel.wheels import DEAD_INDEX, Index, serve_index
 from tests.pyodide_packages import pyodide_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_SECONDS = 300
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+DEADLINE_SECONDS = 600
+NOTEBOOKS = {file.stem: file for file in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+PLAIN = "drive_mcp"
+SANDBOXED = [name for name in NOTEBOOKS if name != PLAIN]
+# A cell that fails, and one whose output is not the one that is stored.
+FAILS, VARIES = "raises-exception", "varies"
+NO_PACKAGES = json.dumps({"index_url": DEAD_INDEX, "pyodide_url": "http://127.0.0.1:9/"})
+# What a kernel's own Python calls its folders.
+GUESTS_FOLDERS = ("/home/pyodide", "/lib/python3")
+TABULATE = "def tabulate(rows, headers, style, floatfmt):\n    return f'{len(rows)} rows of {headers}'\n"
 
 
-@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.name)
-def test_a_notebook_is_for_our_kernel_and_brings_no_output(file: Path) -> None:
-    notebook = nbformat.read(file, as_version=4)
-    assert notebook.metadata.kernelspec.name == "kernelmcp"
-    assert [cell.id for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
-
-
-def _run(file: Path) -> Any:
-    return NotebookClient(
-        nbformat.read(file, as_version=4), timeout=DEADLINE_SECONDS, kernel_name="kernelmcp"
-    ).execute()
-
-
-def test_the_analysis_notebook_works_with_the_real_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with serve_index(tmp_path / "index") as index:
+        yield index
+
+
+def stored(name: str) -> Any:
+    return nbformat.read(NOTEBOOKS[name], as_version=4)
+
+
+def run(name: str) -> Any:
+    """By nbclient, beside its file, as JupyterLab would."""
+    beside = {"metadata": {"path": str(NOTEBOOKS[name].parent)}}
+    return NotebookClient(stored(name), timeout=DEADLINE_SECONDS, resources=beside).execute()
+
+
+def tags(cell: Any) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown(notebook: Any) -> dict[str, list[Any]]:
+    """What each code cell put out; of one whose output varies, nothing."""
+    return {cell.id: _shown(cell.outputs) for cell in code_cells(notebook) if VARIES not in tags(cell)}
+
+
+def _shown(outputs: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for output in outputs:
+        if output.output_type == "error":
+            # Not the traceback: it has the cell's number, which a session counts otherwise than a notebook.
+            found.append((output.ename, output.evalue))
+        elif output.output_type != "stream":
+            found.append({mime: _value(mime, value) for mime, value in output.data.items()})
+        elif found and isinstance(found[-1], list) and found[-1][0] == output.name:
+            found[-1][1] += output.text
+        else:
+            found.append([output.name, output.text])
+    return found
+
+
+def _value(mime: str, value: Any) -> Any:
+    return Image.open(io.BytesIO(base64.b64decode(value))).size if mime == "image/png" else value
+
+
+def pictures(notebook: Any) -> list[str]:
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    return [mime for output in outputs for mime in output.get("data", {}) if mime.startswith("image/")]
+
+
+# -- what is stored ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_stored_as_it_ran(name: str) -> None:
+    notebook = stored(name)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == ("python3" if name == PLAIN else "kernelmcp")
+    assert any(cell.outputs for cell in code_cells(notebook))
+    failed = [cell for cell in code_cells(notebook) if any(one.output_type == "error" for one in cell.outputs)]
+    assert [cell.id for cell in failed if FAILS not in tags(cell)] == []
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_names_no_machine_no_user_and_no_time(name: str) -> None:
+    notebook = stored(name)
+    for cell in code_cells(notebook):
+        assert "execution" not in cell.metadata, "nbclient's times"
+        text = json.dumps([cell.metadata, [one for one in cell.outputs if "image/png" not in one.get("data", {})]])
+        for folder in GUESTS_FOLDERS:
+            text = text.replace(folder, "")
+        assert re.findall(r"/(?:home|root|tmp|Users|work|opt|private)/[\w/.-]+", text) == [], cell.id
+        assert re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d", text) == [], cell.id
+        named = {socket.gethostname(), getpass.getuser()} - {"root", "localhost", "runner", "user"}
+        assert [one for one in named if len(one) > 3 and re.search(rf"\b{re.escape(one)}\b", text)] == [], cell.id
+
+
+def test_the_readme_shows_every_notebook_and_the_charts_that_are_stored() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert [name for name in NOTEBOOKS if f"(notebooks/{name}.ipynb)" not in readme] == []
+    outputs = [output for cell in code_cells(stored("analysis")) for output in cell.outputs]
+    charts = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    files = [ROOT / "docs" / f"analysis-{name}.png" for name in ("months", "days")]
+    assert [base64.b64decode(chart) for chart in charts] == [file.read_bytes() for file in files]
+
+
+# -- what they put out -----------------------------------------------------------------------------------------------
+
+
+def test_nbconvert_runs_every_sandboxed_notebook_without_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELMCP_PACKAGES", NO_PACKAGES)
+    command = [Path(sys.executable).parent / "jupyter", "nbconvert", "--execute", "--to=notebook"]
+    files = [NOTEBOOKS[name] for name in SANDBOXED]
+    done = subprocess.run(
+        [*command, f"--output-dir={tmp_path}", *files],
+        capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ran = {name: nbformat.read(tmp_path / f"{name}.ipynb", as_version=4) for name in SANDBOXED}
+    for name in SANDBOXED:
+        if name != "analysis":
+            assert shown(ran[name]) == shown(stored(name)), name
+    [installing, using] = [cell for cell in code_cells(ran["tour"]) if "tabulate" in cell.source]
+    assert "does not answer" in installing.outputs[-1].evalue
+    assert "the table stays plain" in using.outputs[-1].text
+    falls_back = ran["analysis"]
+    assert "Going on without packages: No module named 'matplotlib'" in code_cells(falls_back)[0].outputs[-1].text
+    assert pictures(falls_back) == ["image/svg+xml"] * 2
+    assert code_cells(falls_back)[-1].outputs[-1].text == "months.csv has the months: True\n"
+
+
+def test_the_analysis_works_with_the_real_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELMCP_PACKAGES", json.dumps({"pyodide_url": str(pyodide_folder())}))
-    outputs = _outputs(_run(ROOT / "notebooks" / "analysis.ipynb"))
-    assert [output.get("evalue") for output in outputs if output.output_type == "error"] == []
-    pictures = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    sizes = [Image.open(io.BytesIO(base64.b64decode(picture))).size for picture in pictures]
-    assert sizes == [(689, 340), (690, 289)], "docs/analysis-months.png and docs/analysis-days.png"
-    results = [output.data for output in outputs if output.output_type == "execute_result"]
-    assert "2026-04  4216.0  11705.0   6483.0" in results[2]["text/plain"]
-    assert "<table" in results[2]["text/html"]
-    assert results[-1]["text/plain"] == "True"
+    notebook = run("analysis")
+    assert shown(notebook) == shown(stored("analysis"))
+    assert pictures(notebook) == ["image/png"] * 2
 
 
-def _outputs(notebook: Any) -> list[Any]:
-    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+def test_the_tour_installs_a_package(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.add("tabulate", "0.9.0", files={"tabulate/__init__.py": TABULATE})
+    monkeypatch.setenv("KERNELMCP_PACKAGES", json.dumps({"index_url": index.url}))
+    notebook = run("tour")
+    assert shown(notebook) == shown(stored("tour"))
+    [installing, using] = [cell for cell in code_cells(notebook) if "tabulate" in cell.source]
+    assert installing.outputs[-1].data["text/plain"] == "Successfully installed tabulate-0.9.0"
+    assert using.outputs[-1].text == "3 rows of ['seed', 'x', 'y']\n"
 
 
-def test_the_demo_notebook_shows_what_it_says() -> None:
-    outputs = _outputs(_run(ROOT / "notebooks" / "demo.ipynb"))
-    printed = "".join(output.text for output in outputs if output.output_type == "stream")
-    assert printed == (
-        "Python on emscripten\nstep 1 of 3\nstep 2 of 3\nstep 3 of 3\ncaught: division by zero\n"
-        "the sandbox cannot start processes: use Python instead\n"
-    )
-    results = [output.data for output in outputs if output.output_type == "execute_result"]
-    assert [data["text/plain"] for data in results if len(data) == 1] == [
-        "[0, 1, 4, 9, 16, 25, 36, 49, 64, 81]",
-        "285",
-        "[0, 2, 4, 6]",
-        "10",
-        "('/workspace', 'kept with the session')",
-    ]
-    assert {kind for data in results for kind in data} == {"text/plain", "image/svg+xml", "image/png"}
-    assert [output.ename for output in outputs if output.output_type == "error"] == ["ZeroDivisionError"]
+def test_a_plain_notebook_drives_the_server() -> None:
+    notebook = run(PLAIN)
+    assert shown(notebook) == shown(stored(PLAIN))
+    [progress] = [cell for cell in code_cells(notebook) if VARIES in tags(cell)]
+    lines = "".join(output.text for output in progress.outputs).splitlines()
+    assert set(lines) <= {f"so far: step {step}" for step in range(1, 5)}
+
+
+def test_the_agents_session_can_be_recorded_again_and_replayed(tmp_path: Path) -> None:
+    again = tmp_path / "again.ipynb"
+    script = [sys.executable, ROOT / "scripts" / "agent_session.py", again]
+    subprocess.run(script, check=True, capture_output=True, timeout=DEADLINE_SECONDS)
+    assert again.read_text() == NOTEBOOKS["agent_session"].read_text()
+    replay = [sys.executable, "-m", "kernelmcp", "replay", again]
+    done = subprocess.run(replay, check=False, capture_output=True, text=True, timeout=DEADLINE_SECONDS)
+    assert (done.returncode, "all 8 code cells ran" in done.stderr) == (0, True), done.stdout + done.stderr

@@ -60,6 +60,25 @@ def test_a_request_arrives_and_its_answer_is_text(kernel: Kernel, site: Site, co
     assert site.arrived[-1].header("host") == [f"127.0.0.1:{site.port}"]
 
 
+OTHER_LANGUAGES = {
+    "fetch": "%%js\nvar got = await fetch('{url}', {{ method: 'POST', body: 'sent' }}); console.log(await got.text())",
+    "curl": "%%bash\ncurl -sS -d sent '{url}'",
+    "wget": "%%bash\nwget -O - '{url}'",
+}
+
+
+@pytest.mark.parametrize("code", OTHER_LANGUAGES.values(), ids=OTHER_LANGUAGES.keys())
+def test_a_request_of_another_language_arrives_and_its_answer_is_text(kernel: Kernel, site: Site, code: str) -> None:
+    ran = kernel.run(code.format(url=site.url("/echo?a=b")))
+    assert ran.status == "ok", ran.error
+    seen = json.loads(ran.text())
+    assert (seen["method"], seen["path"], seen["body"]) == (
+        ("GET", "/echo?a=b", "") if "wget" in code else ("POST", "/echo?a=b", "sent")
+    )
+    refused = kernel.run(code.format(url="http://example.org/"))
+    assert "example.org is not in [network] allow_hosts of mcp.toml" in refused.text("stderr") + refused.error
+
+
 @pytest.mark.parametrize("code", WAYS.values(), ids=WAYS.keys())
 def test_a_host_that_is_not_allowed_is_refused_with_what_to_do(kernel: Kernel, code: str) -> None:
     ran = kernel.run(f"there, site = site, 'http://example.org'\ntry: {code.format(path='/')}\nfinally: site = there")

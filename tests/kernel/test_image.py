@@ -42,6 +42,13 @@ def make_stale(image: Path) -> None:
         file.write(b"0" * 64)
 
 
+def damage_the_header(image: Path) -> None:
+    with image.open("r+b") as file:
+        head = file.read(1_000_000)
+        file.seek(head.index(b'"runs":'))
+        file.write(b'"runz":')
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """An installation of its own, whose image a test may damage."""
@@ -62,7 +69,7 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_byte, empty, make_stale, Path.unlink])
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, damage_the_header, empty, make_stale, Path.unlink])
 def test_a_damaged_image_is_replaced_before_the_first_cell(package: Path, damage: Callable[[Path], None]) -> None:
     image = package / "_runtime" / "boot.img"
     damage(image)

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from kernelmcp_kernel.guests.cell import Cell, Request
 from kernelmcp_kernel.guests.host_calls import HostCallError
-from kernelmcp_kernel.jupyter.iopub import Cell
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.network.allowed_hosts import AllowList, is_public, parse_address
 from kernelmcp_kernel.network.credentials import Credentials
@@ -40,7 +40,7 @@ def fetch(settings: NetworkSettings, *calls: dict[str, Any]) -> list[dict[str, A
 
     async def one(network: Network, arguments: dict[str, Any]) -> dict[str, Any] | str:
         try:
-            return await network.fetch({"call": "fetch", "headers": [], **arguments}, Cell({}))
+            return await network.fetch({"call": "fetch", "headers": [], **arguments}, Request(Cell({})))
         except HostCallError as error:
             return str(error)
 
@@ -118,12 +118,13 @@ def test_redirects_are_followed_and_the_method_changes_as_in_browsers(site: Site
 
 def test_ipv6_works_in_brackets() -> None:
     try:
-        with running_site(address="::1") as site:
-            settings = NetworkSettings(allow_hosts=[f"[::1]:{site.port}"])
-            assert answer(settings, site.url("/end", "[0:0::1]"))["url"] == site.url("/end", "[::1]")
-            assert site.arrived[-1].header("host") == [f"[::1]:{site.port}"]
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
+    with running_site(address="::1") as site:
+        settings = NetworkSettings(allow_hosts=[f"[::1]:{site.port}"])
+        assert answer(settings, site.url("/end", "[0:0::1]"))["url"] == site.url("/end", "[::1]")
+        assert site.arrived[-1].header("host") == [f"[::1]:{site.port}"]
 
 
 # -- where to
@@ -241,7 +242,7 @@ def test_redirects_in_a_circle_end(site: Site) -> None:
 
 def make_certificate(folder: Path, name: str) -> Path:
     """A certificate that signs itself, and its key, in one file."""
-    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

@@ -137,7 +137,8 @@ def test_what_the_distribution_has_and_cannot_give_is_an_error_and_never_an_old_
         index.add("frame", version)
     index.add("frame", "3.0", requires=("compiled>=1",))
     for name in ("compiled", "needs", "frame>=1"):
-        with pytest.raises(e.PackageUnreachable, match=r"compiled.* Pyodide's distribution, and the folder for it"):
+        first = "needs" if name == "needs" else "compiled"
+        with pytest.raises(e.PackageUnreachable, match=rf"{first}.* Pyodide's distribution, and the folder for it"):
             install(settings, store, name)
     assert names(install(settings, store, "frame==0.1")) == {"frame": "pypi"}, "who asks for an old one gets it"
 
@@ -459,10 +460,11 @@ def test_a_full_disk_is_said_and_costs_nothing(index: Index, settings: PackageSe
 def test_a_lease_stays_when_a_full_disk_takes_no_further_one(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
-    large(index, "leased", "others", "wanted")
+    large(index, "leased", "others", "more", "wanted")
     folder = install(settings, store, "leased").installed[0].folder
-    other = Store(store.root)
-    install(settings, other, "others")
+    users = [Store(store.root), Store(store.root)]
+    for user, name in zip(users, ("others", "more"), strict=True):
+        install(settings, user, name)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
     try:
@@ -470,10 +472,11 @@ def test_a_lease_stays_when_a_full_disk_takes_no_further_one(
         store.room.use_only(["0" * 64])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    # Half of it is more than pip has at any moment, which may be the wheel three times.
     with pytest.raises(e.PackageCacheError, match="in use"):
-        install(settings, Store(store.root, 1536 << 10), "wanted")
+        install(settings, Store(store.root, 2200 << 10), "wanted")
     assert (folder / "leased.py").is_file()
-    assert len(list(store.root.glob("leases/*"))) == 3, "one each"
+    assert len(list(store.root.glob("leases/*"))) == len(users) + 2, "one each"
 
 
 def taken(store: Store) -> int:
@@ -551,17 +554,24 @@ def test_one_session_cannot_take_the_whole_cache(index: Index, settings: Package
 def test_what_killed_kernels_left_in_the_making_goes_and_their_leases_too(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
-    index.add("after")
-    abandoned = store.root / "tmp" / "abandoned"
-    abandoned.mkdir(parents=True)
-    os.utime(abandoned, (1, 1))
+    names = [f"left{number}" for number in range(4)]
+    large(index, *names)
     lease = store.root / "leases" / "of-a-killed-kernel"
-    lease.parent.mkdir()
-    lease.write_text("0" * 64)
-    install(settings, Store(store.root, 1 << 20), "after")
+    abandoned = store.root / "tmp" / "abandoned"
+    first: list[str] = []
+    for name in names:  # there is room for three
+        one = Store(store.root, 2 << 20)
+        install(settings, one, name)
+        one.room.use_only([])
+        if not first:
+            first = os.listdir(store.unpacked)
+            lease.write_text("\n".join(first))
+            abandoned.mkdir()
+            os.utime(abandoned, (1, 1))
+    assert len(first) == 1
+    assert first[0] not in os.listdir(store.unpacked)
+    assert not lease.exists()
     assert not abandoned.exists()
-    large(index, "afterlarge")
-    install(settings, Store(store.root, 1400 << 10), "afterlarge")
 
 
 def test_drafts_that_killed_kernels_left_go_and_a_fresh_one_stays(store: Store) -> None:

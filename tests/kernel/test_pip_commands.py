@@ -83,6 +83,9 @@ WHY_NOT = {
     "%pip install --target=/tmp x": "InvalidRequirement: pip install --target is not available here: each session's",
     "%pip install --no-binary :all: x": "InvalidRequirement: pip install --no-binary is not available here: packages",
     "%pip install --dry-run x": "InvalidRequirement: pip install --dry-run is not available here: the sandbox has",
+    "open('r', 'w').write('-r s')\nopen('s', 'w').write('-r r')\n%pip install -r r": (
+        "InvalidRequirement: r names itself: r -> s -> r"
+    ),
     "%pip install 'x": "InvalidRequirement: install 'x: No closing quotation",
     "%pip uninstall -y one": "PackageError: pip uninstall is not available: an installed package stays as long",
     "%pip download one": "PackageError: pip download is not available: %pip install NAME finds, fetches and checks",
@@ -101,9 +104,20 @@ def test_it_says_in_one_line_why_not(kernel: Kernel, code: str) -> None:
     assert len(line) < 300
 
 
-def test_what_is_no_pip_in_a_shells_line_is_said(kernel: Kernel) -> None:
-    ran = kernel.run("!pip install one && echo done")
-    assert (ran.status, ran.text()) == ("ok", "[not done, because there is no shell: echo done]\n")
+def test_programs_install_as_well(kernel: Kernel) -> None:
+    code = "import subprocess, sys\nsubprocess.check_call([sys.executable, '-m', 'pip', 'install', '-q', 'one'])"
+    assert told(kernel.run(code)).endswith("installed: one-1.0")
+    assert kernel.run("import one").status == "ok"
+    ran = kernel.run("done = subprocess.run(['pip', 'uninstall', 'one'], capture_output=True); done.returncode")
+    assert ran.result == "1"
+    assert "ERROR: pip uninstall is not available" in kernel.run("print(done.stderr)").text()
+
+
+def test_show_names_what_a_package_needs_and_not_what_its_extras_would(kernel: Kernel, index: Index) -> None:
+    extras = ("growing; extra == 'more'", "early ; python_version > '3' and extra=='more'")
+    make_wheel(index.folder("showing"), "showing", "1.0", ("one", *extras))
+    kernel.run("%pip install showing")
+    assert kernel.run("%pip show showing").text().endswith("Requires: one\n\n")
 
 
 def test_prereleases_only_for_who_asks(kernel: Kernel, packages: dict[str, str]) -> None:

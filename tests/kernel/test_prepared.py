@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.languages.python.prepared import imported
+from kernelmcp_kernel.languages.python.prepared import find_prepared, imported
 from kernelmcp_kernel.runtime.places import PACKAGE
 from tests.pyodide_packages import pyodide_folder
 
@@ -24,6 +24,8 @@ PLOT = """import pandas as pd
 df = pd.DataFrame({"a": [1, 4, 9]})
 df.plot();
 """
+# In the background, with a low priority, while other tests have the processors.
+PREPARE_SECONDS = 300.0
 MODULES = "import sys; sorted({'numpy', 'pandas', 'matplotlib', 'seaborn', 'PIL'} & set(sys.modules))"
 
 
@@ -56,7 +58,9 @@ def test_preinstalled_packages_are_imported_in_the_image_once_it_is_there(tmp_pa
         settings = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": wanted}
         environment = {"KERNELMCP_HOME": str(home), "KERNELMCP_PACKAGES": json.dumps(settings)}
         with running_kernel(**environment) as kernel:
-            assert wait_until(lambda: list((home / "images").glob("*.json")))  # the kernel has begun it
+            assert wait_until(
+                lambda: list((home / "images").glob("*.json")), PREPARE_SECONDS
+            )  # the kernel has begun it
             found = kernel.run(
                 "import sys; sorted({'pure', 'helper', 'withso', 'raises', 'writes'} & set(sys.modules))"
             )
@@ -86,7 +90,7 @@ def test_without_the_packages_a_kernel_starts_all_the_same(tmp_path: Path) -> No
         lock = home / "images" / "prepare.lock"
         with running_kernel(**environment) as kernel:
             assert kernel.run("1 + 1").result == "2"
-            assert wait_until(lambda: lock.exists() and lock.stat().st_size)
+            assert wait_until(lambda: lock.exists() and lock.stat().st_size > 0, PREPARE_SECONDS)
         asked = len(index.requests)
         with running_kernel(**environment) as kernel:
             assert kernel.run("1 + 1").result == "2"
@@ -103,6 +107,24 @@ def test_what_no_image_can_hold_is_left_out_of_it(tmp_path: Path) -> None:
         with running_kernel(**environment) as kernel:
             assert kernel.run("import sys; 'pure' in sys.modules, 'opens' in sys.modules").result == "(True, False)"
             assert kernel.run("import pure, opens; opens.file.read(4)").result == "'file'"
+
+
+@pytest.mark.parametrize("what", ["os._exit(3)", "raise ValueError('here')", "while True: pass"])
+def test_a_package_with_which_no_guest_starts_costs_its_place_in_the_image_and_nothing_else(
+    tmp_path: Path, what: str
+) -> None:
+    code = f"import os, kernelmcp_guest\ndef attach(*_):\n    {what}\nkernelmcp_guest.attach = attach\nversion = '1.0'"
+    with serve_index(tmp_path / "index") as index:
+        index.add("breaks", files={"breaks/__init__.py": code})
+        packages = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": ["breaks"]}
+        assert prepare(tmp_path / "home", packages).returncode == 0
+        environment = {"KERNELMCP_HOME": str(tmp_path / "home"), "KERNELMCP_PACKAGES": json.dumps(packages)}
+        with running_kernel(**environment) as kernel:
+            ran = kernel.run("import sys; 'breaks' in sys.modules")
+            assert ran.result == "False", ran.error
+            kernel.guests()[0].kill()
+            kernel.run("1")
+            assert kernel.run("1 + 1").result == "2"
 
 
 def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
@@ -127,8 +149,29 @@ def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
     with zipfile.ZipFile(damaged_list, "w") as target:
         target.writestr("setup.json", json.dumps({"requirements": ["x"], "wheels": [{"name": "../x"}]}))
     (tmp_path / "text.zip").write_text("text")
+    with zipfile.ZipFile(archive) as source:
+        listed = json.loads(source.read("setup.json"))
+    for number, odd in enumerate(({"requirements": ["\x1b[2J"]}, {"requirements": []}, {"wheels": None})):
+        with zipfile.ZipFile(tmp_path / f"changed-list-{number}.zip", "w") as target:
+            target.writestr("setup.json", json.dumps(listed | odd))
+    wild = "pure-1.0-py3-none-\x1b[31m.whl"
+    first = listed["wheels"][0] | {"file": wild}
+    with zipfile.ZipFile(tmp_path / "changed-wild.zip", "w") as target:
+        target.writestr("setup.json", json.dumps(listed | {"wheels": [first]}))
+        target.writestr(f"wheels/{first['sha256']}/{wild}", "x")
+    with zipfile.ZipFile(tmp_path / "changed-bytes.zip", "w", zipfile.ZIP_DEFLATED) as target:
+        target.writestr("setup.json", json.dumps(listed))
+    packed = bytearray((tmp_path / "changed-bytes.zip").read_bytes())
+    packed[42:60] = b"\xff" * 18  # within what was deflated
+    (tmp_path / "changed-bytes.zip").write_bytes(packed)
     for number, changed in enumerate(
-        ({"file": "../pure-1.0-py3-none-any.whl"}, {"source": "me"}, {"sha256": "0" * 64})
+        (
+            {"file": "../pure-1.0-py3-none-any.whl"},
+            {"file": "pure-1.0-py3-none-x/../../pure-1.0-py3-none-any.whl"},
+            {"file": 5},
+            {"source": "me"},
+            {"sha256": "0" * 64},
+        )
     ):
         with zipfile.ZipFile(archive) as source, zipfile.ZipFile(tmp_path / f"changed-{number}.zip", "w") as target:
             listed = json.loads(source.read("setup.json"))
@@ -140,7 +183,34 @@ def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
         done = prepare(tmp_path / "third", offline, f"--offline={file}")
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
         assert done.stderr.startswith("kernelmcp: ")
+        assert done.stderr.removesuffix("\n").isprintable(), done.stderr
+    done = prepare(tmp_path / "third", offline | {"allowed": ["helper"]}, f"--offline={archive}")
+    assert "pure is not among the packages that this server allows" in done.stderr
     assert not (tmp_path / "third" / "setup.json").exists()
+
+
+@pytest.mark.parametrize("text", ["[", "[]", '{"requirements": [1], "wheels": [{"name": 5}]}', "[" * 100_000])
+def test_a_list_of_what_was_set_up_that_is_damaged_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
+    (tmp_path / "setup.json").write_text(text)
+    assert find_prepared() is None
+
+
+def test_what_a_package_writes_when_it_is_imported_for_the_image_is_one_plain_line(tmp_path: Path) -> None:
+    code = "from js import process\nprocess.stderr.write('\\x1b[2J\\nkernelmcp: a lie')\nprocess.exit(3)"
+    with serve_index(tmp_path / "index") as index:
+        index.add("loud", files={"loud/__init__.py": code})
+        packages = {"index_url": index.url, "pyodide_url": str(tmp_path), "preinstalled": ["loud"]}
+        left = tmp_path / "home" / "images" / "x.1.preparing"
+        left.parent.mkdir(parents=True)
+        left.write_text("of a killed one")
+        done = prepare(tmp_path / "home", packages)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("kernelmcp: they are not in the image, and take longer to import: build.mjs ended with 3")
+    assert line.isprintable()
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(

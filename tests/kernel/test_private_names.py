@@ -66,7 +66,7 @@ NAMES = {
     "IPython completes imports with get_root_modules, which operations.py replaces": (
         "reads(completerlib.module_completion, 'get_root_modules')"
     ),
-    "sys._base_executable, emptied by absent.py": "sys._base_executable == ''",
+    "sys._base_executable, named by absent.py": "sys._base_executable == 'python3'",
 }
 FUNCTIONS = {
     "FS": "lookupNode destroyNode mkdirTree mount isDir isFile ErrnoError",

@@ -170,37 +170,3 @@ def test_a_table_is_shown_as_its_user_has_set(science: Kernel) -> None:
     assert shown(text, "text/plain")[0].endswith("[9 rows x 9 columns]")
     grouped = science.run(f"{frame}.groupby(1).agg({{2: ['min', 'max']}})")
     assert (grouped.result or "").split("\n") == ["    2", "  min max", "1", "1   1   1"]
-
-
-PLOTLY = """import pandas as pd
-import plotly.express as px
-df = pd.DataFrame({"m": ["a", "b", "c"] * 2, "v": [1, 3, 2, 4, 1, 5], "g": ["x"] * 3 + ["y"] * 3})
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "drawn"),
-    [
-        ("px.bar(df, x='m', y='v', color='g', title='A<br>title')", True),
-        ("px.bar(df, x='v', y='m', orientation='h').show()", True),
-        ("px.line(df, x='m', y='v', color='g')", True),
-        ("px.scatter(df, x='v', y='v', color='v')", True),
-        ("px.histogram(df, x='v')", True),
-        ("px.pie(df, names='m', values='v')", True),
-        ("px.imshow([[1, 2], [3, 4]])", True),
-        ("px.box(df, x='g', y='v')", True),
-        ("px.histogram(df, x='m', y='v')", False),  # sums
-        ("px.area(df, x='m', y='v', color='g')", False),
-        ("px.scatter(df, x='m', y='v', facet_col='g')", False),
-        ("px.treemap(df, path=['g', 'm'], values='v')", False),
-        ("px.line(x=range(200_000), y=range(200_000))", False),
-    ],
-)
-def test_a_figure_of_plotly_is_a_picture_where_it_can_be_drawn(science: Kernel, code: str, drawn: bool) -> None:
-    if science.run("import sys; 'plotly' in sys.modules").result != "True":
-        science.run("%pip install plotly")
-    ran = science.run(PLOTLY + code)
-    assert (ran.status, ran.text("stderr")) == ("ok", ""), ran.error
-    assert shown(ran, "text/plain")[-1].startswith("<plotly figure: ")
-    assert "cdn.plot.ly" in shown(ran, "text/html")[-1]
-    assert bool(shown(ran, "image/png")) == drawn

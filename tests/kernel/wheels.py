@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -43,6 +45,56 @@ def make_wheel(
     return wheel
 
 
+# A build backend in the source itself, which needs nothing from an index. NAME and VERSION go before it.
+BACKEND = """
+import os, zipfile
+
+def wheel(folder, files, name=NAME, version=VERSION):
+    info = f"{name}-{version}.dist-info"
+    own = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    file = f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, file), "w") as archive:
+        for path, content in (own | files).items():
+            archive.writestr(path, content)
+    return file
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    """
+PURE_BODY = "return wheel(folder, {NAME + '.py': f'version = {VERSION!r}'})"
+
+
+def make_source(
+    folder: Path,
+    name: str,
+    version: str = "1.0",
+    body: str = PURE_BODY,
+    files: Mapping[str, str | bytes] | None = None,
+    requires: tuple[str, ...] = (),
+    backend: str | None = None,
+) -> Path:
+    """A source whose own backend builds it by `body`; or with this backend of the index's, and these files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"requires = {list(requires)!r}", f"build-backend = {backend or 'own_backend'!r}"]
+    content: dict[str, str | bytes] = {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "pyproject.toml": "\n".join(["[build-system]", *lines, *([] if backend else ['backend-path = ["."]'])]) + "\n",
+    }
+    if backend is None:
+        text = "\n    ".join(body.splitlines())
+        content["own_backend.py"] = f"NAME, VERSION = {name!r}, {version!r}\n{BACKEND}{text}\n"
+    source = folder / f"{name}-{version}.tar.gz"
+    with tarfile.open(source, "w:gz") as archive:
+        for path, data in (content | dict(files or {})).items():
+            raw = data.encode() if isinstance(data, str) else data
+            member = tarfile.TarInfo(f"{name}-{version}/{path}")
+            member.size = len(raw)
+            archive.addfile(member, io.BytesIO(raw))
+    return source
+
+
 @dataclass
 class Index:
     """A package index: put a wheel into `folder(name)`, and pip finds it."""
@@ -59,6 +111,9 @@ class Index:
 
     def add(self, name: str, version: str = "1.0", **options: Any) -> Path:
         return make_wheel(self.folder(name), name, version, **options)
+
+    def add_source(self, name: str, version: str = "1.0", **options: Any) -> Path:
+        return make_source(self.folder(name), name, version, **options)
 
     @contextmanager
     def stalled(self) -> Iterator[None]:

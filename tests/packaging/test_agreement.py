@@ -28,8 +28,8 @@ from kernelmcp_kernel import settings as kernel_settings
 from kernelmcp_kernel.guests.storage import count
 from kernelmcp_kernel.jupyter import execute_messages, iopub
 from kernelmcp_kernel.packages import distribution
+from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.outcome import Outcome
-from kernelmcp_kernel.packages.resolver import Present
 from kernelmcp_kernel.runtime import directory, places
 from kernelmcp_kernel.sandbox import landlock, probe, seccomp
 
@@ -43,7 +43,7 @@ DELETE: dict[str, Callable[[Path], None]] = {
 
 def test_the_kernelspec_counts_what_an_import_installs() -> None:
     spec = json.loads((places.PACKAGE / "kernelspec" / "kernel.json").read_text())
-    (python,) = spec["metadata"]["kernelmcp"]["languages"]
+    python, *_ = spec["metadata"]["kernelmcp"]["languages"]
     assert python["importable_packages"] == len(distribution.importable(kernel_settings.PackageSettings()))
 
 

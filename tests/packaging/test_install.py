@@ -71,6 +71,12 @@ def test_the_wheel_runs_anywhere_and_brings_its_runtime(tmp_path: Path) -> None:
         "kernelmcp_kernel/_runtime/site/IPython/__init__.py",
         "kernelmcp_kernel/host/main.mjs",
         "kernelmcp_kernel/inside/kernelmcp_guest/__init__.py",
+        "kernelmcp_kernel/languages/javascript/main.mjs",
+        "kernelmcp_kernel/languages/shell/main.py",
+        "kernelmcp_kernel/languages/shell/kernelmcp_shell/session.py",
+        "kernelmcp_kernel/languages/javascript/world/kernel.js",
+        "kernelmcp_kernel/languages/javascript/node_modules/stamp",
+        "kernelmcp_kernel/languages/javascript/node_modules/acorn/dist/acorn.mjs",
         f"{data}/share/jupyter/kernels/kernelmcp/kernel.json",
     }
     assert wanted - names == set()
@@ -85,6 +91,7 @@ def test_the_source_archive_can_build_itself_and_brings_no_runtime(tmp_path: Pat
         "hatch_build.py",
         "kernels/kernelmcp_kernel/languages/python/build.py",
         "kernels/kernelmcp_kernel/host/build.mjs",
+        "kernels/kernelmcp_kernel/languages/javascript/package-lock.json",
         "kernels/kernelmcp_kernel/kernelspec/kernel.json",
         "kernels/package-lock.json",
         "kernels/requirements-guest.txt",

@@ -145,6 +145,14 @@ def test_emscripten_still_lets_shared_objects_be_loaded(name: str) -> None:
         ("pip._internal.index.package_finder", "PackageFinder._log_skipped_link"),
         ("pip._internal.index.package_finder", "LinkType.different_project"),
         ("pip._internal.operations.prepare", "RequirementPreparer.prepare_linked_requirements_more"),
+        ("pip._internal.operations.prepare", "RequirementPreparer.prepare_linked_requirement"),
+        ("pip._internal.index.package_finder", "PackageFinder.find_best_candidate"),
+        ("pip._internal.index.package_finder", "PackageFinder.make_candidate_evaluator"),
+        ("pip._internal.index.package_finder", "BestCandidateResult"),
+        ("pip._internal.metadata", "get_metadata_distribution"),
+        ("pip._internal.models.candidate", "InstallationCandidate"),
+        ("pip._internal.models.link", "Link.as_hashes"),
+        ("pip._internal.utils.hashes", "Hashes.check_against_path"),
         ("pip._vendor.resolvelib", "Resolver.resolve"),
         ("pip._vendor.packaging.markers", "default_environment"),
         ("pip._vendor.packaging.requirements", "Requirement.__init__"),
@@ -154,4 +162,4 @@ def test_pip_still_has_what_we_replace(module: str, name: str) -> None:
     found: Any = import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    assert found is not None, f"{module}.{name} is gone; packages/pip_main.py replaces it"
+    assert found is not None, f"{module}.{name} is gone; packages/pip_main.py, or sources/in_pip.py, uses it"

@@ -38,6 +38,78 @@ async def test_a_handler_gets_the_event_and_its_value_comes_back(connect: Connec
 
 
 @pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        (
+            "python",
+            "import asyncio\nasync def handler(event, context):\n    await asyncio.sleep(0)\n    return [event]",
+        ),
+        ("javascript", "function handler(event, context) { return [event] }"),
+        ("javascript", "export default async (event) => { await null; return [event] }"),
+        ("javascript", "await null; export default function named(event) { return [event] }"),
+        ("javascript", "export const handler = async (event) => [event]"),
+    ],
+)
+async def test_a_handler_may_be_asynchronous_and_of_another_language(
+    connect: Connect, kernelspec: str, language: str, code: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("needs a kernel that waits for a coroutine, and its languages")
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        event = {"text": 'it\'s "quoted" \\ \n ü € 😀 \u2028', "nested": [1, None, True, {"a": 1.5}]}
+        result = await client.call_tool("execute_code", {"code": code, "language": language, "event": event})
+        assert result.structured_content["return_value"] == [event], result.content
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "line"),
+    [
+        ("python", "x = 1\n\ndef handler(event, context):\n    return 1 / 0", "----> 4     return 1 / 0"),
+        ("python", "async def handler(event, context):\n    1 / 0", "----> 2     1 / 0"),
+        ("javascript", "\nfunction handler(event) {\n  missing(event)\n}", "at handler (cell 1:3:3)"),
+        ("javascript", "\nasync function handler(event) {\n  missing(event)\n}", "at handler (cell 1:3:3)"),
+    ],
+)
+async def test_a_handler_that_fails_shows_its_line_and_none_of_ours(
+    connect: Connect, kernelspec: str, language: str, code: str, line: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel has its own way with user_expressions")
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        result = await client.call_tool("execute_code", {"code": code, "language": language, "event": {}})
+        text = result.content[0].text
+        assert line in text
+        assert text.count(line) == 1
+        assert "stderr" not in text
+        assert "user_expressions" not in text
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("1", "must define a function handler"),
+        ("handler = () => 10n", "BigInt"),
+        ("function handler() { return 'x'.repeat(1e6) }", "file"),
+        ("function handler() { return '\\ud800' }", "surrogates"),
+        ("function handler() { let v = 0; for (let i = 0; i < 300; i++) v = [v]; return v }", "nested"),
+        ("function handler() { for (;;) {} }", "time limit"),
+        ("async function handler() { await new Promise(done => setTimeout(done, 1e9)) }", "time limit"),
+        ("function handler() {}\nglobalThis.btoa = () => '!!'", "not usable"),
+        ("function handler() {}\nJSON.stringify = () => { throw new Error('mine') }", "mine"),
+    ],
+)
+async def test_a_handler_of_javascript_that_fails_is_an_error_result(connect: Connect, code: str, words: str) -> None:
+    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+        arguments = {"code": code, "language": "javascript", "event": {}, "timeout": 5}
+        result = await client.call_tool("execute_code", arguments)
+        assert result.is_error
+        assert result.structured_content["return_value"] is None
+        assert words in result.content[0].text
+        again = {"code": "1 + 1", "language": "javascript"}
+        assert (await client.call_tool("execute_code", again)).structured_content["result"] == "2"
+
+
+@pytest.mark.parametrize(
     ("code", "name", "words"),
     [
         ("1", "NameError", "must define a function handler"),
@@ -53,6 +125,11 @@ async def test_a_handler_gets_the_event_and_its_value_comes_back(connect: Connec
         ),
         ("1/0\ndef handler(event, context): return 1", "ZeroDivisionError", "division"),
         ("def handler(event, context):\n    while True: pass", "Interrupted", "time limit"),
+        (
+            "import asyncio\nasync def handler(event, context): await asyncio.sleep(1e9)",
+            "Interrupted",
+            "time limit",
+        ),
         (
             "import base64\nbase64.b64encode = lambda b: b'!!'\ndef handler(event, context): pass",
             "ReturnValueError",

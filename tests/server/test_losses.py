@@ -162,7 +162,7 @@ async def test_cells_that_end_their_kernels_one_after_the_other_leave_nothing_be
                 while same < 20:
                     await anyio.sleep(0.05)
                     now = counts()
-                    found, same = now, same + 1 if now == found else 0
+                    found, same = now, same + 1 if now == found and len(kernel_pids()) == 2 else 0
             return found
 
         await run(client, "open('f', 'w').write('kept')")

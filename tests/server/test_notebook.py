@@ -1,6 +1,8 @@
 """The notebook of a session: what a cell costs, and what becomes of it when files are damaged or torn."""
 
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import nbformat
 import psutil
 import pytest
 from mcp import Client
+
+from kernelmcp.notebook.transcript import Transcript
 
 from .support import Connect, wait_until
 
@@ -48,7 +52,9 @@ async def test_a_cell_costs_the_same_however_long_the_notebook_is(connect: Conne
         for _ in range(7):
             await run(client, "display({'image/x': 'x' * 1_900_000}, raw=True)")
         await grown(file, 7)
-        for number in range(3):
+        await run(client, "1")  # the second copy of the notebook gets the last large cell, too
+        await grown(file, 8)
+        for number in range(1, 4):
             before = server().io_counters()
             await run(client, "1")
             await grown(file, 8 + number)
@@ -138,3 +144,57 @@ async def test_directories_in_the_place_of_the_files_are_put_aside_each_time(con
             (folder / name).mkdir()
             (folder / name / "file").write_text("x")
     assert len(list(folder.glob("notebook.damaged*/file"))) == 2
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import structlog
+from kernelmcp.config.models import Policy
+from kernelmcp.executions.execution import Execution
+from kernelmcp.notebook.transcript import Transcript
+from kernelmcp.output.outputs import Outputs
+
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+folder = Path(sys.argv[1])
+transcript = Transcript(folder / "notebook.ipynb")
+transcript.open()
+print("opened", flush=True)
+while True:
+    outputs = Outputs(Policy(), folder / "outputs")
+    for _ in range(int(sys.argv[2])):
+        outputs.feed("display_data", {"data": {"text/plain": "x" * 99_000}})
+    execution = Execution("s", "local", "1", 1, outputs)
+    execution.started = execution.submitted
+    execution.finish("ok", None, state_lost=False)
+    transcript.append(execution)
+    transcript.save()
+    outputs.close()
+"""
+
+
+@pytest.mark.parametrize("displays", [1, 20])  # a cell of 100 kB, and one of 2 MB
+def test_a_notebook_is_valid_whenever_its_server_is_killed(tmp_path: Path, displays: int) -> None:
+    file = tmp_path / "notebook.ipynb"
+    cells = 0
+    for number in range(8):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path), str(displays)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert writer.stdout
+        writer.stdout.readline()
+        assert wait_until(file.exists)
+        grown_by = number * displays * 30_000 + 1
+        size = file.stat().st_size
+        wait_until(lambda grown_by=grown_by, size=size: abs(file.stat().st_size - size) >= grown_by)
+        writer.kill()
+        writer.communicate()
+        json.loads(file.read_bytes())  # as JupyterLab would find it now
+        transcript = Transcript(file)
+        transcript.open()
+        cells = len(valid(file).cells)
+    assert cells > 8
+    left = {entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")}
+    assert left == set()

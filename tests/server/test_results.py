@@ -328,3 +328,11 @@ async def test_a_table_is_its_text_and_no_address_besides(
         assert len(shown.content) == 1 + links
         assert shown.structured_content is not None
         assert shown.structured_content["outputs"][0]["mime_types"] == ["text/plain", "text/html"]
+
+
+async def test_what_stderr_ends_with_is_not_said_again_as_the_error(connect: Connect) -> None:
+    async with connect() as client:
+        text = words(await client.call_tool("execute_code", {"code": "%nosuchmagic"}))
+        assert text.count("%nosuchmagic") == 1, text
+        code = "import sys; print('ValueError: no', file=sys.stderr); raise ValueError('no, not that')"
+        assert "ValueError: no, not that" in words(await client.call_tool("execute_code", {"code": code}))

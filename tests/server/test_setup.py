@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.kernel.wheels import serve_index
+from tests.kernel.driver import wait_until
+from tests.kernel.wheels import Index, serve_index
 
 from .support import Connect
 
@@ -20,16 +25,22 @@ def setup(environment: dict[str, str], *arguments: str) -> subprocess.CompletedP
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[Index, dict[str, str]]]:
+    """An index with two packages, and the settings of a server that asks it."""
+    with serve_index(folder / "index") as index:
+        index.add("pure", requires=("helper",))
+        index.add("helper")
+        home = str(folder / "setup-home")
+        yield index, {"SERVER__HOME": home, "PACKAGES__INDEX_URL": index.url, "PACKAGES__PYODIDE_URL": str(folder)}
+
+
 async def test_sessions_of_a_running_server_have_what_was_prepared(
     connect: Connect, server_env: dict[str, str], tmp_path: Path, kernelspec: str
 ) -> None:
     if kernelspec != "kernelmcp":
         return
-    home = tmp_path / "setup-home"
-    with serve_index(tmp_path / "index") as index:
-        index.add("pure", requires=("helper",))
-        index.add("helper")
-        settings = {"SERVER__HOME": str(home), "PACKAGES__INDEX_URL": index.url, "PACKAGES__PYODIDE_URL": str(tmp_path)}
+    with served(tmp_path) as (index, settings):
         async with connect(**settings) as client:
 
             async def run(code: str, **arguments: str) -> str:
@@ -73,3 +84,49 @@ def test_what_it_cannot_do_it_says_in_a_sentence(
 ) -> None:
     done = setup(server_env | {"KERNELMCP_HOME": str(tmp_path / "home")}, *arguments)
     assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (status, True, False), done
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_when_it_is_killed_nothing_of_it_goes_on(
+    server_env: dict[str, str], tmp_path: Path, how: signal.Signals
+) -> None:
+    with serve_index(tmp_path / "index") as index, index.stalled():
+        named = {"SERVER__HOME": str(tmp_path / "home"), "PACKAGES__INDEX_URL": index.url}
+        environment = server_env | {f"KERNELMCP_{name}": value for name, value in named.items()}
+        command = [sys.executable, "-m", "kernelmcp", "setup", "stalled"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+            assert wait_until(lambda: any("stalled" in path for path in index.requests))
+            below = psutil.Process(running.pid).children(recursive=True)
+            assert len(below) >= 2, "what prepares, and pip"
+            running.send_signal(how)
+            running.wait()
+            assert wait_until(lambda: not any(each.is_running() for each in below))
+
+
+async def test_the_workspace_info_lists_what_came_with_the_boot_image(
+    connect: Connect, server_env: dict[str, str], tmp_path: Path, kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        return
+    with served(tmp_path) as (index, settings):
+        index.add("late")
+        settings["PACKAGES__PREINSTALLED"] = '["pure"]'
+        done = setup(server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}, "pure")
+        assert done.returncode == 0, done.stderr
+        async with connect(**settings) as client:
+
+            async def packages() -> list[tuple[str, str]]:
+                found = await client.call_tool("get_workspace_info", {})
+                return [(each["name"], each["version"]) for each in (found.structured_content or {})["packages"]]
+
+            assert await packages() == []
+            await client.call_tool("execute_code", {"code": "import pure"})
+            image = [("helper", "1.0"), ("pure", "1.0")]
+            assert await packages() == image
+            await client.call_tool("execute_code", {"code": "%pip install late"})
+            assert await packages() == [("helper", "1.0"), ("late", "1.0"), ("pure", "1.0")]
+            await client.call_tool("reset_workspace", {"scope": "variables"})
+            await client.call_tool("execute_code", {"code": "1"})
+            assert await packages() == [("helper", "1.0"), ("late", "1.0"), ("pure", "1.0")]
+            text = (await client.call_tool("get_workspace_info", {})).content[0]
+            assert "Installed packages: helper 1.0, late 1.0, pure 1.0" in getattr(text, "text", "")

@@ -15,6 +15,7 @@ SERVER_ORDER = [
     "__main__",
     "cli",
     "commands",
+    "lab",
     "__init__",
     "server",
     "http",
@@ -48,8 +49,8 @@ KERNEL_ORDER = [
 ]
 # Libraries that one folder has to itself, and who may know them besides.
 ONE_PLACE = {
-    "jupyter_client": {"kernel", "commands"},  # doctor looks for kernelspecs
-    "zmq": {"kernel"},
+    "jupyter_client": {"kernel", "commands", "lab"},  # doctor looks for kernelspecs; lab is a Jupyter program
+    "zmq": {"kernel", "lab"},
     "starlette": {"http", "server", "observability"},
     "uvicorn": {"http"},
     "jwt": {"http"},

@@ -127,6 +127,8 @@ def javascript_write(targets: Targets) -> Answer:
 def python_process(targets: Targets) -> Answer:
     subprocess = importlib.import_module("subprocess")
     done = subprocess.run(targets["program"], capture_output=True, text=True, check=False)
+    if "emscripten" in done.stdout:
+        return refused("it ran in this very Python")
     return breach("started a process") if targets["token"] in done.stdout else refused("it printed nothing")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp.errors import ServerError
-from kernelmcp.executions.execution import EXIT_CODES, Execution
+from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results import installs
 from kernelmcp.mcp_server.results.links import (
     best_type,
@@ -143,7 +143,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "execution_count": outputs.execution_count,
         "status": execution.status,
         "success": execution.status == "ok",
-        "exit_code": EXIT_CODES[execution.status],
+        "exit_code": execution.exit_code,
         "stdout": stdout,
         "stderr": stderr,
         "result": result,
@@ -157,7 +157,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "execution_time_ms": round(execution.execution_time_ms, 2),
         "queued_ms": round(execution.queued_ms, 2),
     }
-    if execution.event is not None:
+    if execution.call is not None:
         structured["return_value"] = execution.return_value
     if execution.status == "running":
         structured["cursor"] = str(view.end)
@@ -206,7 +206,7 @@ def _text(
     parts += _displayed_text(execution, rich, budget // 4)
     if structured["result"] is not None and not (rich and is_empty(structured["result"])):
         parts.append(structured["result"])
-    if execution.event is not None and structured["success"]:
+    if execution.call is not None and structured["success"]:
         parts.append("return_value: " + cut_value(execution.return_value, budget // 2))
     if structured["outputs_dropped"]:
         parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
@@ -218,7 +218,7 @@ def _text(
     if (error := structured["error"]) and "error_code" in error:
         parts.append(cut_middle(installs.server_error(execution).to_text(), budget))
     elif error:
-        parts.append(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}")
+        parts.append(_unsaid(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}", stderr))
     if not any(parts) and rich:
         kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
         parts.append(f"[displayed: {', '.join(kinds)}]")
@@ -226,6 +226,11 @@ def _text(
         parts.append(background_note(structured["background"]))
     parts += notes(view)
     return "\n".join(part for part in parts if part) or "(no output)"
+
+
+def _unsaid(error: str, stderr: str) -> str:
+    """Nothing where stderr ends with it, as a magic does that was used wrongly."""
+    return "" if f"\n{stderr}".endswith(f"\n{error}") else error
 
 
 def background_note(text: str) -> str:

@@ -1,5 +1,6 @@
 """The notes below a result's text: what still runs, was cut short, lost or written, and what to do next."""
 
+from kernelmcp.executions.execution import Execution
 from kernelmcp.files.volumes import INSIDE
 from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.results.view import Cursor, View
@@ -26,14 +27,13 @@ def notes(view: View) -> list[str]:
             f"[The execution {waits}, after {seconds:,.1f} s. Wait for it and for newer output with "
             f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
         )
+        if execution.questions is not None and execution.questions.open is not None:
+            found.append("[It waits for a line of input, for which the user is asked.]")
     elif execution.interruption and execution.status == "ok":
         why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
         found.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")
     elif execution.interruption and not execution.state_lost and execution.started is not None:
-        why = "was cancelled"
-        if execution.interruption == "timeout":
-            why = "ran into its limit of CPU time" if execution.limit else "ran into its time limit"
-        found.append(f"[The cell {why} and was interrupted. All variables are kept.]")
+        found.append(f"[The cell {_why_interrupted(execution)}. All variables are kept.]")
     asked, got = execution.asked_timeout_seconds, execution.timeout_seconds
     if asked is not None and asked > got:
         found.append(f"[The server allows no more than {got:g} s for a cell, so the timeout of {asked:g} s was cut.]")
@@ -44,11 +44,29 @@ def notes(view: View) -> list[str]:
         )
     if execution.state_lost and execution.status in ("ok", "error"):
         found.append(
-            f"[{'The guest' if execution.language else 'The kernel'} was restarted before this cell. {execution.gone}]"
+            f"[{f'The process of {execution.language}' if execution.language else 'The kernel'} was restarted before "
+            f"this cell. {execution.gone}]"
         )
     elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
         found.append(f"[{execution.gone}]")
-    return [*found, *_volume_notes(view), *_file_notes(view)]
+    return [*found, *_person_notes(view), *_volume_notes(view), *_file_notes(view)]
+
+
+def _why_interrupted(execution: Execution) -> str:
+    if execution.interruption == "timeout":
+        return f"ran into its {'limit of CPU time' if execution.limit else 'time limit'} and was interrupted"
+    if execution.interrupted_by_person:
+        return "was interrupted by a person, in JupyterLab or another Jupyter client"
+    return "was cancelled and was interrupted"
+
+
+def _person_notes(view: View) -> list[str]:
+    """What a person did in the session's kernel, whose variables may be others now."""
+    if not (count := view.execution.persons_cells):
+        return []
+    cells = "a cell" if count == 1 else f"{count:,} cells"
+    where = f"kernelmcp://sessions/{view.execution.session_id}/notebook"
+    return [f"[A person ran {cells} in this session since your last one; see {where}]"]
 
 
 def _volume_notes(view: View) -> list[str]:

@@ -15,6 +15,7 @@ SessionId = Annotated[
     ),
 ]
 SameSession = Annotated[str | None, Field(description="The session. Left out, your connection's own.")]
+SessionLanguage = Annotated[str | None, Field(max_length=64, description="Of cells that name none. Left out: python.")]
 Language = Annotated[str | None, Field(max_length=64, description="Left out, it is the session's own language.")]
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

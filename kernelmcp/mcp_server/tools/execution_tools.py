@@ -5,7 +5,7 @@ Docstrings are written for the model that reads them.
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import anyio
 from mcp_types import CallToolResult
@@ -14,10 +14,13 @@ from pydantic import Field
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.handler_call import HandlerCall
+from kernelmcp.executions.questions import Questions
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
+from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
 from kernelmcp.mcp_server.results.view import Cursor, HostFolders
@@ -26,14 +29,13 @@ from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE,
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry
-from kernelmcp.sessions.storage.record import MAIN_LANGUAGE
+from kernelmcp.sessions.session import Session
 
 Timeout = Annotated[
     float | None,
     Field(
         gt=0,
-        description="Seconds after which the cell is interrupted. Variables are kept. Leave it out for the "
-        "server's limit.",
+        description="Seconds until the cell is interrupted; variables are kept. Left out: the server's limit.",
     ),
 ]
 Event = Annotated[
@@ -80,44 +82,96 @@ class ExecutionTools:
         Variables, imports and files stay between calls of the same session. The last expression's value is the
         result; what is printed, displayed (pictures too) or raised comes back. Top-level await works. The working
         directory is /workspace. There is no access to this machine, and a network only to hosts that its owner
-        has allowed (with requests, urllib.request or pyodide.http). A long cell answers with status "running" and an
+        has allowed (requests, urllib.request). A long cell answers with status "running" and an
         execution_id: wait for it with get_execution.
         """
-        code = _checked_code(code)
+        _check_text(code, "code")
         self._runtimes.check(language)
         named = self._runtimes.named_in(code) or language
-        _check_event(event, named)
+        if event is not None and named is not None:
+            self._runtimes.handler_call(named, event)  # before a session is made
+
+        def cell_for(session: Session) -> tuple[str, HandlerCall | None]:
+            chosen = named or session.record.language
+            call = None if event is None else self._runtimes.handler_call(chosen, event)
+            return self._runtimes.as_cell(chosen, code), call
+
+        return await self._execute(cell_for, ctx, session_id, timeout)
+
+    async def execute_command(
+        self,
+        command: Annotated[str, Field(description="A command line, or a script.")],
+        ctx: Ctx,
+        session_id: Annotated[str | None, Field(description="As in execute_code.")] = None,
+        timeout: Annotated[float | None, Field(gt=0, description="As in execute_code.")] = None,
+    ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
+        """Run a shell command as bash does (grep, sed, awk, jq, curl, python, pip, ...), on the files of execute_code.
+        Working directory, variables and functions stay between calls.
+        """
+        _check_text(command, "command")
+        cell = self._runtimes.as_command(command)
+        return await self._execute(lambda _: (cell, None), ctx, session_id, timeout)
+
+    async def _execute(
+        self,
+        cell_for: Callable[[Session], tuple[str, HandlerCall | None]],
+        ctx: Ctx,
+        session_id: str | None,
+        timeout: float | None,
+    ) -> CallToolResult:
+        """Run what `cell_for` makes of a session, and answer with its result, or that it runs."""
         caller = self.caller(ctx)
         session, created = await self._registry.find_or_create(caller, session_id)
-        chosen = named or session.record.language
-        _check_event(event, chosen)
-        execution = session.submit(self._runtimes.as_cell(chosen, code), timeout, event)
-        execution.session_created = created
-        execution.has_minted_session = session_id is None and caller.default_handle is None
+        cell, call = cell_for(session)
+        execution = await self._asked_for(caller, ctx)
+        if execution is None:
+            execution = session.submit(cell, timeout, call)
+            if execution.questions is None and can_ask(ctx):
+                execution.questions = Questions()
+            execution.session_created = created
+            execution.has_minted_session = session_id is None and caller.default_handle is None
         try:
-            await wait_for(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
+            return await self._answer(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
         except asyncio.CancelledError:
             # The client gave up on the call: its cell must not go on. Others in the queue do.
             if gave_up(ctx):
                 session.interrupt(execution)
             raise
-        return await self._result(execution, ctx)
 
     async def get_execution(
         self,
         execution_id: ExecutionId,
         ctx: Ctx,
         wait_seconds: Annotated[float, Field(ge=0, description="How long to wait for its end, seconds.")] = 10,
-        since: Annotated[
-            str | None, Field(description="From the last answer: then only newer output comes. Left out: all of it.")
-        ] = None,
+        since: Annotated[str | None, Field(description="From the last answer: only newer output comes.")] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Get an execution's state and output, waiting for its end up to wait_seconds. Use it when execute_code
         answered with status "running"."""
         cursor = Cursor.parse(since)
         execution = await self._registry.execution(self.caller(ctx), execution_id)
-        await wait_for(execution, min(wait_seconds, self._settings.config.sessions.inline_wait_seconds), ctx)
-        return await self._result(execution, ctx, cursor)
+        take_answer(execution, ctx)
+        seconds = min(wait_seconds, self._settings.config.sessions.inline_wait_seconds)
+        return await self._answer(execution, seconds, ctx, cursor)
+
+    async def _asked_for(self, caller: Caller, ctx: Ctx) -> Execution | None:
+        """The execution that asked, when this call is made again with the answer."""
+        if (execution_id := asked_by(ctx)) is None:
+            return None
+        execution = await self._registry.execution(caller, execution_id)
+        take_answer(execution, ctx)
+        return execution
+
+    async def _answer(
+        self, execution: Execution, seconds: float, ctx: Ctx, since: Cursor | None = None
+    ) -> CallToolResult:
+        """Wait, and ask the client's user what the cell asks. The result may be a question for the client."""
+        questions = execution.questions if can_ask(ctx) else None
+        while True:
+            await wait_for(execution, seconds, ctx, questions.asked if questions is not None else None)
+            if questions is None or not questions.asked.is_set():
+                return await self._result(execution, ctx, since)
+            if (required := await ask(execution, questions, ctx)) is not None:
+                return cast("CallToolResult", required)  # mcp passes it on as it is
 
     async def _result(self, execution: Execution, ctx: Ctx, since: Cursor | None = None) -> CallToolResult:
         if execution.failure is not None:
@@ -174,25 +228,20 @@ class ExecutionTools:
 
     def all(self) -> list[ContractTool]:
         choices = {"language": self._runtimes.names}
+        commands = [contract_tool(self.execute_command, "Run a command", RUNS_CODE)] if self._runtimes.has_shell else []
         return [
             contract_tool(self.execute_code, "Run code", RUNS_CODE, choices, self._about_volumes()),
+            *commands,
             contract_tool(self.get_execution, "Get an execution", READ_ONLY),
             contract_tool(self.cancel_execution, "Cancel an execution", DESTROYS),
         ]
 
 
-def _check_event(event: dict[str, Any] | None, language: str | None) -> None:
-    if event is not None and language not in (None, MAIN_LANGUAGE):
+def _check_text(text: str, argument: str) -> None:
+    """Raises InvalidArgument."""
+    if "\0" in text:
         raise InvalidArgument(
-            f"event calls a handler of Python's, and the cell is in {language}", "Leave event out.", argument="event"
-        )
-
-
-def _checked_code(code: str) -> str:
-    if "\0" in code:
-        raise InvalidArgument(
-            "code contains a NUL character, and Python source cannot",
+            f"{argument} contains a NUL character, and source code cannot",
             r'Write "\x00" inside a string instead.',
-            argument="code",
+            argument=argument,
         )
-    return code

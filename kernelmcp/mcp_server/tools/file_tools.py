@@ -26,11 +26,12 @@ from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool
 from kernelmcp.output.outputs import clean
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import LOCAL, Caller
+from kernelmcp.sessions.installed_packages import together
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
 Ctx = Context[Any, Any]
-Path = Annotated[str, Field(description="The file, below /workspace: notes.txt, data/a.csv or /workspace/data/a.csv.")]
+Path = Annotated[str, Field(description="The file, such as data/a.csv or /workspace/data/a.csv.")]
 # A piece is in a result twice, as text and in the structure, and JSON may escape each byte with six: under 900 kB.
 MAX_PIECE_BYTES = 64 * 1024
 # In the text of get_workspace_info; the structure has more.
@@ -56,12 +57,10 @@ class FileTools:
         path: Path,
         ctx: Ctx,
         session_id: SameSession = None,
-        encoding: Annotated[
-            Encoding | None, Field(description="How to give the content. Left out: text when it is UTF-8, else base64.")
-        ] = None,
-        offset: Annotated[int, Field(ge=0, description="Where to begin, bytes from the file's start.")] = 0,
+        encoding: Annotated[Encoding | None, Field(description="Left out: text if it is UTF-8, else base64.")] = None,
+        offset: Annotated[int, Field(ge=0, description="Where to begin, bytes.")] = 0,
         max_bytes: Annotated[
-            int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="How much to read. Left out: a readable amount.")
+            int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="Left out: a readable amount.")
         ] = None,
     ) -> Annotated[CallToolResult, schemas.ReadResult]:
         """Read a file of the session's workspace, without running code. A PNG or JPEG comes as a picture. A long file
@@ -116,7 +115,7 @@ class FileTools:
         content: Annotated[str, Field(description="The whole new content.")],
         ctx: Ctx,
         session_id: SameSession = None,
-        encoding: Annotated[Encoding, Field(description="What content is: text (UTF-8), or base64 of bytes.")] = "text",
+        encoding: Annotated[Encoding, Field(description="text (UTF-8), or base64 of bytes.")] = "text",
     ) -> Annotated[CallToolResult, schemas.WriteResult]:
         """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
         _check_unicode(path)
@@ -190,7 +189,8 @@ class FileTools:
             "total_bytes": used.total_bytes,
             "quota_bytes": quota.max_bytes,
             "packages": [
-                {"name": each.name, "version": each.version} for each in (session.record.packages if session else ())
+                {"name": each.name, "version": each.version}
+                for each in (together(session.record.in_image, session.record.packages) if session else ())
             ],
         }
         where = f"\nOn this machine: {result['path']}" if result["path"] else ""

@@ -54,9 +54,9 @@ class PackageTools:
         ctx: Ctx,
         session_id: SameSession = None,
     ) -> Annotated[CallToolResult, schemas.InstallResult]:
-        """Install Python packages into the session, with what they need. Pure Python wheels from PyPI work, and those
-        built for WebAssembly (pyemscripten or Pyodide's own: numpy, pandas, pydantic and many more); source packages do
-        not. The packages stay when the session is started again. `%pip install NAME` in a cell does the same.
+        """Install Python packages into the session, with what they need. Pure Python wheels from PyPI work, those
+        built for WebAssembly (numpy, pandas, pydantic and many more), and sources that need no compiler. They stay when
+        the session is started again. `%pip install NAME` in a cell does the same.
         """
         names = _checked([package_name] if isinstance(package_name, str) else package_name)
         config = self._settings.config

@@ -15,11 +15,14 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import SessionNotFound
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.descriptions import DEFAULT_PAGE, MAX_PAGE, describe, describe_all
+from kernelmcp.mcp_server.notebook_sources import NotebookSources
+from kernelmcp.mcp_server.results.replayed import replayed
 from kernelmcp.mcp_server.runtimes import Runtimes
-from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, Language, SameSession
+from kernelmcp.mcp_server.tools.arguments import DESTROYS, MAKES, READ_ONLY, Ctx, SameSession, SessionLanguage
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import Caller, mint_handle
 from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.replay import Replay
 from kernelmcp.sessions.storage.record import MAIN_LANGUAGE
 
 
@@ -32,22 +35,31 @@ class SessionTools:
         self._settings = settings
         self._registry = registry
         self._runtimes = runtimes
+        self._notebooks = NotebookSources(settings, registry)
         self.caller = caller
 
     async def create_session(
         self,
         ctx: Ctx,
-        language: Language = None,
+        language: SessionLanguage = None,
         session_id: Annotated[str | None, Field(description="A name of your own. Left out, one is made.")] = None,
-        flavor: Annotated[Flavor | None, Field(description="How much memory the session may use.")] = None,
+        flavor: Annotated[Flavor | None, Field(description="How much memory it may use.")] = None,
+        from_notebook: Annotated[
+            str | None,
+            Field(
+                description="A notebook whose cells run first: a path in this session's workspace or in /volumes, or "
+                "kernelmcp://sessions/ID/notebook for what another session ran."
+            ),
+        ] = None,
     ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
         """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
         that must not mix with other work, or that needs more memory."""
         self._runtimes.check(language)
+        caller = self.caller(ctx)
+        # Before there is a session: a notebook that cannot be read makes none.
+        cells = await self._notebooks.read(from_notebook, caller, session_id) if from_notebook is not None else None
         handle = mint_handle() if session_id is None else session_id
-        session, created = await self._registry.find_or_create(
-            self.caller(ctx), handle, flavor, language or MAIN_LANGUAGE
-        )
+        session, created = await self._registry.find_or_create(caller, handle, flavor, language or MAIN_LANGUAGE)
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,
@@ -55,7 +67,13 @@ class SessionTools:
             "created": created,
             "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
         }
-        return structured_result(result, f"Session {session.id} {'is ready' if created else 'existed already'}.")
+        text = f"Session {session.id} {'is ready' if created else 'existed already'}."
+        if cells is not None:
+            replay = Replay(session, cells)
+            await replay.wait(self._settings.config.sessions.inline_wait_seconds)
+            result["replay"], about = replayed(replay)
+            text = f"{text} {about}"
+        return structured_result(result, text)
 
     async def get_sessions(
         self,
@@ -101,9 +119,7 @@ class SessionTools:
         self,
         ctx: Ctx,
         session_id: SameSession = None,
-        scope: Annotated[
-            Literal["all", "variables", "files"], Field(description="What to clear: variables, files, or both.")
-        ] = "all",
+        scope: Annotated[Literal["all", "variables", "files"], Field(description="What to clear.")] = "all",
     ) -> Annotated[CallToolResult, schemas.ResetResult]:
         """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
         what runs in the session."""

@@ -13,8 +13,11 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
-from kernelmcp.sessions.storage.disk_use import DiskUse
+from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.storage.record import read_record
+
+# Disks are searched only after the first kernels had time to start.
+FIRST_SWEEP_SECONDS = 3.0
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +29,16 @@ class OldSessions:
         self._settings = settings
         self._home = home
         self._disk = disk
+
+    async def run(self) -> None:
+        """Sweep again and again."""
+        await anyio.sleep(FIRST_SWEEP_SECONDS)
+        while True:
+            try:
+                await self.sweep()
+            except Exception:  # a disk in any state must not end the server
+                log.exception("old sessions could not be looked for")
+            await anyio.sleep(CHECK_SECONDS)
 
     async def sweep(self) -> None:
         """Measure all sessions on disk, and delete those that are too old or too many."""

@@ -53,6 +53,8 @@ class Record(BaseModel):
     """It may have variables: code was sent to its kernel, and the variables were not reset since."""
     packages: list[Package] = []
     """The installed packages, in the order of their installation."""
+    in_image: list[Package] = Field(default=[], exclude=True)
+    """What the live guest has from its boot image. Not kept: another guest may be of another image."""
     default_of: Origin | None = None
     """It is the default session of a client on stdio, and the next server process of that client goes on with it."""
 

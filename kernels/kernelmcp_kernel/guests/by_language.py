@@ -42,13 +42,15 @@ class Guests:
         self.main = GuestSupervisor(languages.main_language(), sandbox, on_frame, log, early)
         self._by_name = {languages.table()[0].name: self.main}
 
-    async def of(self, language: str) -> GuestSupervisor:
-        """The guest of a language, started if there is none yet. Raises StartFailed."""
+    async def of(self, language: str, level: int = 0) -> GuestSupervisor:
+        """The guest of a language, started if there is none yet; with a level, one more of them, for what is to be done
+        while the others wait for it. Raises StartFailed."""
+        name = f"{language} {level}" if level else language
         async with self._starting:
-            if (found := self._by_name.get(language)) is not None:
+            if (found := self._by_name.get(name)) is not None:
                 return found
             try:
-                return await self._start(language)
+                return await self._start(language, name)
             except asyncio.CancelledError:
                 if self._preparing is None or not self._preparing.cancelled():
                     raise
@@ -58,7 +60,7 @@ class Guests:
             finally:
                 self._preparing = None
 
-    async def _start(self, language: str) -> GuestSupervisor:
+    async def _start(self, language: str, name: str) -> GuestSupervisor:
         chosen = languages.find(language)
         self._preparing = asyncio.ensure_future(asyncio.to_thread(chosen.prepare))
         await self._preparing
@@ -66,7 +68,7 @@ class Guests:
             raise GuestDied("the kernel is shutting down")
         started = GuestSupervisor(chosen, self._sandbox, self._on_frame, self._log)
         started.set_quota(self._quota)
-        self._by_name[language] = started
+        self._by_name[name] = started
         if self._closed:  # meanwhile, in another thread, which may not have seen it
             started.close()
         return started
@@ -74,6 +76,11 @@ class Guests:
     def running(self, language: str) -> GuestSupervisor | None:
         """The guest of a language that has run a cell, or is the main one."""
         return self._by_name.get(language)
+
+    def end_more(self) -> None:
+        """End the guests of a language but its first."""
+        for name in [name for name in self._by_name if " " in name]:
+            self._by_name.pop(name).close()
 
     def set_quota(self, quota: Quota) -> None:
         """Apply a quota to every guest, and to those that come."""

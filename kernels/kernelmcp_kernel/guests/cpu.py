@@ -9,6 +9,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 # How often the clock is read, seconds: several threads may use the time up faster than it passes.
@@ -40,11 +41,17 @@ class Watched(Protocol):
 
 
 class CpuLimit:
-    """One execution's limit; None is no limit. For the thread of the event loop."""
+    """One execution's limit; None is no limit. For the thread of the event loop.
+
+    What other guests do for the execution meanwhile has a `part` of it each, and is charged with what it used.
+    """
 
     def __init__(self, seconds: float | None) -> None:
         self.exceeded = False
         self._seconds = seconds
+        self._given = self._left = seconds or 0.0
+        self._seen = 0.0  # the guest's clock when it was read last
+        self._guest: Watched | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -53,20 +60,43 @@ class CpuLimit:
 
     def start(self, guest: Watched) -> None:
         if self._seconds is not None:
-            self._check(guest, cpu_seconds(guest.pid) + self._seconds)
+            self._guest, self._seen = guest, cpu_seconds(guest.pid)
+            self._check(guest)
 
-    def _check(self, guest: Watched, end: float) -> None:
-        left = end - cpu_seconds(guest.pid)
+    def part(self) -> CpuLimit:
+        """For what another guest does now: what is left of this one."""
+        part = CpuLimit(self._seconds)
+        part._given = part._left = self._read()
+        return part
+
+    def charge(self, part: CpuLimit) -> None:
+        """A part has ended."""
+        self._left -= part._given - part._left
+        self.exceeded = self.exceeded or part.exceeded
+
+    def _read(self) -> float:
+        """What is left now. A guest that has ended has used what it had when its clock was read last."""
+        if self._guest is not None:
+            with suppress(OSError):
+                now = cpu_seconds(self._guest.pid)
+                self._left -= now - self._seen
+                self._seen = now
+        return self._left
+
+    def _check(self, guest: Watched) -> None:
+        left = self._read()
         loop = asyncio.get_running_loop()
         if left > 0:
             pause = min(max(left, _SHORTEST_CHECK_SECONDS), _CHECK_SECONDS)
-            self._timer = loop.call_later(pause, self._check, guest, end)
+            self._timer = loop.call_later(pause, self._check, guest)
             return
         self.exceeded = True
         self._timer = loop.call_later(_CLEANUP_SECONDS, guest.kill, f"it {self.text} and went on when interrupted")
         guest.interrupt(f"it {self.text}, and ")
 
     def stop(self) -> None:
+        self._read()
+        self._guest = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -122,10 +152,13 @@ class BackgroundLimit:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a child process so far, of all its threads, seconds."""
+    """CPU time of a child process so far, of all its threads, seconds. Raises OSError for one that was waited for."""
     if sys.platform == "linux":
         return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it; 2 is CPUCLOCK_SCHED
     import psutil  # 30 ms, and only here
 
-    times = psutil.Process(pid).cpu_times()
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error as error:
+        raise ProcessLookupError(str(error)) from None
     return times.user + times.system

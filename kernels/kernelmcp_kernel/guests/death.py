@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 from kernelmcp_kernel.sandbox.cgroup import Group
@@ -11,6 +12,8 @@ from kernelmcp_kernel.sandbox.cgroup import Group
 _EXIT_OUT_OF_MEMORY = 71
 
 _LAST_LINE_CHARS = 300
+# What V8 writes below its reason: addresses, and where Node is on this machine.
+_STACK = re.compile(r"-----|\s*\d+: 0x")
 
 
 class GuestDied(Exception):
@@ -22,7 +25,8 @@ def explain(status: os.waitid_result | None, last_words: str, group: Group | Non
     if status is None:
         return "it closed its output pipe while it was still running"
     how = _how(status, last_words, group)
-    last = last_words.splitlines()[-1][:_LAST_LINE_CHARS] if last_words and status.si_status else ""
+    lines = [line for line in last_words.splitlines() if line.strip() and not _STACK.match(line)]
+    last = lines[-1][:_LAST_LINE_CHARS] if lines and status.si_status else ""
     return f"{how}: {last}" if last else how
 
 

@@ -48,6 +48,7 @@ class Guest:
         self.pid = spawned.pid
         self.death: str | None = None
         self.exit_status: int | None = None
+        self.started = False
         self.ended = asyncio.Event()
         self.background = BackgroundLimit(background_cpu_seconds)
         self._group = spawned.group
@@ -57,6 +58,7 @@ class Guest:
         self._number = 0
         self._id = ""
         self._reply: asyncio.Future[dict[str, Any]] | None = None
+        self._limit: CpuLimit | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         self._channel = Channel(spawned, self._dispatch, self._on_end, self.kill)
         self._watchdog = (
@@ -90,18 +92,19 @@ class Guest:
         await self.ready()
         if self.death is not None:
             raise GuestDied(self.death)
+        frame = encode_frame({"op": op, "id": request_id, "number": self._number + 1, "content": content})
         self.background.stop()
         self._number += 1
         self._id = request_id
-        frame = encode_frame({"op": op, "id": request_id, "number": self._number, "content": content})
         reply = self._reply = self._loop.create_future()
         self._channel.send(frame)
         if limit is not None:
+            self._limit = limit
             limit.start(self)
         try:
             return await reply
         finally:
-            self._reply = None
+            self._reply = self._limit = None
             self._cancel_kill()
             if limit is not None:
                 limit.stop()
@@ -173,6 +176,8 @@ class Guest:
         self.background.stop()
         if self._watchdog is not None:
             self._watchdog.stop()
+        if self._limit is not None:
+            self._limit.stop()  # its clock can be read until it has been waited for
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         _, self.exit_status = os.waitpid(self.pid, 0)  # killed: a matter of milliseconds
@@ -190,6 +195,7 @@ class Guest:
     def _dispatch(self, frame: Frame) -> bool:
         """Handle one frame; False when the guest has ended, so that nothing more is read."""
         if frame.type == "ready":
+            self.started = True
             if not self._ready.done():
                 self._ready.set_result(None)
         elif frame.type == "reply":

@@ -1,7 +1,7 @@
 """Host calls: what a guest asks its kernel process for while a cell runs, decided here in trusted code.
 
-A handler takes the guest's arguments (hostile: any JSON object) and the cell, and returns the JSON value that the
-guest gets; a `HostCallError` becomes an OSError with its text there.
+A handler takes the guest's arguments (hostile: any JSON object) and the request that it works on, and returns the JSON
+value that the guest gets; a `HostCallError` becomes an OSError with its text there.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cell import Request
 from kernelmcp_kernel.guests.guest import Guest
 
 Arguments = dict[str, Any]
-Handler = Callable[[Arguments, Cell], Awaitable[Any]]
+Handler = Callable[[Arguments, Request], Awaitable[Any]]
 
 # Calls of one cell that may be under way at a time; more are refused.
 MAX_CALLS = 32
@@ -37,32 +37,33 @@ class HostCalls:
         self._handlers = handlers
         self._running: dict[asyncio.Task[None], str] = {}
 
-    def start(self, guest: Guest, content: dict[str, Any], cell: Cell | None) -> None:
+    def start(self, guest: Guest, content: dict[str, Any], request: Request | None) -> None:
         """Answer a `call` frame of the guest, in every case: code in the guest waits for the answer.
 
-        `cell` is None when the cell that asks has ended, which only tasks that it left behind can do.
+        `request` is None when the cell that asks has ended, which only tasks that it left behind can do.
         """
         number, arguments = content.get("number"), content.get("arguments")
         if not isinstance(number, int) or not isinstance(arguments, dict):
             return
         kind = str(cast("Arguments", arguments).get("call"))
-        handler = self._handlers.get(kind) if cell is not None and kind in cell.host_calls else None
+        handler = self._handlers.get(kind) if request is not None and kind in request.host_calls else None
         # `input` is one person, one question at a time.
         taken = kind == "input" and kind in self._running.values()
-        if cell is None:
+        if request is None:
             guest.answer(number, error=CELL_ENDED)
             return
         if handler is None or taken or len(self._running) >= MAX_CALLS:
             guest.answer(number, error="the host does not offer this call, or has too many of them under way")
             return
-        task = asyncio.ensure_future(self._answer(guest, number, handler(cast("Arguments", arguments), cell)))
+        task = asyncio.ensure_future(self._answer(guest, number, handler(cast("Arguments", arguments), request)))
         self._running[task] = kind
         task.add_done_callback(self._running.pop)
 
     def cancel(self, reason: str) -> None:
         """End all calls, with this reason as their error: the cell was interrupted or has ended."""
         for task in list(self._running):
-            task.cancel(reason)
+            # Not before it has begun: a task that never does answers nothing, and its guest would wait for ever.
+            task.get_loop().call_soon_threadsafe(task.cancel, reason)
 
     async def _answer(self, guest: Guest, number: int, answer: Awaitable[Any]) -> None:
         try:

@@ -7,11 +7,12 @@ import contextlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernelmcp_kernel.guests.cpu import CpuLimit
+from kernelmcp_kernel.guests.cpu import CpuLimit, cpu_seconds
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest
@@ -20,6 +21,12 @@ from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
+
+# CPU time of a guest that starts, forty times what it needs; and time, for one that waits for what never comes: on a
+# machine that starts a hundred guests at once, each takes a minute.
+_START_CPU_SECONDS = 20.0
+_START_SECONDS = 300.0
+_START_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,8 @@ class GuestSupervisor:
             try:
                 return await guest.request(op, content, request_id, limit)
             except GuestDied:
-                self._reported = op == "execute"  # only a cell shows its error to a person
+                # Only a cell shows its error to a person, and a command of a program's is none.
+                self._reported = op == "execute" and "capture" not in content
                 raise
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
@@ -147,9 +155,9 @@ class GuestSupervisor:
         self.guest = self._start()
 
     async def _live(self) -> Guest:
-        await self.guest.ready()
+        await self._started()
         if (ended := self.guest).death is not None:
-            if ended.exit_status is not None:
+            if ended.exit_status is not None and not ended.started:
                 await asyncio.to_thread(self._language.mend, os.waitstatus_to_exitcode(ended.exit_status))
             if self.guest is ended:  # else `_watch` has replaced it meanwhile
                 self.guest = self._start()
@@ -157,6 +165,21 @@ class GuestSupervisor:
         if self.guest.death is not None:
             raise GuestDied(f"the sandbox could not start: {self.guest.death}")
         return self.guest
+
+    async def _started(self) -> None:
+        """Wait for the guest; end one that does not get there, which has no way to say why."""
+        guest, end = self.guest, time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(_START_CHECK_SECONDS):
+                    await guest.ready()
+                return
+            except TimeoutError:
+                if guest.death is not None:
+                    return
+                if cpu_seconds(guest.pid) > _START_CPU_SECONDS or time.monotonic() > end:
+                    guest.kill("it comes to no end of starting")
+                    return
 
     def interrupt(self) -> None:
         """Interrupt the current request, if there is one, also while its guest still boots."""

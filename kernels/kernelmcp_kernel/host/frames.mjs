@@ -2,7 +2,7 @@
 import fs from "node:fs";
 import net from "node:net";
 
-const MAX_FRAME_BYTES = 64 * 1024 * 1024;
+export const MAX_FRAME_BYTES = 64 * 1024 * 1024;
 
 /** Write one frame. The descriptor blocks, which is the backpressure: a guest cannot outrun its kernel process.
  * @param {number} fd @param {string} text */

@@ -1,7 +1,7 @@
 // The boot image: the only module that saves and restores a wasm heap.
 //
-// File: 8 bytes magic, 4 bytes header length (little endian), header (JSON), Pyodide's snapshot header, then the heap's
-// pages that are not all zero, run after run. The header holds {build_id, heap_bytes, snapshot_bytes, runs, crc32, libraries},
+// File: 8 bytes magic, 4 bytes header length and 4 of its crc32 (little endian), header (JSON), Pyodide's snapshot header,
+// then the heap's pages that are not all zero, run after run. The header holds {build_id, heap_bytes, snapshot_bytes, runs, crc32, libraries},
 // where `runs` is [[start, length], ...] in the heap, `crc32` covers everything after the header, and `libraries` says which
 // shared objects the heap belongs to (libraries.mjs), or is null.
 import fs from "node:fs";
@@ -9,7 +9,8 @@ import path from "node:path";
 import zlib from "node:zlib";
 import { compileLibraries, restoreLibraries } from "./libraries.mjs";
 
-const MAGIC = Buffer.from("KMIMAGE1");
+const MAGIC = Buffer.from("KMIMAGE2");
+const LEAD_BYTES = 16;
 const PAGE = 4096;
 const NONE = { list: [], length: 0, slots: [], symbols: {} };
 const ZEROS = Buffer.alloc(64 * 1024);
@@ -45,9 +46,11 @@ export function saveImage(file, snapshot, buildId, libraries) {
   const header = Buffer.from(
     JSON.stringify({ build_id: buildId, heap_bytes: heap.length, snapshot_bytes: heapOffset, runs, crc32, libraries }),
   );
-  const length = Buffer.alloc(4);
-  length.writeUInt32LE(header.length);
-  fs.writeFileSync(file, Buffer.concat([MAGIC, length, header, ...parts]));
+  const lead = Buffer.alloc(LEAD_BYTES);
+  MAGIC.copy(lead);
+  lead.writeUInt32LE(header.length, 8);
+  lead.writeUInt32LE(zlib.crc32(header), 12);
+  fs.writeFileSync(file, Buffer.concat([lead, header, ...parts]));
 }
 
 /** @param {number} fd @param {Uint8Array} target @param {number} position */
@@ -79,22 +82,27 @@ function openImage(file) {
   }
 }
 
+/** @typedef {{build_id: string, heap_bytes: number, snapshot_bytes: number, runs: [number, number][], crc32: number,
+ * libraries: import("./libraries.mjs").Libraries | null}} Header */
+
 /** An open image, checked as far as its header. */
 export class Image {
   /** @param {string} file @param {string} buildId what the image must have been built from
    * @param {{folder: string, point: string}[]} [packages] where its shared objects lie, and where the guest sees them */
   constructor(file, buildId, packages = []) {
     this.fd = openImage(file);
-    const lead = Buffer.alloc(12);
+    const lead = Buffer.alloc(LEAD_BYTES);
     readFully(this.fd, lead, 0);
     if (lead.compare(MAGIC, 0, 8, 0, 8) !== 0) throw new ImageError("not a boot image");
     const length = lead.readUInt32LE(8);
     if (length > MAX_HEADER_BYTES) throw new ImageError("the image's header is damaged");
     const text = Buffer.alloc(length);
-    readFully(this.fd, text, 12);
-    this.header = parseHeader(text);
+    readFully(this.fd, text, LEAD_BYTES);
+    if (zlib.crc32(text) !== lead.readUInt32LE(12)) throw new ImageError("the image's header is damaged");
+    /** @type {Header} */
+    this.header = JSON.parse(text.toString("utf8"));
     if (this.header.build_id !== buildId) throw new ImageError("the image was built from other sources");
-    this.position = 12 + length;
+    this.position = LEAD_BYTES + length;
     this.snapshot = Buffer.alloc(this.header.snapshot_bytes);
     readFully(this.fd, this.snapshot, this.position);
     this.position += this.snapshot.length;
@@ -157,15 +165,5 @@ function readLibrary(name, packages) {
     return fs.readFileSync(path.join(found.folder, name.slice(found.point.length)));
   } catch (error) {
     throw new ImageError(`${name} cannot be read: ${/** @type {NodeJS.ErrnoException} */ (error).code}`);
-  }
-}
-
-/** @param {Buffer} text @returns {{build_id: string, heap_bytes: number, snapshot_bytes: number, runs: [number, number][],
- * crc32: number, libraries: import("./libraries.mjs").Libraries | null}} */
-function parseHeader(text) {
-  try {
-    return JSON.parse(text.toString("utf8"));
-  } catch {
-    throw new ImageError("the image's header is damaged");
   }
 }

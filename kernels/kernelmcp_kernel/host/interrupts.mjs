@@ -3,6 +3,7 @@
 // Two readers share it. While WebAssembly runs, CPython's signal check polls through the interrupt buffer; while the guest
 // waits, an `interrupt` frame makes the event loop look. The first of the two to read the number consumes it.
 import fs from "node:fs";
+import process from "node:process";
 
 const POLL_MS = 10;
 const SIGINT = 2;
@@ -10,6 +11,7 @@ const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see 
 const SIGUSR2 = 12; // "what runs is of no request, and has run for too long": see interrupts.on_background_signal
 const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
+const HELD_TURNS = 3; // an answer comes to who waits for it by callbacks of the event loop
 const HOLD_MS = 100; // from asking to waiting takes microseconds; a coroutine may go on for long
 
 export class Interrupts {
@@ -22,11 +24,21 @@ export class Interrupts {
     this.wanted = 0; // the newest request that an interrupt was sent for
     this.taken = 0; // the request that an interrupt was consumed for last
     this.polledAt = 0;
-    this.heldUntil = 0; // while Python is about to wait
+    /** @type {NodeJS.CpuUsage | undefined} while Python is about to wait or to go on: since when */
+    this.heldFrom = undefined;
     this.stuckAt = Infinity; // when to say that an interrupt has not got through
     this.endBackground = false; // BACKGROUND was sent, and no request has come since
     this.bytes = Buffer.alloc(256);
     this.naps = new Int32Array(new SharedArrayBuffer(4));
+  }
+
+  /** Is it time to look again? For what is asked at every turn. */
+  isDue() {
+    const now = performance.now();
+    if (now - this.polledAt < POLL_MS) return false;
+    this.polledAt = now;
+    this.tick();
+    return true;
   }
 
   /** Is there an interrupt for the running request? Consumes it. */
@@ -66,23 +78,27 @@ export class Interrupts {
     return this.taken === this.current;
   }
 
-  /** Python asks the host for something, and will wait in a moment: a signal in the C code between the two would be taken for
-   * a failed conversion. Until it waits, or for HOLD_MS when it goes on, there is none; while it waits there is the frame. */
+  /** Python asks the host for something and will wait in a moment, or its answer is here and it will go on: a signal in the C
+   * code between would be taken for a failed conversion, or be lost with the answer. Until the event loop has turned there is
+   * none, but for HOLD_MS of the processor's time at most, however often this is called; while Python waits there is the frame. */
   hold() {
-    const now = performance.now();
-    if (now < this.heldUntil + 2 * POLL_MS) return; // who asks again and again leaves gaps in which there is a poll
-    this.heldUntil = now + HOLD_MS;
-    setImmediate(() => (this.heldUntil = 0));
+    if (this.heldFrom) return;
+    this.heldFrom = process.cpuUsage();
+    const release = (/** @type {number} */ turns) =>
+      setImmediate(() => (turns ? release(turns - 1) : (this.heldFrom = undefined)));
+    release(HELD_TURNS);
+  }
+
+  #isHeld() {
+    return this.heldFrom !== undefined && process.cpuUsage(this.heldFrom).user < HOLD_MS * 1000;
   }
 
   /** For Pyodide's setInterruptBuffer: looks like a byte array to CPython's signal check. */
   buffer() {
     const poll = () => {
-      const now = performance.now();
-      if (now - this.polledAt < POLL_MS) return 0;
-      this.polledAt = now;
-      this.tick();
-      if (now < this.heldUntil) return 0;
+      if (!this.isDue()) return 0;
+      const now = this.polledAt;
+      if (this.#isHeld()) return 0;
       if (this.take()) {
         this.stuckAt = now + STUCK_MS;
         setImmediate(() => (this.stuckAt = Infinity));

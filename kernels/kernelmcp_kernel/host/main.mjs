@@ -217,6 +217,10 @@ function collectGarbage() {
 
 // Node would write a line of Pyodide's source, which is all of it, before the reason.
 process.on("uncaughtException", (error) => {
+  if (/** @type {any} */ (error).type === "KeyboardInterrupt") {
+    interruptAgain(); // it came in the C code of a callback, which is none of the cell's
+    return;
+  }
   process.stderr.write(`${describe(error)}\n`);
   leave(EXIT_GUEST_FAULT);
 });
@@ -234,10 +238,11 @@ readFrames(
       mountPackages(request.content.packages);
     } else if (request.op === "result") {
       const { number, value, error } = request.content;
+      interrupts.hold();
       if (error) takeHostCall(number)?.reject(new Error(error));
       else takeHostCall(number)?.resolve(JSON.stringify(value));
     } else if (request.op === "set_quota") {
-      if (storage) storage.quota = request.content;
+      if (storage) storage.quota.limits = request.content;
     } else if (request.op === "set_environment") {
       setEnvironment(JSON.stringify(request.content));
     } else if (request.number === undefined) {

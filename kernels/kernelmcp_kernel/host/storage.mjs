@@ -5,12 +5,11 @@
 import fs from "node:fs";
 import path from "node:path";
 import { ENOSPC, EROFS } from "./errors.mjs";
+import { Quota, sizeOf } from "./quota.mjs";
 
 const O_ACCMODE = 3;
 const EXECUTABLE = 0o111;
 const BLOCK = 4096; // bytes, as statvfs counts
-const RECOUNT_MS = 1000; // the server writes files, too
-const RECOUNT_SHARE = 20; // a count that takes long is made so much more seldom
 const RECHECK_MS = 1000;
 const MAX_CHANGED = 1000; // paths reported for one cell
 
@@ -18,21 +17,16 @@ const MAX_CHANGED = 1000; // paths reported for one cell
  * `counted` against the quota, `noted` when a file in it changes */
 
 export class Storage {
-  /** @param {any} pyodide @param {{max_bytes: number, max_files: number}} quota */
-  constructor(pyodide, quota) {
+  /** @param {any} pyodide @param {{max_bytes: number, max_files: number}} limits */
+  constructor(pyodide, limits) {
     this.FS = pyodide.FS;
     this.nodefs = pyodide.FS.filesystems.NODEFS;
-    this.quota = quota;
     /** @type {string[]} */
     this.counted = [];
+    this.quota = new Quota(limits, this.counted, () => new this.FS.ErrnoError(ENOSPC));
     /** @type {Set<any>} nodes, because a file may be renamed before its path is reported */
     this.changed = new Set();
     this.requests = 0;
-    this.mayRecount = true;
-    this.bytes = 0;
-    this.files = 0;
-    this.countedAt = -Infinity;
-    this.countMs = 0;
     this.#patchLookup();
     this.#patchWrites();
     this.#patchNames();
@@ -56,7 +50,7 @@ export class Storage {
   /** A request begins: what was found before may have been deleted. */
   begin() {
     this.requests += 1;
-    this.mayRecount = true;
+    this.quota.begin();
   }
 
   /** Emscripten keeps what it has once found, but the server deletes files, too: each name is looked at again, once in a
@@ -102,7 +96,7 @@ export class Storage {
     };
     const setNode = node.setattr;
     node.setattr = (/** @type {any} */ to, /** @type {any} */ attributes) =>
-      this.#resizing(to, attributes, () => this.#size(this.nodefs.realPath(to)), () => setNode(to, attributes));
+      this.#resizing(to, attributes, () => sizeOf(this.nodefs.realPath(to)), () => setNode(to, attributes));
   }
 
   #patchNames() {
@@ -111,18 +105,18 @@ export class Storage {
     const { mknod, unlink, rmdir, rename, symlink } = ops;
     ops.mknod = (/** @type {any} */ parent, /** @type {any[]} */ ...[name, mode, dev]) => {
       this.#mayWrite(parent);
-      this.#reserve(parent, 0, 1);
+      if (this.#isCounted(parent)) this.quota.check(0, 1);
       // Emscripten makes every file executable and then changes the mode, which a guest may not: never is one.
       const made = mknod(parent, name, this.FS.isFile(mode) ? mode & ~EXECUTABLE : mode, dev);
-      if (this.#isCounted(parent)) this.files += 1;
+      if (this.#isCounted(parent)) this.quota.add(0, 1);
       if (this.FS.isFile(mode)) this.#note(made);
       return made;
     };
     const removing = (/** @type {any} */ parent, /** @type {string} */ name, /** @type {() => void} */ remove) => {
       this.#mayWrite(parent);
-      const size = this.#isCounted(parent) ? this.#size(path.join(this.nodefs.realPath(parent), name)) : 0;
+      const size = this.#isCounted(parent) ? sizeOf(path.join(this.nodefs.realPath(parent), name)) : 0;
       remove();
-      if (this.#isCounted(parent)) this.#release(size, 1);
+      if (this.#isCounted(parent)) this.quota.add(-size, -1);
     };
     ops.unlink = (/** @type {any} */ parent, /** @type {string} */ name) =>
       removing(parent, name, () => unlink(parent, name));
@@ -136,9 +130,9 @@ export class Storage {
       this.#mayWrite(node);
       this.#mayWrite(folder);
       const replaced = path.join(this.nodefs.realPath(folder), name);
-      const size = this.#isCounted(folder) && fs.existsSync(replaced) ? this.#size(replaced) : -1;
+      const size = this.#isCounted(folder) && fs.existsSync(replaced) ? sizeOf(replaced) : -1;
       rename(node, folder, name);
-      if (size >= 0) this.#release(size, 1);
+      if (size >= 0) this.quota.add(-size, -1);
       this.#note(node);
     };
   }
@@ -149,14 +143,15 @@ export class Storage {
     if (attributes.size === undefined) return change();
     const growth = this.#isCounted(node) ? attributes.size - size() : 0;
     this.#changing(node, growth, change);
-    if (growth < 0) this.#release(-growth, 0);
+    if (growth < 0) this.quota.add(growth, 0);
   }
 
   /** @template T @param {any} node @param {number} growth @param {() => T} change */
   #changing(node, growth, change) {
-    if (growth > 0) this.#reserve(node, growth, 0);
+    const isCounted = growth > 0 && this.#isCounted(node);
+    if (isCounted) this.quota.check(growth, 0);
     const result = change();
-    if (growth > 0) this.bytes += growth;
+    if (isCounted) this.quota.add(growth, 0);
     this.#note(node);
     return result;
   }
@@ -175,61 +170,11 @@ export class Storage {
    * @param {string} root of a mount */
   #room(root) {
     if (!this.counted.includes(root)) return {}; // Emscripten's own numbers
-    this.#count(RECOUNT_MS);
-    const free = Math.max(0, Math.floor((this.quota.max_bytes - this.bytes) / BLOCK));
-    const left = Math.max(0, this.quota.max_files - this.files);
-    const size = { bsize: BLOCK, frsize: BLOCK, blocks: Math.floor(this.quota.max_bytes / BLOCK) };
-    return { ...size, bfree: free, bavail: free, files: this.quota.max_files, ffree: left };
-  }
-
-  /** @param {any} node @param {number} bytes @param {number} files */
-  #reserve(node, bytes, files) {
-    if (!this.#isCounted(node)) return;
-    this.#count(RECOUNT_MS);
-    if (this.#fits(bytes, files)) return;
-    if (this.mayRecount) this.countedAt = -Infinity; // once in a request, whatever it costs
-    this.mayRecount = false;
-    this.#count(0); // what was deleted behind our back
-    if (!this.#fits(bytes, files)) throw new this.FS.ErrnoError(ENOSPC);
-  }
-
-  /** @param {number} bytes @param {number} files */
-  #fits(bytes, files) {
-    return this.bytes + bytes <= this.quota.max_bytes && this.files + files <= this.quota.max_files;
-  }
-
-  /** @param {number} bytes @param {number} files */
-  #release(bytes, files) {
-    this.bytes = Math.max(0, this.bytes - bytes);
-    this.files = Math.max(0, this.files - files);
-  }
-
-  /** @param {string} file */
-  #size(file) {
-    const found = fs.lstatSync(file, { throwIfNoEntry: false });
-    return found?.isFile() ? found.size : 0;
-  }
-
-  /** Look what there is, when the last look is old enough. @param {number} age */
-  #count(age) {
-    const now = performance.now();
-    if (now - this.countedAt < Math.max(age, RECOUNT_SHARE * this.countMs)) return;
-    this.bytes = this.files = 0;
-    const pending = [...this.counted];
-    for (let folder = pending.pop(); folder !== undefined; folder = pending.pop()) {
-      try {
-        for (const entry of fs.readdirSync(folder, { withFileTypes: true })) {
-          const file = path.join(folder, entry.name);
-          this.files += 1;
-          if (entry.isDirectory()) pending.push(file);
-          else this.bytes += this.#size(file);
-        }
-      } catch {
-        // it went away while we looked
-      }
-    }
-    this.countedAt = performance.now();
-    this.countMs = this.countedAt - now;
+    const { bytes, files } = this.quota.left();
+    const { max_bytes, max_files } = this.quota.limits;
+    const free = Math.floor(bytes / BLOCK);
+    const size = { bsize: BLOCK, frsize: BLOCK, blocks: Math.floor(max_bytes / BLOCK) };
+    return { ...size, bfree: free, bavail: free, files: max_files, ffree: files };
   }
 
   /** @param {any} node */

@@ -18,6 +18,12 @@ def header_of(message: Content) -> Content:
     return {name: str(value) for name, value in message.get("header", {}).items()}
 
 
+def client_of(message: Content) -> str | None:
+    """Which of the kernel's clients has sent it."""
+    client = message.get("header", {}).get("session")
+    return client if isinstance(client, str) else None
+
+
 def hexadecimal(ident: Any) -> list[str]:
     """The routing ids of a message as JSON. Before the first message of a channel there are none."""
     return [part.hex() for part in cast("list[bytes]", ident)] if isinstance(ident, list) else []

@@ -6,10 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cell import Cell, Request
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE, OutputForwarder
 from kernelmcp_kernel.languages.python.language import LANGUAGE
-from kernelmcp_kernel.languages.python.prepared import is_first_offer
+from kernelmcp_kernel.languages.python.prepared import PreparedPackage, is_first_offer
 from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:
@@ -33,10 +33,16 @@ class Installs:
         self._made: Installer | None = None
         self._failed: dict[str, tuple[float, Answer]] = {}
 
-    async def answer(self, call: dict[str, Any], cell: Cell) -> Answer:
+    @property
+    def from_the_start(self) -> tuple[PreparedPackage, ...]:
+        """What the guest has from its boot image."""
+        return LANGUAGE.packages
+
+    async def answer(self, call: dict[str, Any], request: Request) -> Answer:
         """Install what a host call asks for: {requirements} or {module}. A refusal is an answer, too: {error: {name,
         text}}, as is {unknown: true} for a module that no package is known for. {check: true} asks for
         {unmet}, {available: true} for {available}: what an import may install."""
+        cell = request.cell
         if "module" in call:
             return await self._install_for(call["module"], cell)
         if "check" in call:

@@ -89,9 +89,10 @@ class OutputForwarder:
         self._flush()
         self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
 
-    def output(self, frame: Frame) -> None:
-        """Publish an output frame. One of an unknown type, shape or request is ignored."""
-        cell = self._cells.get(frame.id) or self._comms.get(frame.id)
+    def output(self, frame: Frame, cell: Cell | None = None) -> None:
+        """Publish an output frame, of a request that was opened or of this cell. One of an unknown type, shape or
+        request is ignored."""
+        cell = cell or self._cells.get(frame.id) or self._comms.get(frame.id)
         if cell is None:
             return
         if frame.type == "stream":

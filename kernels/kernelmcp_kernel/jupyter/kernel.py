@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 from jupyter_client.session import Session
 
 from kernelmcp_kernel.guests.by_language import Guests
-from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cell import Cell, Request
 from kernelmcp_kernel.guests.cpu import CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
@@ -28,6 +28,7 @@ from kernelmcp_kernel.jupyter.banner import banner
 from kernelmcp_kernel.jupyter.execute_messages import (
     check_request,
     checked_reply,
+    client_of,
     cpu_seconds,
     header_of,
     hexadecimal,
@@ -37,6 +38,7 @@ from kernelmcp_kernel.jupyter.execute_messages import (
 from kernelmcp_kernel.jupyter.install import Installs
 from kernelmcp_kernel.jupyter.iopub import COMM_TYPES, OutputForwarder
 from kernelmcp_kernel.jupyter.kill import exit_status
+from kernelmcp_kernel.jupyter.programs import Programs
 from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
@@ -57,11 +59,11 @@ class CellInterrupted(Exception):
     """A cell was interrupted before it began."""
 
 
-async def _run(supervisor: GuestSupervisor, cell: Cell, request: Content, limit: CpuLimit) -> Content:
+async def _run(supervisor: GuestSupervisor, request: Request, content: Content) -> Content:
     """Ask the guest. Raises CellInterrupted where it would not have heard of an interrupt that came before."""
-    if cell.interrupted:
+    if request.cell.interrupted:
         raise CellInterrupted
-    return await supervisor.request("execute", request, cell.request_id, limit)
+    return await request.make(supervisor, "execute", content)
 
 
 class SandboxKernel(AnsweringKernel):
@@ -82,12 +84,14 @@ class SandboxKernel(AnsweringKernel):
         self._sandbox = self.early_directory or open_directory()
         self._cell: Cell | None = None
         self._installs = Installs(self._forwarder, self._mount)
+        self._programs = Programs(lambda: self._guests)
         self._calls = HostCalls(
             {
                 "input": self._input,
                 "install": self._installs.answer,
                 "fetch": Network(settings().network).fetch,
                 "kill": self._kill,
+                **self._programs.handlers,
             }
         )
         self._report = Report(self._publish)
@@ -144,15 +148,19 @@ class SandboxKernel(AnsweringKernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
         if hasattr(self, "_guests"):  # else the kernel is just starting, and nothing runs
-            self._loop.call_soon_threadsafe(self._interrupt, named_request(parent.get("metadata")))
+            named, client = named_request(parent.get("metadata")), client_of(parent)
+            self._loop.call_soon_threadsafe(self._interrupt, named, client)
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
-    def _interrupt(self, named: str | None) -> None:
+    def _interrupt(self, named: str | None, client: str | None) -> None:
         """Interrupt the running cell; if the request names an execution, only that one."""
-        if named is not None and (self._cell is None or self._cell.parent["header"]["msg_id"] != named):
+        cell = self._cell
+        if named is not None and (cell is None or cell.parent["header"]["msg_id"] != named):
             return
-        if self._cell is not None:
-            self._cell.interrupted = True
+        if cell is not None:
+            cell.interrupted = True
+            if client != client_of(cell.parent):
+                self._report.metadata["interrupted_by"] = "another client"
         self._guests.interrupt()
         self._calls.cancel(INTERRUPTED)
 
@@ -189,9 +197,10 @@ class SandboxKernel(AnsweringKernel):
         report = self._report = Report(self._publish)
         # Captured here: the callbacks that send a cell's output run in another context than its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
-        request_id = new_request_id()
-        cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin, request_id)
-        request = {
+        cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin)
+        limit = CpuLimit(cpu_seconds(cell_meta))
+        request = Request(cell, new_request_id(), limit=limit)
+        content = {
             "code": code,
             "silent": bool(silent),
             "store_history": store_history,
@@ -202,19 +211,18 @@ class SandboxKernel(AnsweringKernel):
             "control": header_of(self.get_parent("control")),
             "idents": {"shell": hexadecimal(ident), "control": hexadecimal(self._parent_ident["control"])},
         }
-        self._forwarder.open(request_id, cell)
-        limit = CpuLimit(cpu_seconds(cell_meta))
+        self._forwarder.open(request.id, cell)
         try:
-            check_request(request)
+            check_request(content)
             if store_history:
                 self._history.add(count, code)
             part = divide(code)
             if part.offset:
-                request |= {"code": part.body, "arguments": part.arguments}
+                content |= {"code": part.body, "arguments": part.arguments}
                 report.metadata["language"] = part.language
-            cell.host_calls = find(part.language).host_calls
+            request.language, request.host_calls = part.language, find(part.language).host_calls
             supervisor = await self._on_loop(self._prepare(part.language, quota(cell_meta)))
-            reply = checked_reply(await self._on_loop(_run(supervisor, cell, request, limit)))
+            reply = checked_reply(await self._on_loop(_run(supervisor, request, content)))
             report.earlier_loss(cell, supervisor.take_loss())
             report.background(cell, supervisor.guest.background)
         except CellInterrupted:
@@ -227,10 +235,12 @@ class SandboxKernel(AnsweringKernel):
             self.log.exception("an execution failed in the kernel process")
             reply = report.failure(cell, ValueError("the kernel could not run this cell; its log says why"))
         finally:
+            await self._on_loop(self._programs.settle(cell))
             report.limit(cell, limit)
             self._cell = None
             self._calls.cancel(CELL_ENDED)
             self._forwarder.finish(cell)
+        report.packages(self._installs.from_the_start)
         if cell.files:
             report.metadata["files"] = list(cell.files)
         if not store_history and not silent:
@@ -258,26 +268,25 @@ class SandboxKernel(AnsweringKernel):
     # -- the guest
 
     def _on_frame(self, guest: Guest, frame: Frame) -> None:
-        """A frame from a guest that is not the reply to a request."""
+        """A frame from a guest that is no reply: for the cell, if it works for it, and not for a comm message."""
+        request = self._cell.request_of(guest, frame.id) if self._cell else None
         if frame.type == "call":
-            cell = self._cell
-            # A comm message may run beside a cell of another language, and is none.
-            current = cell is not None and frame.id == cell.request_id
-            self._calls.start(guest, frame.content, cell if current else None)
+            self._calls.start(guest, frame.content, request)
         elif frame.type not in COMM_TYPES or guest is self._guests.main.guest:  # others have no comms
-            self._forwarder.output(frame)
+            self._forwarder.output(frame, request.cell if request else None)
 
-    async def _input(self, call: Content, cell: Cell) -> str:
+    async def _input(self, call: Content, request: Request) -> str:
         """input(): ask the frontend, until it answers or the cell has ended."""
+        cell = request.cell
         if not cell.allow_stdin:
             raise HostCallError("this frontend does not support input requests")
-        request = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
-        return await read_line(cast(Session, self.session), self.stdin_socket, request, cell.parent, cell.ident)
+        asked = {"prompt": str(call.get("prompt", ""))[:10_000], "password": bool(call.get("password"))}
+        return await read_line(cast(Session, self.session), self.stdin_socket, asked, cell.parent, cell.ident)
 
-    async def _kill(self, call: Content, cell: Cell) -> None:
+    async def _kill(self, call: Content, request: Request) -> None:
         """os.kill of itself: this process ends. What the cell has put out is sent, its request is never answered."""
         self.exit_status = exit_status(call.get("signal"))
-        self._forwarder.finish(cell)
+        self._forwarder.finish(request.cell)
         self.close(keep_files=True)  # who started this process may start it again
         self.io_loop.stop()  # after this turn, in which the guest's end is not noticed any more
         await self._loop.create_future()

@@ -6,6 +6,7 @@ Programs read it in the metadata of the execute_reply, people as an error or as 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kernelmcp_kernel.guests.cell import Cell
@@ -13,6 +14,7 @@ from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.supervisor import Loss
 from kernelmcp_kernel.jupyter.iopub import Publish
+from kernelmcp_kernel.languages.python.prepared import PreparedPackage
 
 Content = dict[str, Any]
 
@@ -58,6 +60,11 @@ class Report:
         if limit.exceeded:
             self.metadata["limit"] = "cpu_seconds"
             self._say(cell, f"the cell {limit.text}")
+
+    def packages(self, packages: Iterable[PreparedPackage]) -> None:
+        """Say what the guest has from its boot image, and nobody has installed."""
+        if listed := [{"name": package.name, "version": package.version} for package in packages]:
+            self.metadata["packages"] = listed
 
     def _note_loss(self, reason: str) -> None:
         self.metadata |= {"state_lost": True, "reason": reason}

@@ -8,8 +8,12 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
+from kernelmcp_kernel.guests.host_calls import HostCallError
+
 # How often the socket is looked at while a person types.
 _POLL_SECONDS = 0.02
+# Until a frontend must have connected its stdin.
+_CONNECT_SECONDS = 10.0
 
 
 async def read_line(
@@ -22,7 +26,7 @@ async def read_line(
     """Ask the frontend for a line, however long it takes; the task is cancelled when the cell ends."""
     while socket.poll(0):  # answers to questions that are no longer asked
         socket.recv_multipart()
-    session.send(socket, "input_request", request, parent, ident=ident)
+    await _send(session, socket, request, parent, ident)
     while True:
         if socket.poll(0):
             try:
@@ -32,3 +36,22 @@ async def read_line(
             if message is not None and message["header"]["msg_type"] == "input_reply":
                 return str(message["content"].get("value", ""))
         await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _send(
+    session: Session, socket: zmq.Socket[bytes], request: dict[str, Any], parent: dict[str, Any], ident: Any
+) -> None:
+    """Ask. A frontend that connects this socket only now would never get what is sent before it has."""
+    socket.router_mandatory = 1
+    end = asyncio.get_running_loop().time() + _CONNECT_SECONDS
+    while True:
+        try:
+            session.send(socket, "input_request", request, parent, ident=ident)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            if asyncio.get_running_loop().time() > end:
+                raise HostCallError("this frontend does not answer input requests") from None
+            await asyncio.sleep(_POLL_SECONDS)
+        else:
+            return

@@ -6,7 +6,10 @@ Everything else about a language is in its own folder, and in its guest, which s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
+
+from kernelmcp_kernel.settings import settings
 
 if TYPE_CHECKING:  # building a language's runtime needs the table, and nothing that starts processes
     from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -14,7 +17,8 @@ if TYPE_CHECKING:  # building a language's runtime needs the table, and nothing 
 
 
 class Language(Protocol):
-    """Starts guests of one language. One object a kernel process."""
+    """Starts guests of one language. One object a kernel process, of a class that names this one as its base: what has
+    a body here need not be written again."""
 
     @property
     def language_info(self) -> Mapping[str, Any]:
@@ -36,14 +40,24 @@ class Language(Protocol):
 
     def mounts(self) -> list[dict[str, str]]:
         """Folders that every guest of this language sees: each is {folder, point}."""
-        ...
+        return []
 
     def suits(self, code: str) -> bool:
         """Asked before the first cell of a guest. False: `launch` would now start a better one for it, and does."""
-        ...
+        return True
 
     def mend(self, exit_code: int) -> None:
-        """Called when a request finds no guest, with how the last one ended (negative: by a signal): if that says that
+        """Called when a guest has ended before it had started, with how (negative: by a signal): if that says that
         something is damaged, make it anew. In a thread of its own; may take long. Raises BuildError, OSError.
         """
-        ...
+
+
+def file_options(sandbox: SandboxDirectory) -> dict[str, Any]:
+    """What every guest is told of the files that it has, and how much it may store."""
+    return {
+        "workspace": str(sandbox.workspace),
+        "tmp": str(sandbox.tmp),
+        "volumes": [asdict(volume) for volume in settings().volumes],
+        "quota": asdict(settings().quota),
+        "working_directory": settings().working_directory,
+    }

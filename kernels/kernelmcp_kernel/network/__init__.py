@@ -11,7 +11,7 @@ import asyncio
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from kernelmcp_kernel.guests.cell import Cell
+from kernelmcp_kernel.guests.cell import Request
 from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.settings import NetworkSettings
 
@@ -30,7 +30,7 @@ class Network:
         self._settings = settings
         self._calls: Calls | None = None
 
-    async def fetch(self, arguments: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    async def fetch(self, arguments: dict[str, Any], request: Request) -> dict[str, Any]:
         """Make one request for the guest. Raises HostCallError with what to do about it."""
         if not self._settings.allow_hosts:
             # Without an HTTP library, so that a kernel without a network does not pay for one.

@@ -63,6 +63,11 @@ class Room:
         with contextlib.suppress(OSError):
             self._leases.keep(packages)
 
+    def end(self) -> None:
+        """Use nothing any more."""
+        with contextlib.suppress(OSError):
+            self._leases.end()
+
     @contextlib.contextmanager
     def making(self, needed: int) -> Iterator[None]:
         """Delete unused packages until so many bytes fit, which must be put in place inside: other processes wait, so

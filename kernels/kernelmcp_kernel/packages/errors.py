@@ -63,6 +63,16 @@ class PackageTimeout(PackageError): ...
 class PackageCacheError(PackageError): ...
 
 
+def no_wheel(name: str, why: str | None) -> PackageNotSupported:
+    """The error for a package of which no wheel runs here; `why` says of its source what is wrong with it."""
+    advice = (
+        "Use a package in pure Python instead; whoever runs the server can build a wheel from its source with "
+        "`kernelmcp build-wheel`"
+    )
+    what = f", and its source {why}" if why else " (pure Python, or built for pyemscripten)"
+    return PackageNotSupported(f"{name}: it exists, but not as a wheel that runs in WebAssembly{what}. {advice}")
+
+
 def unwritable(what: str) -> PackageCacheError:
     """The error for a package cache that `what`: "is full", or "cannot be written"."""
     return PackageCacheError(

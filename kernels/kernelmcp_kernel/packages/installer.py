@@ -6,9 +6,9 @@ It must not know messages or guests.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -16,20 +16,34 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared
-from kernelmcp_kernel.packages import distribution, empty_wheels, resolver
+from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import ANOTHER_SESSION, PackageConflict, PackageInvalid
+from kernelmcp_kernel.packages.errors import (
+    ANOTHER_SESSION,
+    PackageConflict,
+    PackageInvalid,
+    PackageNotFound,
+    PackageNotSupported,
+)
 from kernelmcp_kernel.packages.outcome import Outcome, Package
+from kernelmcp_kernel.packages.pip_process import Say
+from kernelmcp_kernel.packages.pip_run import Request, about_newer
 from kernelmcp_kernel.packages.requirements import (
     PLAIN,
     Options,
     check_allowed,
     check_enabled,
     check_not_denied,
+    holds,
+    is_exact,
     parse_all,
+    resolution_key,
     unmet,
+    without_versions,
 )
-from kernelmcp_kernel.packages.resolver import Request, Say, download
+from kernelmcp_kernel.packages.resolver import download
+from kernelmcp_kernel.packages.sources.builder import Builder
+from kernelmcp_kernel.packages.standins import wheels as standins
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import PackageSettings
@@ -48,11 +62,18 @@ class Installer:
         self._preinstalled: dict[str, Present] = {}
         self._whole = True  # all that the packages need is there
         self._one_at_a_time = asyncio.Lock()
+        self._tools = Store(self._store.root, settings.max_cache_mb << 20)  # with leases of its own
+        self._builder = Builder(settings, self._store, self._for_build)
 
     @property
     def packages(self) -> list[Package]:
         """The packages that were installed so far."""
         return list(self._packages.values())
+
+    def version_of(self, name: str) -> str | None:
+        """Of a package that is there."""
+        present = self._present.get(canonicalize_name(name))
+        return present.version if present else None
 
     def take_as_present(self, packages: Iterable[PreparedPackage]) -> None:
         """Note packages that the guest has from its start, so that they are not installed again."""
@@ -127,7 +148,9 @@ class Installer:
             finally:
                 used = [package.wheel.sha256 for package in self._packages.values()]
                 await asyncio.to_thread(self._store.room.use_only, used)
+                await asyncio.to_thread(self._tools.room.end)
             self._remember_whole()
+            notes += [each.note for each in packages if each.note]
             return Outcome(packages, there, tuple(notes))
 
     async def _about_newest(self, there: Present, options: Options) -> str:
@@ -137,7 +160,18 @@ class Installer:
             return f"{there.name} {there.version} comes with the sandbox, and stays as it is"
         with self._store.staging() as staging:
             request = Request(self._settings, [Requirement(name)], {}, [], self._store.room.max_staged_bytes, options)
-            return await resolver.about_newer(request, staging / "newest", there)
+            return await about_newer(request, staging / "newest", there)
+
+    async def _for_build(self, requires: list[str], say: Say) -> list[Package]:
+        """The packages that a build needs: not this session's, and wheels only. Their newest versions, which are
+        remembered, where these will do."""
+        settings = replace(self._settings, allowed=None, build_from_source=False)
+        wanted, newest = parse_all(requires), Installer(settings, self._tools)
+        with suppress(PackageConflict, PackageNotFound, PackageNotSupported):
+            found = (await newest.install([without_versions(each) for each in wanted], say)).installed
+            if all(holds(each, newest.version_of(each.name) or "0") for each in wanted):
+                return found
+        return (await Installer(settings, self._tools).install(requires, say)).installed
 
     def _sort_out(self, requirements: list[Requirement]) -> tuple[list[Requirement], list[Present]]:
         """What is to be installed, and what is there already."""
@@ -147,7 +181,7 @@ class Installer:
             present = self._present.get(canonicalize_name(requirement.name))
             if present is None or requirement.extras:
                 wanted.append(requirement)
-            elif _holds(requirement, present.version):
+            elif holds(requirement, present.version):
                 there.append(present)
             else:
                 raise PackageConflict(
@@ -168,10 +202,15 @@ class Installer:
         wheels = None if from_distribution else await asyncio.to_thread(self._recall, wanted, options)
         if wheels is not None and (packages := await self._from_cache(wheels)):
             return packages
-        cached = await asyncio.to_thread(store.wheel_files)
+        builder = self._builder if self._settings.build_from_source else None
+        built: set[str] = set() if builder else await asyncio.to_thread(self._builder.built)
+        built |= standins.hashes(distribution.listed(self._settings))
+        cached = [each for each in await asyncio.to_thread(store.wheel_files) if each[0] not in built]
         with store.staging() as staging:
             max_bytes = store.room.max_staged_bytes
-            request = Request(self._settings, wanted, self._present, cached, max_bytes, options, from_distribution)
+            request = Request(
+                self._settings, wanted, self._present, cached, max_bytes, options, from_distribution, builder
+            )
             found = await download(request, staging, say)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
@@ -179,7 +218,8 @@ class Installer:
         if packages is None:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
         if found.complete and not from_distribution:
-            await asyncio.to_thread(lambda: store.remember(self._key(wanted, self._present.values(), options), wheels))
+            key = resolution_key(self._settings, wanted, self._present.values(), options)
+            await asyncio.to_thread(store.remember, key, wheels)
         return packages
 
     def _of_prepared(self, prepared: Prepared, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
@@ -187,7 +227,7 @@ class Installer:
         by_name = {package.name: package for package in prepared.packages}
         names = [canonicalize_name(requirement.name) for requirement in wanted]
         for name, requirement in zip(names, wanted, strict=True):
-            if name not in by_name or requirement.extras or not _holds(requirement, by_name[name].version):
+            if name not in by_name or requirement.extras or not holds(requirement, by_name[name].version):
                 return None
         packages = [by_name[name] for name in names] if options.no_deps else prepared.with_needs(names)
         there = self._present
@@ -215,9 +255,9 @@ class Installer:
     def _remembered(
         self, wanted: list[Requirement], present: Mapping[str, Present], options: Options
     ) -> list[Wheel] | None:
-        key = self._key(wanted, present.values(), options)
+        key = resolution_key(self._settings, wanted, present.values(), options)
         # What names every version exactly stays as it is: files of a release do not change.
-        exact = {canonicalize_name(requirement.name) for requirement in wanted if _is_exact(requirement)}
+        exact = {canonicalize_name(requirement.name) for requirement in wanted if is_exact(requirement)}
         found = self._store.resolution(key, None)
         if found is not None and {canonicalize_name(wheel.name) for wheel in found} <= exact:
             return found
@@ -238,42 +278,20 @@ class Installer:
 
     def _with_sources(self, wheels: list[Wheel]) -> list[Wheel]:
         local = {name for name, _, _ in distribution.local_wheels(self._settings)}
-        pyodide = distribution.distribution_hashes(self._settings)
-
-        def source(wheel: Wheel) -> str:
-            return "pyodide" if wheel.sha256 in pyodide else "local" if wheel.file in local else "pypi"
-
-        return [Wheel(w.name, w.version, w.sha256, w.file, source(w)) for w in wheels]
+        sources = dict.fromkeys(self._builder.built(), "built")
+        sources |= dict.fromkeys(distribution.distribution_hashes(self._settings), "pyodide")
+        sources |= dict.fromkeys(standins.hashes(distribution.listed(self._settings)), "stand-in")
+        found = [(wheel, "local" if wheel.file in local else "pypi") for wheel in wheels]
+        return [Wheel(w.name, w.version, w.sha256, w.file, sources.get(w.sha256, own)) for w, own in found]
 
     def _remember_whole(self) -> None:
         """A session that is started again asks for exactly what it had: have the answer ready."""
         wheels = [package.wheel for package in self._packages.values()]
         exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
         own = {name: present for name, present in self._present.items() if name not in self._packages}
-        self._store.remember(self._key(exact, own.values(), Options(no_deps=True)), wheels)
+        self._store.remember(resolution_key(self._settings, exact, own.values(), Options(no_deps=True)), wheels)
         if self._whole:
-            self._store.remember(self._key(exact, own.values(), PLAIN), wheels)
-
-    def _key(self, wanted: list[Requirement], there: Iterable[Present], options: Options) -> str:
-        """What a resolution depends on. The index itself is not in it: that is what the time to live is for."""
-        settings = self._settings
-        facts = [
-            sorted(str(requirement) for requirement in wanted),
-            sorted((package.name, package.version) for package in there),
-            [settings.index_url, settings.pyodide_url, distribution.guest_tags()],
-            distribution.local_wheels(settings),
-            sorted(distribution.distribution_hashes(settings))[:1],
-            *options.for_pip(),
-        ]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _holds(requirement: Requirement, version: str) -> bool:
-    return requirement.specifier.contains(version, prereleases=True)
-
-
-def _is_exact(requirement: Requirement) -> bool:
-    return any(part.operator == "==" and "*" not in part.version for part in requirement.specifier)
+            self._store.remember(resolution_key(self._settings, exact, own.values(), PLAIN), wheels)
 
 
 def _present(package: Package) -> Present:

@@ -64,6 +64,13 @@ class Leases:
             os.close(old_fd)
             old.unlink(missing_ok=True)
 
+    def end(self) -> None:
+        """Use nothing any more."""
+        if self._file is not None:
+            os.close(self._fd)
+            self._file.unlink(missing_ok=True)
+        self._file, self._fd, self.own = None, -1, frozenset()
+
     def held(self) -> set[str]:
         """The packages that live processes use, this one too. Only for use inside `alone`.
 

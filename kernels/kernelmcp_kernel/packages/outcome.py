@@ -28,6 +28,16 @@ class Package:
     def point(self) -> str:
         return f"{_MOUNT_POINT}/{self.wheel.name}-{self.wheel.version}"
 
+    @property
+    def title(self) -> str:
+        return f"{self.wheel.name} {self.wheel.version}"
+
+    @property
+    def note(self) -> str:
+        """What is to be said of it, if anything is."""
+        what = {"built": "was built from its source, in pure Python", "stand-in": "stands in for the compiled package"}
+        return f"{self.title} {what[self.wheel.source]}" if self.wheel.source in what else ""
+
     def requires(self) -> list[str]:
         """Lines of its metadata, a stranger's."""
         file = metadata_file(self.folder)

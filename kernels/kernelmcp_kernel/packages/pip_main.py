@@ -1,21 +1,25 @@
-"""Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN pip-arguments...`.
+"""Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN RULES pip-arguments...`.
 
-FOLDER is the one that pip is imported from; STAND_IN is how the names of wheels end that have nothing in them. pip has
-options for the tags of a foreign platform but none for its environment markers: it would judge
-`sys_platform == "emscripten"` by this machine. It follows addresses in the metadata of packages
-(`Requires-Dist: x @ file:///...`), where it builds what it finds, which runs code: here they are refused. And where the
-new versions of a package cannot be had it goes back through all older ones, for minutes, and takes one from years ago:
-here only new ones are looked at. A program of its own, because pip's modules are not to be used within another process.
+FOLDER is the one that pip is imported from; STAND_IN is how the names of wheels end that have nothing in them; RULES
+the file that says which sources may be offered (`sources.in_pip`), or nothing. pip has options for the tags of a
+foreign platform but none for its environment markers: it would judge `sys_platform == "emscripten"` by this machine.
+It follows addresses in the metadata of packages (`Requires-Dist: x @ file:///...`), where it builds what it finds,
+which runs code: here they are refused. And where the new versions of a package cannot be had it goes back through all
+older ones, for minutes, and takes one from years ago: here only new ones are looked at. A program of its own, because
+pip's modules are not to be used within another process.
 """
 
 # pyright: reportPrivateUsage=false
 
+import importlib.util
 import json
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 # A version is looked at when it is one of so many newest that are asked for, whether or not these have a wheel for the
@@ -27,13 +31,23 @@ MAX_AGE = timedelta(days=730)
 MAX_ROUNDS = 400
 
 
+# Nothing that pip does here needs another program; building what a stranger made would.
+_PROGRAMS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
+
+
+def _refuse_programs(event: str, arguments: object) -> None:
+    if event in _PROGRAMS:
+        raise PermissionError(f"{event} while packages are resolved")
+
+
 def _end_with_parent() -> None:
     """End when the kernel process does, which holds the other end of standard input open."""
     os.read(0, 1)
     os._exit(1)
 
 
-def _take_new_versions_only() -> None:
+def _take_new_versions_only() -> Callable[[Any, Iterable[Any]], list[Any]]:
+    """Gives what says of some versions of a project which of them count."""
     from pip._internal.index import package_finder
     from pip._vendor.packaging import utils
 
@@ -58,22 +72,25 @@ def _take_new_versions_only() -> None:
             return control.allows_prereleases(utils.canonicalize_name(evaluator._project_name))
         return getattr(evaluator, "_allow_all_prereleases", False) or None
 
-    def applicable(self: Any, candidates: Any) -> Any:
-        found = stock(self, candidates)
-        times = released.get(utils.canonicalize_name(self._project_name), {})
-        versions = sorted(self._specifier.filter(times, prereleases=with_prereleases(self)))[-MAX_VERSIONS:]
+    def that_count(evaluator: Any) -> set[Any]:
+        times = released.get(utils.canonicalize_name(evaluator._project_name), {})
+        versions = sorted(evaluator._specifier.filter(times, prereleases=with_prereleases(evaluator)))[-MAX_VERSIONS:]
         newest = times[versions[-1]] if versions else None
 
-        def is_new(candidate: Any) -> bool:
-            if candidate.link.is_file:  # of Pyodide's distribution, of a wheel folder: somebody chose it
-                return True
-            time = times.get(candidate.version)
-            return candidate.version in versions and not (newest and time and time < newest - MAX_AGE)
+        def is_old(time: datetime | None) -> bool:
+            return newest is not None and time is not None and time < newest - MAX_AGE
 
-        return [candidate for candidate in found if is_new(candidate)] if versions else found
+        return {version for version in versions if not is_old(times[version])}
+
+    def applicable(self: Any, candidates: Any) -> Any:
+        found = stock(self, candidates)
+        versions = that_count(self)
+        # A file is of Pyodide's distribution, or of a wheel folder: somebody chose it.
+        return [each for each in found if each.link.is_file or each.version in versions] if versions else found
 
     package_finder.LinkEvaluator.evaluate_link = evaluate_link
     package_finder.CandidateEvaluator.get_applicable_candidates = applicable
+    return lambda evaluator, versions: [version for version in versions if version in that_count(evaluator)]
 
 
 def _log_little() -> None:
@@ -105,14 +122,16 @@ def _give_up_sooner() -> None:
 
 
 def _fetch_stand_ins_only(ending: str) -> None:
-    """When the choice has wheels with nothing in them, what these stand for may change it: fetch nothing else yet."""
+    """When the choice has wheels with nothing in them, or sources, what these stand for may change it: fetch nothing
+    else yet."""
     from pip._internal.operations.prepare import RequirementPreparer
 
     stock = RequirementPreparer.prepare_linked_requirements_more
 
     def prepare(self: Any, reqs: Any, *arguments: Any, **options: Any) -> None:
         chosen = list(reqs)
-        stand_ins = [each for each in chosen if each.link and each.link.filename.endswith(ending)]
+        links = [(each, each.link) for each in chosen if each.link]
+        stand_ins = [each for each, link in links if link.filename.endswith(ending) or not link.is_wheel]
         for each in chosen if stand_ins else []:
             if each not in stand_ins:
                 each.satisfied_by = each.get_dist()  # so that it is not saved
@@ -121,11 +140,23 @@ def _fetch_stand_ins_only(ending: str) -> None:
     RequirementPreparer.prepare_linked_requirements_more = prepare
 
 
+def _in_pip() -> Any:
+    """The module `sources.in_pip`: an isolated Python does not find what lies beside its program."""
+    folder = Path(__file__).with_name("sources")
+    found = [str(folder)]
+    spec = importlib.util.spec_from_file_location("sources", folder / "__init__.py", submodule_search_locations=found)
+    if spec is None:
+        raise ImportError("sources")
+    sys.modules["sources"] = importlib.util.module_from_spec(spec)
+    return importlib.import_module("sources.in_pip")
+
+
 def main() -> int:
     """Run pip, for as long as the parent lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    _, _, markers_json, stand_in, rules, *arguments = sys.argv
     sys.path[:] = [*dict.fromkeys([*sys.path, sys.argv[1]])]  # it may be in a folder that an isolated Python leaves out
-    markers = json.loads(sys.argv[2])
+    markers = json.loads(markers_json)
     from pip._vendor.packaging import markers as vendored
     from pip._vendor.packaging import requirements
 
@@ -138,12 +169,17 @@ def main() -> int:
             raise requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
 
     requirements.Requirement.__init__ = parse_name
-    for improve in (_take_new_versions_only, _log_little, _give_up_sooner, lambda: _fetch_stand_ins_only(sys.argv[3])):
+    for improve in (_log_little, _give_up_sooner, lambda: _fetch_stand_ins_only(stand_in)):
         with suppress(ImportError, AttributeError):  # a pip that is made otherwise is slower, and works
             improve()
+    with suppress(ImportError, AttributeError):
+        admitted = _take_new_versions_only()
+        if rules:
+            _in_pip().take_part(rules, stand_in, admitted)
     from pip._internal.cli.main import main as pip
 
-    return pip(sys.argv[4:])
+    sys.addaudithook(_refuse_programs)
+    return pip(arguments)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from kernelmcp_kernel.packages.errors import (
     PackageNotSupported,
     PackageTooLarge,
     PackageUnreachable,
+    no_wheel,
     unwritable,
 )
 
@@ -46,7 +47,7 @@ _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
 _REASONS = re.compile(r"The conflict is caused by:\n(?P<reasons>(?: +\S.*\n)+)")
 _REASON = re.compile(r"^ +(?P<who>\S.*?) depends on (?P<what>(?P<name>[\w.-]+).*?)\s*$", re.MULTILINE)
 _MISSING = re.compile(r"no matching distributions available for your environment:\n(?P<names>(?: +\S+\n)+)")
-_FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+)(?:#\S*)? .*, version: (?P<version>\S+)$")
+_FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+\.whl)(?:#\S*)? .*, version: (?P<version>\S+)$")
 
 _CAUSES = re.compile(
     r"(?P<package>\S+ \S+) depends on (?P<needed>.+)|The user requested (?:\(constraint\) (?P<here>.+)|(?P<asked>.+))"
@@ -69,6 +70,8 @@ _YANKED = re.compile(r"Ignored the following yanked versions: (?P<versions>.+)")
 _NOT_SECURE = re.compile(r"The repository located at (?P<host>\S+) is not a trusted or secure host")
 _STATUS = re.compile(r"because of HTTP error (?P<status>\d+).*? for url: \S{0,2000}?(?P<file>[^/\s]{1,200}\.whl)")
 _CONNECTION = re.compile(r"Failed to connect to (?P<host>\S+) while fetching (?:\S*/)?(?P<file>[^/\s]+)")
+_REFUSED = re.compile(r"^kernelmcp-refused (?P<name>\S+) (?P<why>.{1,300})$", re.MULTILINE)
+_MISSED = re.compile(r"^ERROR: kernelmcp-missed (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
 _NEEDED_BY = re.compile(r"satisfies the requirement (?P<what>.+?) \(from (?!versions)(?P<by>[^)]+)\)")
 
 # Shown of pip's own words.
@@ -85,7 +88,7 @@ def progress(line: str) -> str | None:
     if match := re.match(r"(Collecting .+?)(?: \(from .*)?$", line):
         return match[1]
     if match := re.match(
-        r"(?:Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.whl)(?: \((\d[^)]*)\))?(?:\s|$)", line
+        r"(?:Downloading|Using cached|Processing) (?:\S*/)?([^/\s]+\.(?:whl|tar\.gz))(?: \((\d[^)]*)\))?(?:\s|$)", line
     ):
         return f"  {match[1]}" + (f" ({match[2]})" if match[2] else "")
     return None
@@ -116,6 +119,8 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageErr
     if (error := _about_files(output)) is not None:
         return error
     output = _DISCARDED.sub("", output)
+    if match := _MISSED.search(output):
+        return no_wheel(f"{', '.join(asked)}: {match['name']} (which it needs)", _refusal(match["name"], output))
     if "DO NOT MATCH THE HASHES" in output:
         found = re.search(r"^\s+(\S.*?) from (\S+):?$", output, re.MULTILINE)
         return PackageHashMismatch(
@@ -222,15 +227,17 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
     wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
     name += needed
     if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
-        return PackageNotSupported(
-            f"{name}: it exists, but not as a wheel that runs in WebAssembly (pure Python, or built for "
-            "pyemscripten). Use a package in pure Python instead; whoever runs the server can build a wheel "
-            "from its source with `kernelmcp build-wheel`"
-        )
+        return no_wheel(name, _refusal(name.partition(" ")[0], output))
     return PackageNotFound(
         f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ from what is "
         "imported (`pip install scikit-learn`, `import sklearn`)"
     )
+
+
+def _refusal(name: str, output: str) -> str | None:
+    """What is wrong with the source of a package, if there is one."""
+    found = [match["why"] for match in _REFUSED.finditer(output) if canonicalize_name(name) == match["name"]]
+    return found[-1] if found else None
 
 
 def _conflict(output: str, asked: Sequence[str]) -> str:

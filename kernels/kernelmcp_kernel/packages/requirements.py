@@ -6,6 +6,8 @@ its parts, because pip would see options, paths and variables of the environment
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -18,7 +20,9 @@ from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.distribution import guest_markers
+from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import InvalidRequirement, PackageDenied, PackagesDisabled
 from kernelmcp_kernel.settings import PackageSettings
 
@@ -123,6 +127,33 @@ def checked(text: str) -> str:
     if not _LINE.fullmatch(text):
         raise ValueError("it is not a plain name with versions")
     return text
+
+
+def holds(requirement: Requirement, version: str) -> bool:
+    return requirement.specifier.contains(version, prereleases=True)
+
+
+def is_exact(requirement: Requirement) -> bool:
+    return any(part.operator == "==" and "*" not in part.version for part in requirement.specifier)
+
+
+def without_versions(requirement: Requirement) -> str:
+    return requirement.name + (f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else "")
+
+
+def resolution_key(
+    settings: PackageSettings, wanted: list[Requirement], there: Iterable[Present], options: Options
+) -> str:
+    """What a resolution depends on. The index itself is not in it: that is what the time to live is for."""
+    facts = [
+        sorted(str(requirement) for requirement in wanted),
+        sorted((package.name, package.version) for package in there),
+        [settings.index_url, settings.pyodide_url, settings.build_from_source, distribution.guest_tags()],
+        distribution.local_wheels(settings),
+        sorted(distribution.distribution_hashes(settings))[:1],
+        *options.for_pip(),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def check_enabled(settings: PackageSettings) -> None:

@@ -8,58 +8,31 @@ What the guest has already joins as wheels with nothing in them that go before a
 them as they are, and so neither fetches nor replaces them. So do the packages of Pyodide's distribution whose files are
 not on this machine, with what they need, behind all others of their version: which of them a request needs is known
 before any is fetched, and one that cannot be had is that error, never another version that somebody had years ago.
+
+Where there is no wheel, pip chooses a source, which is built (`sources`), and runs again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
 
-from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy, pip_process
+from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.distribution import Listed
-from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import ANOTHER_SESSION, PackageError, PackageTimeout, PackageUnreachable
+from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable
 from kernelmcp_kernel.packages.pip_process import Say
-from kernelmcp_kernel.packages.requirements import PLAIN, Options, checked
-from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
-from kernelmcp_kernel.runtime.places import packages_root
-from kernelmcp_kernel.sandbox.confine import Policy
-from kernelmcp_kernel.settings import PackageSettings
+from kernelmcp_kernel.packages.pip_run import Request, file_name_of, run_pip
+from kernelmcp_kernel.packages.requirements import Options
+from kernelmcp_kernel.packages.sources.offers import Absent, Offers, is_source
+from kernelmcp_kernel.packages.standins import wheels as standins
+from kernelmcp_kernel.packages.store import sha256_of
 
-_MAIN = Path(__file__).with_name("pip_main.py")
-# pip's default of five, with its growing pauses, takes half a minute where there is no network.
-_RETRIES = 1
-# For one page of the index.
-_NEWEST_SECONDS = 20
-# Each brings files of the distribution whose true metadata asks for more.
-_MAX_RUNS = 6
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to resolve, for a guest that has `present`. The `cached` wheels (by sha256) are for want of a network."""
-
-    settings: PackageSettings
-    requirements: list[Requirement]
-    present: Mapping[str, Present]
-    cached: list[tuple[str, Path]]
-    max_bytes: int
-    """What may lie in the folder while pip fetches."""
-    options: Options = PLAIN
-    from_distribution: bool = False
-    """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
-
-    @property
-    def names(self) -> str:
-        return ", ".join(map(str, self.requirements))
+# Each brings files of the distribution, or built ones, whose true metadata asks for more.
+_MAX_RUNS = 9
 
 
 @dataclass(frozen=True)
@@ -111,17 +84,20 @@ async def _download(request: Request, folder: Path, say: Say) -> Download:
 
 
 async def _resolve_distribution(request: Request, folder: Path, say: Say) -> list[Path]:
-    """All from the distribution; else what it needs from the index as well, when only that cannot be had there."""
+    """All from the distribution; else what it needs from the index as well, when only that cannot be had there. What is
+    asked for is the distribution's own file: neither one of the index, nor one that was built."""
+    needed: DistributionNeeded | None = None
     try:
-        return await _resolve(request, folder / "listed", say, "--no-index")
+        wheels = await _resolve(request, folder / "listed", say, "--no-index")
     except DistributionNeeded as error:
         needed = error
-    asked = {canonicalize_name(requirement.name) for requirement in request.requirements}
-    wheels = await _resolve(request, folder / "all", say)
-    known = distribution.distribution_hashes(request.settings)
-    theirs = [wheel for wheel in wheels if _name_of(wheel) in asked]
-    if any(sha256_of(wheel) not in known for wheel in theirs):
-        raise needed
+        wheels = await _resolve(request, folder / "all", say)
+    every = distribution.listed(request.settings)
+    known = distribution.distribution_hashes(request.settings) | standins.hashes(every)
+    others = {file_name_of(wheel) for wheel in wheels if sha256_of(wheel) not in known} & request.asked
+    if others:
+        listed = [package for package in every if package.name in others]
+        raise needed or _distribution_needed(request, listed)
     return wheels
 
 
@@ -130,16 +106,46 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str) -> l
     packages = {package.name: package for package in distribution.listed(request.settings)}
     listing = await asyncio.to_thread(empty_wheels.listing, list(packages.values()))
     links = await asyncio.to_thread(_at_hand, request, packages.values(), cached_too=bool(options))
-    for number in range(_MAX_RUNS):
-        run = folder / str(number)
-        page = distribution.link_page((digest, file.as_uri()) for digest, file in links)
-        wheels = await _run_pip(request, run, say, page, *options, listing=listing)
-        chosen = [packages[_name_of(wheel)] for wheel in wheels if wheel.name.endswith(empty_wheels.LISTED_TAG)]
-        if not chosen:
-            return wheels
-        fetched = await _fetch(request, run / "fetched", say, chosen)
-        links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]
+    offers = Offers(request.builder, request.asked if request.from_distribution else ())
+    await offers.begin()
+    needed: DistributionNeeded | None = None  # what the distribution would have given, if it answered
+    if _is_folder(request):
+        await _do_without(offers, packages.values(), links, folder)
+    try:
+        for number in range(_MAX_RUNS):
+            run = folder / str(number)
+            page = distribution.link_page((digest, file.as_uri()) for digest, file in links)
+            wheels = await run_pip(request, run, say, page, *options, listing=listing, offers=offers)
+            chosen = [packages[file_name_of(wheel)] for wheel in wheels if wheel.name.endswith(empty_wheels.LISTED_TAG)]
+            sources = [file for file in wheels if is_source(file)]
+            if not chosen and not sources:
+                return wheels
+            try:
+                fetched = await _fetch(request, run / "fetched", say, chosen) if chosen else []
+                links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]
+            except DistributionNeeded as error:
+                if offers.absent or options or not offers.possible:
+                    raise
+                needed = error
+                await _do_without(offers, packages.values(), links, folder)
+                continue
+            await offers.build(sources, run, request.asked, say)
+    except Absent as name:
+        raise needed or _distribution_needed(request, [packages[str(name)]]) from None
     raise PackageError(f"{request.names}: what is needed changes with all that is fetched; ask for part of it")
+
+
+async def _do_without(offers: Offers, packages: Iterable[Listed], links: list[tuple[str, Path]], folder: Path) -> None:
+    """Offer what can stand in for the files of the distribution that cannot be had: stand-ins, and sources."""
+    have = {sha256 for sha256, _ in links}
+    absent = [package for package in packages if package.sha256 not in have]
+    made = await asyncio.to_thread(standins.make, absent, folder / "stand-ins")
+    links += made.values()
+    offers.absent = {package.name: package.version for package in absent if package.name not in made}
+
+
+def _is_folder(request: Request) -> bool:
+    return distribution.distribution_url(request.settings).startswith("file:")
 
 
 def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) -> list[tuple[str, Path]]:
@@ -155,12 +161,12 @@ def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) 
 
 async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed]) -> list[Path]:
     """Files of the distribution. Raises DistributionNeeded."""
-    if distribution.distribution_url(request.settings).startswith("file:"):  # what it has was at hand
+    if _is_folder(request):  # what it has was at hand
         raise _distribution_needed(request, packages)
     wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
     page = distribution.distribution_page(request.settings, packages)
     try:
-        return await _run_pip(
+        return await run_pip(
             replace(request, requirements=wanted, options=Options(no_deps=True)), folder, say, page, "--no-index"
         )
     except PackageUnreachable as error:
@@ -168,8 +174,7 @@ async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed
 
 
 def _distribution_needed(request: Request, packages: list[Listed]) -> DistributionNeeded:
-    asked = {canonicalize_name(requirement.name) for requirement in request.requirements}
-    needed = [package.name for package in packages if package.name not in asked]
+    needed = [package.name for package in packages if package.name not in request.asked]
     own = ["it"] if len(needed) < len(packages) else []
     what = " and ".join([*own, *([f"{', '.join(needed)} (which it needs)"] if needed else [])])
     come, files, them = ("comes", "file", "it") if len(packages) == 1 else ("come", "files", "them")
@@ -180,101 +185,3 @@ def _distribution_needed(request: Request, packages: list[Listed]) -> Distributi
     return DistributionNeeded(
         f"{request.names}: {what} {come} from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml)"
     )
-
-
-def _name_of(wheel: Path) -> str:
-    return canonicalize_name(wheel_identity(wheel.name)[0])
-
-
-async def _run_pip(
-    request: Request, folder: Path, say: Say, page: str, *options: str, listing: Path | None = None
-) -> list[Path]:
-    """One run of pip, with a page of links as a further source, and a folder with what is known by its metadata."""
-    await asyncio.to_thread(_lay_out, request, folder, page)
-    arguments = [*_arguments(request, folder), *_find_links(request, folder, listing), *options]
-    policy = await asyncio.to_thread(_policy, request, folder, arguments)
-    status, output = await pip_process.run(policy, folder.parent, request.max_bytes, say)
-    if status != 0:
-        asked = [str(requirement) for requirement in request.requirements]
-        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked)
-    wheels = (folder / "wheels").glob("*.whl")
-    return [file for file in wheels if _name_of(file) not in request.present]
-
-
-async def about_newer(request: Request, folder: Path, there: Present) -> str:
-    """Whether there is a newer version of a package that the guest has, in words. The request is for it alone, and the
-    folder is empty."""
-    listing = await asyncio.to_thread(empty_wheels.listing, distribution.listed(request.settings))
-    await asyncio.to_thread(_lay_out, request, folder, "")
-    (asked,) = request.requirements
-    name = checked(canonicalize_name(asked.name))
-    arguments = ["index", "versions", name, *_habits(folder), *_find_links(request, folder, listing)]
-    policy = await asyncio.to_thread(_policy, request, folder, [*arguments, *request.options.for_pip()[:1]])
-    try:
-        async with asyncio.timeout(_NEWEST_SECONDS):
-            _, output = await pip_process.run(policy, folder.parent, request.max_bytes, lambda line: None)
-    except TimeoutError:
-        output = ""
-    newest = pip_output.newest(output, name)
-    if newest is None:
-        return f"{there.name} {there.version} stays as it is: whether there is a newer one cannot be told now"
-    if Version(newest) <= Version(there.version):
-        return f"{there.name} {there.version} is the newest that there is for this sandbox"
-    return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
-
-
-def _policy(request: Request, folder: Path, arguments: list[str]) -> Policy:
-    """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
-    markers = json.dumps(distribution.guest_markers())
-    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG]
-    program = [sys.executable, "-I", "-B", *own, *arguments]
-    settings = request.settings
-    links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]
-    for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):
-        links += map(Path, pip_policy.local_paths(url))
-    links += {file.parents[1] for _, file in request.cached}
-    links += [folder.parents[1], packages_root() / empty_wheels.LISTINGS]  # what is fetched, and what is known
-    return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
-
-
-def _lay_out(request: Request, folder: Path, page: str) -> None:
-    for name in ("empty", "wheels", "present"):
-        (folder / name).mkdir(parents=True)
-    constraints: list[str] = []
-    for package in request.present.values():
-        empty_wheels.write_present(package, folder / "present")
-        constraints.append(checked(f"{canonicalize_name(package.name)}=={Version(package.version)}") + "\n")
-    (folder / "constraints.txt").write_text("".join(constraints), "utf-8")
-    (folder / "requirements.txt").write_text(
-        "".join(f"{checked(str(wanted))}\n" for wanted in request.requirements), "utf-8"
-    )
-    (folder / "page.html").write_text(page, "utf-8")
-
-
-def _find_links(request: Request, folder: Path, listing: Path | None) -> list[str]:
-    own = [folder / name for name in ("present", "page.html")]
-    links = [*own, *distribution.wheel_folders(request.settings), *([listing] if listing else [])]
-    return [f"--find-links={link}" for link in links]
-
-
-def _habits(folder: Path) -> list[str]:
-    return [
-        "--no-input",
-        "--disable-pip-version-check",
-        "--no-color",
-        f"--retries={_RETRIES}",
-        f"--log={folder / 'log'}",
-        *distribution.guest_tags(),
-    ]
-
-
-def _arguments(request: Request, folder: Path) -> list[str]:
-    return [
-        "download",
-        "--progress-bar=off",
-        *_habits(folder),
-        *request.options.for_pip(),
-        f"--dest={folder / 'wheels'}",
-        f"--constraint={folder / 'constraints.txt'}",
-        f"--requirement={folder / 'requirements.txt'}",
-    ]

@@ -4,6 +4,7 @@
     KERNELMCP_HOME/packages/unpacked/<sha256>/            what guests mount, with a stamp of what must be in it
     KERNELMCP_HOME/packages/bytecode/<sha256>/            of what `kernelmcp setup` prepared, mounted beside it
     KERNELMCP_HOME/packages/resolutions/<key>.json        what pip chose for a request, and when
+    KERNELMCP_HOME/packages/built/<sha256>.json           what was made of a source (`sources.kept`)
     KERNELMCP_HOME/packages/tmp/                          what is being made, locked while its process lives
     KERNELMCP_HOME/packages/leases/                       who uses what
 
@@ -20,6 +21,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -40,13 +42,15 @@ _READ_BYTES = 1 << 20
 _MAX_METADATA_BYTES = 4 << 20
 # Between making a staging folder and locking it, or writing a draft, no process takes that long.
 _UNLOCKED_SECONDS = 60.0
+# packaging looks at the parts of a wheel's name that it compares, and not at its tags: they may hold a path.
+_WHEEL_NAME = re.compile(r"[\w.+!-]+", re.ASCII)
 # packages.max_cache_mb where it is not set.
 _MAX_BYTES = 4096 << 20
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that was resolved. `source` says where from: pypi, pyodide or local."""
+    """A wheel that was resolved. `source` says where from: pypi, pyodide, local or built."""
 
     name: str
     version: str
@@ -216,6 +220,8 @@ class Store:
 def wheel_identity(file: str) -> tuple[str, str]:
     """The name and version in a wheel's file name. Raises PackageInvalid."""
     try:
+        if not _WHEEL_NAME.fullmatch(file):
+            raise InvalidWheelFilename(file)
         name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename as error:
         raise PackageInvalid(f"{file[:100]!r} is not the name of a wheel") from error

@@ -6,8 +6,11 @@ come out, whatever the archive's own directory says of them.
 
 from __future__ import annotations
 
+import errno
+import lzma
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from kernelmcp_kernel.packages.errors import PackageInvalid, PackageTooLarge
@@ -19,6 +22,18 @@ _MAX_PATH_CHARS = 1000
 _MAX_PART_BYTES = 255
 _CHUNK_BYTES = 1 << 18
 
+# What zipfile raises for an archive that is damaged; besides, an OSError of no number, or EINVAL, from bz2 and seeking.
+DAMAGED = (
+    zipfile.BadZipFile,
+    EOFError,
+    IndexError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    lzma.LZMAError,
+    zlib.error,
+)
+
 # Parts of NAME.data that are Python code; the rest (scripts, headers, data) belongs to an environment, which is not.
 _CODE = ("purelib", "platlib")
 
@@ -28,7 +43,9 @@ def unpack(wheel: Path, target: Path, max_bytes: int) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
             _unpack(archive, wheel.name, target, max_bytes)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, UnicodeError) as error:
+    except (*DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise PackageInvalid(f"{wheel.name} is damaged: {error}; install another version") from error
 
 
@@ -38,7 +55,7 @@ def _unpack(archive: zipfile.ZipFile, name: str, target: Path, max_bytes: int) -
         raise PackageTooLarge(f"{name} has {len(entries):,} files, more than {MAX_FILES:,}; install another version")
     left = max_bytes
     for entry in entries:
-        if entry.is_dir():
+        if entry.filename.endswith("/"):
             continue
         place = _place(entry, name)
         if place is None:

@@ -29,6 +29,7 @@ from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, Prepa
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Package
+from kernelmcp_kernel.packages.requirements import check_allowed
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.prepare.archive import read_archive, write_archive
 from kernelmcp_kernel.prepare.builder import run_builder
@@ -45,6 +46,7 @@ MAX_IMAGE_BYTES = 1 << 30
 # That are kept, for kernels with different settings.
 MAX_IMAGES = 3
 _NICE = 10
+_DRAFT = ".preparing"
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(argv)
     if parsed.in_background:
         os.nice(_NICE)
-        _end_with_server()
+    _end_with_server()
     open_package_cache()
     folder = prepared.files()[0].parent
     folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
@@ -75,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0  # another one does it
         if parsed.in_background and (prepared.find_prepared() is not None or _has_failed(failed_at)):
             return 0
+        _delete_drafts(folder)
         try:
             missing = _prepare(Wish(tuple(parsed.requirements), parsed.offline, parsed.export))
         except (PackageError, BuildError, OSError) as error:
@@ -98,6 +101,12 @@ def _locked(file: Path, *, wait: bool) -> Iterator[Path | None]:
             _say("waiting for another process that prepares packages")
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield file
+
+
+def _delete_drafts(folder: Path) -> None:
+    """What a killed one left, which may be 80 MB; who has the lock is alone."""
+    for draft in (*folder.glob(f"*{_DRAFT}"), *prepared.setup_file().parent.glob(f"*{_DRAFT}")):
+        draft.unlink(missing_ok=True)
 
 
 def _has_failed(failed_at: Path) -> bool:
@@ -124,6 +133,7 @@ def _get(wish: Wish, installer: Installer, store: Store) -> bool:
     had = prepared.read_setup()
     if wish.offline is not None:
         requirements, wheels = read_archive(wish.offline, store, settings().packages.max_package_mb << 20)
+        check_allowed(settings().packages, [Requirement(text) for text in requirements])
         asyncio.run(installer.take(wheels))
         _remember(tuple(requirements), installer.packages)
         return False
@@ -186,7 +196,7 @@ def _delete_old_images(folder: Path) -> None:
 def _write_image(image: Path, arguments: list[str], imported: list[str]) -> None:
     try:
         with run_builder("build.mjs", [], MAX_IMAGE_BYTES, [*arguments, json.dumps(imported)]) as made:
-            draft = image.with_suffix(f".{os.getpid()}.building")
+            draft = image.with_suffix(f".{os.getpid()}{_DRAFT}")
             draft.write_bytes(made)
             os.replace(draft, image)
     except BuildError as error:
@@ -213,17 +223,19 @@ def _listed(store: Store, package: Package, known: set[str]) -> PreparedPackage:
 
 
 def _write(file: Path, text: str) -> None:
-    draft = file.with_name(f"{file.name}.{os.getpid()}.building")
+    draft = file.with_name(f"{file.name}.{os.getpid()}{_DRAFT}")
     draft.write_text(text, "utf-8")
     os.replace(draft, file)
 
 
 def _say(line: str, stream: TextIO | None = None) -> None:
-    print(line, file=stream or sys.stdout, flush=True)
+    """One line, whatever packages have put into it: it goes to a terminal, or to the server's log."""
+    text = "".join(each if each.isprintable() else " " for each in line)
+    print(text, file=stream or sys.stdout, flush=True)
 
 
 def _end_with_server() -> None:
-    """End when the server does: nobody else would wait for this."""
+    """End when the server does, or `kernelmcp setup`: nobody else would wait for this."""
     server = int(os.environ.get("JPY_PARENT_PID") or 0)
     if server:
         threading.Thread(target=_watch, args=(server,), daemon=True).start()

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.packages.errors import PackageError, PackageInvalid
+from kernelmcp_kernel.packages.requirements import parse_all
 from kernelmcp_kernel.packages.store import Store, Wheel, sha256_of, wheel_identity
+from kernelmcp_kernel.packages.unpack import DAMAGED
 
-SOURCES = ("pypi", "pyodide", "local")
+SOURCES = ("pypi", "pyodide", "local", "built", "stand-in")
 _LIST = "setup.json"
 _MAX_LIST_BYTES = 4 << 20
+_MAX_WHEELS = 2000
 
 
 def write_archive(file: Path, store: Store, requirements: tuple[str, ...], wheels: list[Wheel]) -> None:
@@ -43,22 +46,26 @@ def read_archive(file: Path, store: Store, max_wheel_bytes: int) -> tuple[list[s
     try:
         with zipfile.ZipFile(file) as archive:
             listed: Any = json.loads(_read(archive, _LIST, _MAX_LIST_BYTES))
-            wheels = [_add(archive, wheel, store, max_wheel_bytes) for wheel in listed["wheels"]]
-            return [str(requirement) for requirement in listed["requirements"]], wheels
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            requirements = [str(each) for text in listed["requirements"] for each in parse_all([text])]
+            if not requirements or len(listed["wheels"]) > _MAX_WHEELS:
+                raise ValueError(f"it has no requirements, or more than {_MAX_WHEELS:,} wheels")
+            return requirements, [_add(archive, wheel, store, max_wheel_bytes) for wheel in listed["wheels"]]
+    except (*DAMAGED, KeyError, TypeError) as error:
         raise PackageInvalid(f"{file} is no archive of kernelmcp setup --export, or is damaged: {error}") from error
 
 
 def _add(archive: zipfile.ZipFile, listed: dict[str, str], store: Store, max_bytes: int) -> Wheel:
     """Of the list only the sha256 and the source are believed; name and version are those of the file, as anywhere."""
-    sha256, name, source = listed["sha256"], listed["file"], listed["source"]
+    sha256, name, source = (str(listed[key]) for key in ("sha256", "file", "source"))
     if source not in SOURCES:
         raise ValueError(f"{source!r} is no source of packages")
     wheel = Wheel(*wheel_identity(name), sha256, name, source)
-    if re.fullmatch(r"[0-9a-f]{64}", sha256) and store.has_wheel(wheel):
+    if not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise ValueError(f"{sha256!r} is no sha256")
+    if store.has_wheel(wheel):
         return wheel
     with store.staging() as staging:
-        place = staging / Path(name).name
+        place = staging / name
         place.write_bytes(_read(archive, f"wheels/{sha256}/{name}", max_bytes))
         if sha256_of(place) != sha256:
             raise ValueError(f"{name} is another file than the list says")

@@ -55,8 +55,9 @@ def run_builder(
 
 def _read(file: str, max_bytes: int) -> bytes:
     """What a hostile process made, without following links. Raises BuildError when it is too large."""
-    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as stream:
+    # Through an opener: `os.fdopen` refuses a directory and leaves its descriptor open.
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(file, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as stream:
         data = stream.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise BuildError(f"what was made is larger than {max_bytes >> 20} MB")

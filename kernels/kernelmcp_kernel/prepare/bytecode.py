@@ -7,7 +7,6 @@ writes is an archive, unpacked with the care that a wheel gets.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.store import Store
@@ -33,7 +32,3 @@ def make_bytecode(store: Store, sha256: str) -> None:
         if any(not name.endswith(".pyc") for _, _, names in os.walk(folder) for name in names):
             raise BuildError("something else than bytecode was made")
         store.add_bytecode(sha256, folder)
-
-
-def has_modules(folder: Path) -> bool:
-    return next(folder.rglob("*.py"), None) is not None

@@ -21,11 +21,16 @@ from kernelmcp_kernel.settings import settings
 # Processor time of a guest over its whole life, in seconds: for one that spins between cells, where no timeout looks.
 _MAX_CPU_SECONDS = 24 * 3600
 
+# The whole environment of a guest. glibc's malloc keeps what is freed once large buffers have come and gone, unless its
+# threshold is named: this is the number that it begins with. It saves a guest 15 MB from its start, and 80 to 100 MB
+# when packages are loaded, whose files and compilers' memory were kept. No other program is told.
+ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": "131072"}
+
 
 @dataclass(frozen=True)
 class Launch:
     """What a guest process is started with. Beside it, every guest may read and write its sandbox directory and the
-    volumes, and read what its executable is linked to; it has no environment and no network."""
+    volumes, and read what its executable is linked to; it has no network, and ENVIRONMENT."""
 
     program: list[str]
     """The path of an executable, which it may start again, and the arguments."""
@@ -71,7 +76,7 @@ def _policy(
     return Policy(
         program=launch.program,
         descriptors=descriptors,
-        environment={},
+        environment=ENVIRONMENT,
         readable=[str(path) for path in (*launch.readable, *readable, os.devnull, "/etc/ld.so.cache", *linked)],
         writable=[str(path) for path in writable],
         executable=[str(executable), *loaders],
@@ -108,6 +113,12 @@ def spawn_builder(sandbox: SandboxDirectory, launch: Launch, max_file_mb: int, e
     with ExitStack() as stack:
         null = _keep(stack, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         return _spawn(sandbox, _policy(launch, [null, null, errors], (), [sandbox.tmp], max_file_mb))
+
+
+def spawn_filter(sandbox: SandboxDirectory, launch: Launch, max_file_mb: int, descriptors: list[int]) -> int:
+    """Start a process, confined as a guest is, that has three descriptors and no folder where it may write; gives its
+    process id."""
+    return _spawn(sandbox, _policy(launch, descriptors, (), (), max_file_mb))
 
 
 def _keep(stack: ExitStack, fd: int) -> int:

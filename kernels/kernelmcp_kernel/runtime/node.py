@@ -23,7 +23,7 @@ _NODE_MEMORY_MB = 1200
 # Resident memory above which it is ended, in MB beyond the wasm memory.
 _RESIDENT_MB = 1400
 
-# Below what the system allows the first thread (confine.py: 8 MB), in kB.
+# Below what the system allows the first thread (enter.py: 8 MB), in kB.
 _STACK_KB = 7000
 
 _NODE_FLAGS = (

@@ -3,7 +3,7 @@
 It must not know what the child is.
 
 Two ways lead into the same `enter`: a process that has one thread forks (nothing is faster); a process with threads
-runs this module in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the
+runs `enter` in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the
 child arrives with its descriptors in place, gives up what the policy says, and becomes the program.
 
 Imports the standard library only, and little of it: it runs before everything else in a kernel's start.
@@ -11,34 +11,16 @@ Imports the standard library only, and little of it: it runs before everything e
 
 from __future__ import annotations
 
-import ctypes
-import json
 import os
-import resource
-import signal
 import sys
 import threading
-import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from kernelmcp_kernel.sandbox import landlock, seatbelt, seccomp
+from kernelmcp_kernel.sandbox.enter import OS_LAYERS, POLICY_VARIABLE, encode, enter
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NO_NEW_PRIVS = 38
-_CLOSE_RANGE = 436  # the same number on every architecture
-_CAPABILITY_VERSION_3 = 0x20080522
-
-_MIB = 1024 * 1024
-
-# A thread's stack, and the first one's: Node's own default, which code would otherwise inherit from whoever started us.
-_STACK_MB = 8
-
-# The variable in which a fresh interpreter finds its policy.
-_POLICY_VARIABLE = "KERNELMCP_POLICY"
-
-# What may be left out of a Policy, by name: for the attack suite, which proves each layer by its absence.
-OS_LAYERS = ("descriptors", "limits", "landlock", "seccomp", "seatbelt")
+__all__ = ["OS_LAYERS", "Policy", "command", "layers", "spawn"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +83,8 @@ def _fork(policy: Policy) -> int:
             os.dup2(source, target, inheritable=True)
         enter(policy, parent)
     except BaseException:  # noqa: BLE001  # the parent reads it from the pipe that is our stderr
+        import traceback
+
         traceback.print_exc()
         sys.stderr.flush()
     finally:
@@ -124,115 +108,14 @@ def _run_fresh(policy: Policy) -> int:
 def command(policy: Policy) -> tuple[list[str], dict[str, str]]:
     """The command line and environment of a process that confines itself and becomes the program. Whoever starts it
     puts the descriptors in place."""
-    program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.sandbox.confine"]
+    program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.sandbox.enter"]
     program.append(str(os.getpid()))
     # By the environment, because everybody may read a command line, and an index's address may hold a password.
     folder = str(Path(__file__).resolve().parents[2])
-    return program, {"PYTHONPATH": folder, _POLICY_VARIABLE: json.dumps(asdict(policy))}
+    return program, {"PYTHONPATH": folder, POLICY_VARIABLE: encode(asdict(policy))}
 
 
 def _dup_above(fd: int, minimum: int) -> int:
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, minimum)
-
-
-def enter(policy: Policy, parent: int) -> None:
-    """In the child of `parent`: give up what the policy says and become the program. Never returns; failure raises."""
-    off = frozenset(policy.without)
-    os.setsid()
-    os.umask(0o077)
-    os.chdir("/")
-    for number in (signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
-    if "descriptors" not in off:
-        _close_from(len(policy.descriptors))
-    if "limits" not in off:
-        _apply_limits(policy)
-    path = ctypes.create_string_buffer(os.fsencode(policy.program[0]))
-    if sys.platform == "linux":
-        if off != frozenset(OS_LAYERS):
-            _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        if "landlock" not in off and landlock.available():
-            landlock.restrict(_rights(policy), network=policy.network)
-        if "limits" not in off:
-            _drop_privileges(policy.uid)
-        _die_with(parent)
-        if "seccomp" not in off and seccomp.available():
-            seccomp.restrict(ctypes.addressof(path), network=policy.network)
-    elif "seatbelt" not in off and seatbelt.available():
-        seatbelt.restrict(policy.readable, policy.writable, policy.executable, network=policy.network)
-    _execute(path, policy)
-
-
-def _rights(policy: Policy) -> dict[str, int]:
-    rights = dict.fromkeys(policy.readable, landlock.READ) | dict.fromkeys(policy.executable, landlock.EXECUTE)
-    return rights | dict.fromkeys(policy.writable, landlock.WRITE)
-
-
-def _close_from(first: int) -> None:
-    # The system call first: what we inherited may lie above a limit that was lowered since.
-    if sys.platform != "linux" or ctypes.CDLL(None).syscall(_CLOSE_RANGE, first, ctypes.c_uint(~0), 0) != 0:
-        os.closerange(first, os.sysconf("SC_OPEN_MAX"))
-
-
-def _apply_limits(policy: Policy) -> None:
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, policy.max_open_files)
-    _limit(resource.RLIMIT_STACK, _STACK_MB * _MIB)
-    if policy.max_data_mb:
-        _limit(resource.RLIMIT_DATA, policy.max_data_mb * _MIB)
-    if policy.max_file_mb:
-        _limit(resource.RLIMIT_FSIZE, policy.max_file_mb * _MIB)
-    if policy.max_cpu_seconds:
-        _limit(resource.RLIMIT_CPU, policy.max_cpu_seconds)
-
-
-def _limit(kind: int, value: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (value, value))
-
-
-def _execute(path: ctypes.Array[ctypes.c_char], policy: Policy) -> None:
-    """execve with the path at this very address, which is what the filter lets through."""
-    arguments = [os.fsencode(argument) for argument in policy.program]
-    environment = [os.fsencode(f"{name}={value}") for name, value in policy.environment.items()]
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.execve(path, _strings(arguments), _strings(environment))
-    raise OSError(ctypes.get_errno(), f"execve {policy.program[0]}")
-
-
-def _strings(items: list[bytes]) -> ctypes.Array[ctypes.c_char_p]:
-    return (ctypes.c_char_p * (len(items) + 1))(*items, None)
-
-
-def _drop_privileges(uid: int | None) -> None:
-    """Become `uid`, or stay root without a root's capabilities. With no_new_privs, execve cannot bring them back."""
-    if os.geteuid() != 0:
-        return
-    if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    libc = ctypes.CDLL(None, use_errno=True)
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    if libc.capset(header, (ctypes.c_uint32 * 6)()) != 0:
-        raise OSError(ctypes.get_errno(), "capset")
-
-
-def _die_with(parent: int) -> None:
-    """Have the system kill this process when its parent ends. Call it last: a change of user undoes it."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the system knew of our wish; who has us now may be any reaper
-        os._exit(125)
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, int(value), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option})")
-
-
-if __name__ == "__main__":
-    enter(Policy(**json.loads(os.environ[_POLICY_VARIABLE])), int(sys.argv[1]))

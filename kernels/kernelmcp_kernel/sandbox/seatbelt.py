@@ -9,7 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
+
+TYPE_CHECKING = False  # see enter.py
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Names and attributes may be seen, as under Landlock; node needs that of each directory above its files. What dyld and
 # libSystem read at every program's start is what Apple's own profiles import from system.sb.

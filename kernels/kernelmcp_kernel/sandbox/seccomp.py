@@ -9,12 +9,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import struct
 import sys
-from collections.abc import Callable
 
 from kernelmcp_kernel.sandbox.syscall_numbers import AARCH64, NETWORK_AARCH64, NETWORK_X86_64, X86_64
+
+TYPE_CHECKING = False  # see enter.py
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Classic BPF opcodes, and offsets into struct seccomp_data.
 _LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
@@ -60,10 +62,10 @@ _PRCTL_OPTIONS = (15, 16, 0x53564D41)  # set and get a thread's name, name a mem
 def available() -> bool:
     """Does this machine have the filter, and do we know its system calls? Asked of the system: a container's own filter
     or an old kernel may say no."""
-    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+    if sys.platform != "linux" or os.uname().machine not in _MACHINES:
         return False
     action = ctypes.c_uint32(_KILL_PROCESS)
-    number = _MACHINES[platform.machine()][2]
+    number = _MACHINES[os.uname().machine][2]
     libc = ctypes.CDLL(None, use_errno=True)
     return libc.syscall(number, _GET_ACTION_AVAILABLE, 0, ctypes.byref(action)) == 0
 
@@ -80,7 +82,7 @@ def restrict(program_path: int, *, network: bool = False) -> None:
     description = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
-    number = _MACHINES[platform.machine()][2]
+    number = _MACHINES[os.uname().machine][2]
     if libc.syscall(number, _SET_MODE_FILTER, 0, description) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
 
@@ -127,7 +129,7 @@ class _Filter:
 
 
 def _assemble(program_path: int, pid: int, *, network: bool) -> bytes:
-    machine = platform.machine()
+    machine = os.uname().machine
     numbers, architecture, _ = _MACHINES[machine]
     if network:
         numbers = numbers | _NETWORK[machine]

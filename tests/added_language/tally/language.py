@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kernelmcp_kernel.languages.interface import Language
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.node import node_guest
@@ -13,7 +14,7 @@ from kernelmcp_kernel.runtime.places import HOST
 FOLDER = Path(__file__).parent
 
 
-class Tally:
+class Tally(Language):
     @property
     def language_info(self) -> dict[str, Any]:
         return {"mimetype": "text/plain", "file_extension": ".tally"}
@@ -27,15 +28,6 @@ class Tally:
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
         return node_guest(FOLDER / "main.mjs", [str(sandbox.workspace)], sandbox, (FOLDER, HOST))
-
-    def mounts(self) -> list[dict[str, str]]:
-        return []
-
-    def suits(self, code: str) -> bool:
-        return True
-
-    def mend(self, exit_code: int) -> None:
-        pass
 
 
 LANGUAGE = Tally()

@@ -7,12 +7,9 @@ import hashlib
 import os
 import re
 import socket
-import subprocess
 import sys
 from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn, cast
-
-from kernelmcp_guest.bridge import bridge
 
 # A function with `__tracebackhide__` is left out of IPython's tracebacks.
 NO_PROCESSES = "the sandbox cannot start processes"
@@ -20,6 +17,7 @@ NO_SHELL = (
     f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead (os, pathlib and shutil for "
     "files, %pip install for packages)"
 )
+NO_INTERPRETER = "the sandbox has no such program: cells are Python, or begin with %%bash or %%javascript"
 NO_SOCKETS = "the sandbox has no sockets: for HTTP use urllib.request, requests or pyodide.http.pyfetch"
 
 # What to use instead of a module that this Python is built without.
@@ -51,7 +49,7 @@ _ADVICE = {
 _PIP_INSTALL = re.compile(r"(?:^|[\s/])pip[\d.]*\s+(install\s[^|;&>]*[^|;&>\s])")
 
 
-def _no_processes(*args: Any, **kwargs: Any) -> NoReturn:
+def no_processes(*args: Any, **kwargs: Any) -> NoReturn:
     __tracebackhide__ = True
     command: Any = args[0] if args else kwargs.get("args", "")
     words = cast("list[Any]", command) if isinstance(command, (list, tuple)) else [command]
@@ -71,15 +69,6 @@ def _no_hash(name: str) -> NoReturn:
     raise AttributeError(f"module 'hashlib' has no attribute {name!r}{reason}", name=name, obj=hashlib)
 
 
-class _NoPopen(subprocess.Popen[Any]):  # a class still, for the code that subclasses it
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        __tracebackhide__ = True
-        _no_processes(*args, **kwargs)
-
-    def __del__(self) -> None:
-        pass
-
-
 class _Absent:
     """The last place where modules are looked for: says why a part of the standard library is not there."""
 
@@ -93,20 +82,14 @@ class _Absent:
         raise ModuleNotFoundError(text, name=name)
 
 
-def _exit(status: int = 0, /) -> NoReturn:
-    bridge.exit(status)
-
-
 def install() -> None:
     """Replace the calls that the WebAssembly platform answers with a crash, or with an errno that explains nothing."""
-    for name in ("system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"):
-        setattr(os, name, _no_processes)
-    os._exit = _exit
-    subprocess.Popen = _NoPopen
+    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"):
+        setattr(os, name, no_processes)
     socket.socket.__init__ = _no_sockets
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
         setattr(socket, name, _no_sockets)
     hashlib.__getattr__ = _no_hash
     sys.meta_path.append(_Absent())
-    sys.executable = sys._base_executable = ""  # there is none; Emscripten names the script that built the image
+    sys.executable = sys._base_executable = "python3"  # as commands call it; Emscripten names the script that builds
     sys.orig_argv[:] = [""]

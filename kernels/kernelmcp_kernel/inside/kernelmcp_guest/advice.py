@@ -34,7 +34,8 @@ zstandard
 
 # What there is no build of for WebAssembly.
 _IMPOSSIBLE = {
-    "jax": "numpy and scipy work", "keras": "scikit-learn works", "numba": "numpy works", "psycopg2": "sqlite3 works",
+    "distributed": "dask computes without it, one task after the other", "jax": "numpy and scipy work",
+    "keras": "scikit-learn works", "numba": "numpy works", "psycopg2": "sqlite3 works",
     "pyspark": "pandas and polars work", "tensorflow": "scikit-learn works", "torch": "scikit-learn works",
 }  # fmt: skip
 
@@ -49,6 +50,15 @@ _MEMORY = "work in pieces (read a file in chunks), and del what is not needed an
 
 _TOO_BIG = "array is too big"  # numpy's, of one that no address of 32 bits reaches the end of
 
+_NO_SOLVERS = (
+    "pulp's solvers are programs, which cannot be started here: scipy.optimize.milp and linprog solve such problems "
+    "(they are HiGHS)"
+)
+_ERRORS_OF_OTHERS = {
+    "MaxRowsError": "alt.data_transformers.disable_max_rows() lifts the limit; a sample or sums make a smaller chart",
+    "PulpSolverError": _NO_SOLVERS,
+}
+
 # Why an import could not install what it needs, by the module.
 not_installed: dict[str, str] = {}
 
@@ -58,11 +68,12 @@ _NOTEBOOK = "/volumes/notebook"
 _PRIVATE = "a file beside the notebook is not visible in this sandbox"
 _READ_ONLY = "the notebook's folder is read-only in this sandbox, /workspace is not"
 
+_NO_SUBPROCESSES = "asyncio cannot wait for a command here; subprocess.run and !cmd do"
 # Functions that raise NotImplementedError here.
 _NOT_IMPLEMENTED = {
     "_check_system_limits": ONE_PROCESS,
-    "subprocess_exec": f"{NO_PROCESSES}; {_PROCESSES}",
-    "subprocess_shell": f"{NO_PROCESSES}; {_PROCESSES}",
+    "subprocess_exec": _NO_SUBPROCESSES,
+    "subprocess_shell": _NO_SUBPROCESSES,
     "create_connection": NO_SOCKETS,
     "create_datagram_endpoint": NO_SOCKETS,
     "create_server": NO_SOCKETS,
@@ -94,6 +105,13 @@ def _advice(error: BaseException) -> str | None:
             return about_file
     if isinstance(error, NotImplementedError):
         return next((_NOT_IMPLEMENTED[name] for name in _functions(error) if name in _NOT_IMPLEMENTED), None)
+    if isinstance(error, AttributeError) and error.name == "actualSolve" and error.obj is None:
+        return _NO_SOLVERS  # pulp asks for one that it does not have
+    return _ERRORS_OF_OTHERS.get(type(error).__name__) or _absence_advice(error)
+
+
+def _absence_advice(error: BaseException) -> str | None:
+    text = str(error)
     for earlier in _chain(error):
         # A library says it in its own words, or something else went wrong while it did without the module.
         if isinstance(earlier, ModuleNotFoundError) and earlier.name and (

@@ -14,7 +14,8 @@ from typing import Any
 from IPython.core.interactiveshell import ExecutionResult
 
 from kernelmcp_guest import blocking, memory, swallowed_interrupts
-from kernelmcp_guest.interrupts import begin, interrupt, running
+from kernelmcp_guest.interrupts import begin, interrupt
+from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
 # One for the shell, as in ipykernel: a context variable that a cell sets (the precision of decimals, numpy's handling

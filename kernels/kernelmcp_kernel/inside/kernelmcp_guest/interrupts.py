@@ -13,20 +13,8 @@ from typing import Any
 
 from kernelmcp_guest import blocking, swallowed_interrupts
 from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell
-
-
-class _Running:
-    """The request that runs now: its id, its task when it awaits, whether the user's code has begun (`active`)."""
-
-    active = False
-    early = False
-    request = ""
-    task: asyncio.Task[Any] | None = None
-    cancelled = False
-
-
-running = _Running()
 
 
 def on_interrupt_signal(signum: int, frame: object) -> None:

@@ -34,6 +34,7 @@ from kernelmcp_guest import (
 )
 from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.packages import missing_imports, shims
+from kernelmcp_guest.programs import commands, processes
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.shown import summaries, tables
 from kernelmcp_guest.streams import OutStream
@@ -93,6 +94,7 @@ async def build(points: str, modules: str) -> None:
     comms.install()
     nesting.install()
     network.install()
+    processes.install()
     shims.install()
     signals.install()
     xhr.install()
@@ -154,6 +156,7 @@ def attach(
     signal.signal(signal.SIGUSR1, interrupts.on_stuck_signal)
     signal.signal(signal.SIGUSR2, interrupts.on_background_signal)
     sys.unraisablehook = interrupts.on_swallowed
+    commands.note_environment()
     loop = asyncio.get_event_loop()
     # The stock handlers end the Node process.
     loop._keyboard_interrupt_handler = interrupts.on_loop_interrupted
@@ -168,3 +171,4 @@ def begin_in(folder: str, how_to_see_more: str) -> None:
 def set_environment(text: str) -> None:
     """Add environment variables, a JSON object of them."""
     os.environ.update(json.loads(text))
+    commands.note_environment()

@@ -10,8 +10,12 @@ from IPython.core import debugger
 from IPython.core.error import UsageError
 from IPython.core.magics._table import default_script_magics
 
-from kernelmcp_guest.absent import NO_SHELL
+from kernelmcp_guest.absent import NO_INTERPRETER
 from kernelmcp_guest.packages import pip_commands
+from kernelmcp_guest.programs import lines
+
+# IPython's own are for BSD's ls where the system is not Linux.
+_ALIASES = {"ls": "ls -F", "ll": "ls -F -l", "lf": "ls -F -l | grep ^-", "ldir": "ls -F -l | grep /$"}
 
 _NO_EDITOR = "there is no editor in the sandbox: write the file with %%writefile, and run it with %run"
 _NO_STORE = "variables are kept as long as the session, and in no database: write what is to last to a file"
@@ -31,7 +35,9 @@ def install(shell: Any) -> None:
     register(pip_commands.pip, "line", "pip")  # IPython's own start a process
     register(pip_commands.uv, "line", "uv")
     for name in ("script", *default_script_magics()):
-        register(_refuse(NO_SHELL), "cell", name)
+        register(lines.shell_magic if name in ("bash", "sh") else _refuse(NO_INTERPRETER), "cell", name)
+    shell.alias_manager.user_aliases = list(_ALIASES.items())  # a reset of the shell keeps these
+    shell.alias_manager.init_aliases()
     for name in ("edit", "ed"):
         register(_refuse(_NO_EDITOR), "line", name)
     register(_refuse(_NO_STORE), "line", "store")

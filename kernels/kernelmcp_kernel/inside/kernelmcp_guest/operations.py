@@ -23,7 +23,9 @@ from IPython.utils.tokenutil import token_at_cursor
 from kernelmcp_guest import comms, memory, swallowed_interrupts
 from kernelmcp_guest.bridge import bridge, request_id, send
 from kernelmcp_guest.execution import context, execute
-from kernelmcp_guest.interrupts import begin, running
+from kernelmcp_guest.interrupts import begin
+from kernelmcp_guest.programs.run import run_program
+from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
 # The exit status by which the kernel process knows the reason (guests/death.py). It starts another guest.
@@ -89,6 +91,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "is_complete": is_complete,
     "comm_message": comm_message,
     "comm_info": comm_info,
+    "run_program": run_program,
 }
 
 

@@ -11,17 +11,16 @@ from typing import Any
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
-from IPython.core.error import UsageError
 from IPython.core.events import EventManager, available_events
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.text import LSString, SList
 from traitlets import Type
 
 from kernelmcp_guest import blocking, memory
-from kernelmcp_guest.absent import NO_SHELL
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.kernel import GuestKernel
-from kernelmcp_guest.packages import pip_commands
-from kernelmcp_guest.tracebacks import GuestSyntaxTB, GuestTB, format_group, is_left_to_python
+from kernelmcp_guest.programs import lines
+from kernelmcp_guest.tracebacks import GuestSyntaxTB, GuestTB, behind_expression, format_group, is_left_to_python
 
 
 def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
@@ -164,6 +163,21 @@ class GuestShell(InteractiveShell):
         self.last_error = {"ename": etype.__name__, "evalue": text, "traceback": [str(line) for line in stb]}
         send("error", **self.last_error)
 
+    def user_expressions(self, expressions: dict[str, str]) -> dict[str, Any]:
+        before, sys.excepthook = sys.excepthook, self.excepthook
+        try:
+            return super().user_expressions(expressions)
+        finally:
+            sys.excepthook = before
+
+    def _user_obj_error(self) -> dict[str, Any]:
+        """What one of the user_expressions raised, with the lines of the cell that it called."""
+        found = super()._user_obj_error()
+        kind, error, entries = self._get_exc_info()
+        if (called := behind_expression(entries)) is not None:
+            found["traceback"] = self.InteractiveTB.structured_traceback(kind, error, called, tb_offset=0)
+        return found
+
     def show_name(self, error: BaseException) -> None:
         """Send an error by its name alone, when its traceback cannot be made."""
         self._showtraceback(type(error), error, [type(error).__name__])
@@ -175,14 +189,17 @@ class GuestShell(InteractiveShell):
         self.payload_manager.write_payload({"source": "set_next_input", "text": text, "replace": replace})
 
     def system(self, cmd: str) -> None:
-        if pip_commands.run_command(cmd):
-            return
-        raise UsageError(NO_SHELL)
+        """`!cmd`."""
+        __tracebackhide__ = True
+        lines.run(self, self.var_expand(cmd, depth=1))
 
     system_raw = system_piped = system
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
-        self.system(cmd)
+        """`x = !cmd`: both streams, as IPython has it."""
+        __tracebackhide__ = True
+        text = lines.output_of(self.var_expand(cmd, depth=depth + 1))
+        return SList(text.splitlines()) if split else LSString(text)
 
     def enable_gui(self, gui: str | None = None) -> None:
         if gui not in (None, "inline"):

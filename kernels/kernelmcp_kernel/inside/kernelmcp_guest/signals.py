@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from kernelmcp_guest import interrupts
 from kernelmcp_guest.blocking import host_call
+from kernelmcp_guest.programs.surroundings import running_programs
 
 _UNCATCHABLE = (signal.SIGKILL, signal.SIGSTOP)
 _IGNORED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
@@ -42,6 +43,8 @@ def _send(number: int) -> None:
 
 def _end_kernel(number: int) -> NoReturn:
     __tracebackhide__ = True
+    if running_programs:
+        raise SystemExit(128 + number)
     try:
         name = signal.Signals(number).name
     except ValueError:

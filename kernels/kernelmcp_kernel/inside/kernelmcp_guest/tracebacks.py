@@ -149,6 +149,13 @@ def _entries(etb: TracebackType | None) -> list[TracebackType]:
     return found
 
 
+def behind_expression(etb: TracebackType | None) -> TracebackType | None:
+    """The entries of what an evaluated expression has called; None where that is nothing."""
+    while etb is not None and (is_hidden(file := etb.tb_frame.f_code.co_filename) or file == "<string>"):
+        etb = etb.tb_next
+    return etb
+
+
 def format_group(error: BaseException) -> list[str]:
     """The lines of an ExceptionGroup, which IPython leaves to Python."""
     formatted = traceback.TracebackException.from_exception(error)

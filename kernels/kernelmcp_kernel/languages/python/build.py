@@ -16,14 +16,14 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelmcp_kernel.runtime.identity import FORMAT, BuildError, build_id, digest, node_binary, node_wheel, read_stamp
+from kernelmcp_kernel.runtime.identity import FORMAT, build_id, digest, node_binary, read_stamp
+from kernelmcp_kernel.runtime.npm import npm_ci, run_program
 
 _LOCK_FILES = ("package.json", "package-lock.json", "requirements-guest.txt")
 _PYODIDE_FILES = (
@@ -73,22 +73,10 @@ def build_image(package_dir: Path, image: Path) -> None:
     program = package_dir / "host" / "build.mjs"
     settings = (package_dir / "_runtime", package_dir / "inside", unfinished, build_id(package_dir))
     try:
-        _run("the boot image", [node_binary(), "--experimental-wasm-jspi", program, *settings])
+        run_program("the boot image", [node_binary(), "--experimental-wasm-jspi", program, *settings])
         os.replace(unfinished, image)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def npm_ci(folder: Path, lock_dir: Path, *, development: bool = False) -> Path:
-    """Install the locked npm packages into `folder`, with the npm that comes in Node's wheel; gives node_modules."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "package-lock.json"):
-        shutil.copyfile(lock_dir / name, folder / name)
-    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    npm = node_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    omit = [] if development else ["--omit=dev"]
-    _run("the npm packages", [node_binary(), npm, "ci", *flags, *omit], cwd=folder)
-    return folder / "node_modules"
 
 
 def _make_packages(package_dir: Path, runtime: Path, log: Log) -> bool:
@@ -126,7 +114,7 @@ def _fetch_site(lock_dir: Path, target: Path) -> None:
     flags += ["--disable-pip-version-check", "--no-input", "--no-warn-script-location"]
     guest = [f"--python-version={_GUEST_PYTHON}", "--implementation=py", "--platform=any"]
     source = ["--requirement", lock_dir / "requirements-guest.txt"]
-    _run(
+    run_program(
         "the guest's Python packages",
         [sys.executable, "-P", "-m", "pip", "install", "--target", target, *flags, *guest, *source],
     )
@@ -150,25 +138,6 @@ def _sweep(package_dir: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     for file in (package_dir / "_runtime").glob("*.building"):
         file.unlink(missing_ok=True)
-
-
-def _run(what: str, program: Iterable[str | Path], cwd: Path | None = None) -> None:
-    """`cwd`: a folder that nobody else writes; the caller's own may be anybody's."""
-    command = [str(part) for part in program]
-    # The user's own Node options are for the user's own programs.
-    environment = {name: value for name, value in os.environ.items() if name not in ("NODE_OPTIONS", "NODE_PATH")}
-    done = subprocess.run(
-        command,
-        cwd=cwd or "/",
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    if done.returncode != 0:
-        said = f"{done.stderr.strip()}\n{done.stdout.strip()}".strip()
-        raise BuildError(f"{what}: {' '.join(command[:3])} ... ended with {done.returncode}\n{said}")
 
 
 def _listing_digest(runtime: Path) -> str:

@@ -7,9 +7,9 @@ import logging
 import os
 import subprocess
 import sys
-from dataclasses import asdict
 from typing import Any
 
+from kernelmcp_kernel.languages.interface import Language, file_options
 from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -25,11 +25,12 @@ _log = logging.getLogger(__name__)
 EXIT_BAD_IMAGE = 65
 
 
-class Python:
+class Python(Language):
     """Guests that are restored from a boot image."""
 
     def __init__(self) -> None:
         self._image: BootImage | None = None
+        self._only_plain = False  # packages have made the other image one with which no guest starts
 
     @property
     def language_info(self) -> dict[str, Any]:
@@ -43,7 +44,7 @@ class Python:
 
     @property
     def host_calls(self) -> frozenset[str]:
-        return frozenset({"input", "install", "fetch", "kill"})
+        return frozenset({"input", "install", "fetch", "kill", "run_command", "ran_program"})
 
     def prepare(self) -> None:
         _check_node()
@@ -58,11 +59,7 @@ class Python:
             "image": str(image.path),
             "build_id": image.build_id,
             "packages": [package.mount() for package in image.packages],
-            "workspace": str(sandbox.workspace),
-            "tmp": str(sandbox.tmp),
-            "volumes": [asdict(volume) for volume in settings().volumes],
-            "quota": asdict(settings().quota),
-            "working_directory": settings().working_directory,
+            **file_options(sandbox),
             "folder": settings().folder,
             "how_to_see_more": settings().how_to_see_more,
             "keep_globals": settings().keep_globals,
@@ -80,7 +77,7 @@ class Python:
         return self._image.packages if self._image else ()
 
     def suits(self, code: str) -> bool:
-        if self.packages or (prepared := _usable()) is None:
+        if self.packages or self._only_plain or (prepared := _usable()) is None:
             return True
         packages = settings().packages
         if not packages.preinstalled and not (packages.auto_install and prepared.is_wanted_by(code)):
@@ -92,6 +89,9 @@ class Python:
         if exit_code == EXIT_BAD_IMAGE and self._image:
             _log.warning("the boot image %s is damaged or stale: building a new one", self._image.path)
             self._image = rebuild_image(self._image)
+        elif self.packages:
+            _log.warning("with the boot image of the packages no guest starts: they are imported when they are wanted")
+            self._image, self._only_plain = plain_image(), True
 
 
 def _first_image() -> BootImage:

@@ -24,6 +24,8 @@ IN_IMAGE = ("numpy", "pandas", "matplotlib.pyplot")
 _ONE = r"[\w.]+(?:[ \t]+as[ \t]+\w+)?"
 _IMPORT = re.compile(rf"^[ \t]*(?:import|from)[ \t]+({_ONE}(?:[ \t]*,[ \t]*{_ONE})*)", re.MULTILINE)
 _MAX_CODE_CHARS = 100_000
+# The fields of the store's Wheel.
+_OF_WHEEL = ("name", "version", "sha256", "file", "source")
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,9 @@ def read_setup() -> Setup:
     """Empty where there was none, or where it cannot be read."""
     try:
         found: dict[str, Any] = json.loads(setup_file().read_text("utf-8"))
-        return Setup(tuple(map(str, found["requirements"])), tuple(dict(wheel) for wheel in found["wheels"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        wheels = tuple({key: str(wheel[key]) for key in _OF_WHEEL} for wheel in found["wheels"])
+        return Setup(tuple(map(str, found["requirements"])), wheels)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return Setup()
 
 
@@ -117,7 +120,7 @@ def _is_permitted(setup: Setup) -> bool:
     """A setup of before the settings became stricter is not used."""
     denied = set(map(_plain, settings().packages.denied))
     allowed = settings().packages.allowed
-    if not denied.isdisjoint(_plain(wheel.get("name", "")) for wheel in setup.wheels):
+    if not denied.isdisjoint(_plain(wheel["name"]) for wheel in setup.wheels):
         return False
     return allowed is None or set(map(_plain, setup.requirements)) <= set(map(_plain, allowed))
 
@@ -157,7 +160,7 @@ def find_prepared() -> Prepared | None:
         packages = tuple(_package(each) for each in listed["packages"])
         if image.is_file() and all(Path(package.folder).is_dir() for package in packages):
             return Prepared(image, str(listed["build_id"]), tuple(listed["in_image"]), packages)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return None
 

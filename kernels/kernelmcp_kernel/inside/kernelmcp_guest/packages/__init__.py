@@ -16,6 +16,9 @@ BYTECODE = "/lib/bytecode"
 
 _MANY_FILES = 256
 
+# Where packages are mounted.
+folders: list[str] = []
+
 
 class PackageError(RuntimeError):
     """A package could not be installed; the text says why and what to do. Its subclasses are named for the kinds."""
@@ -38,8 +41,14 @@ def kind(name: str) -> type[PackageError]:
 def add_packages(points: str) -> None:
     """Called by the host: these folders (a JSON list) have been mounted."""
     for point in json.loads(points):
-        if point not in sys.path:
-            sys.path.append(point)
+        if point not in folders:
+            folders.append(point)
+    find_packages()
+
+
+def find_packages() -> None:
+    """Have the packages that were mounted found, whatever has become of the list of folders."""
+    sys.path += [folder for folder in folders if folder not in sys.path]
     importlib.invalidate_caches()
 
 

@@ -13,10 +13,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType
 from typing import Any
 
-from kernelmcp_guest import advice, blocking, interrupts, packages
+from kernelmcp_guest import advice, blocking, packages
+from kernelmcp_guest.running import running
 
 # Where a user's own modules are.
-_OWN_FOLDERS = ("/workspace/", "/volumes/", "/tmp/")  # noqa: S108  # the guest's
+OWN_FOLDERS = ("/workspace/", "/volumes/", "/tmp/")  # noqa: S108  # the guest's
 
 # Where pandas asks for what a method needs, or could use: a call of this module says which.
 _PANDAS_OPTIONAL = "pandas.compat._optional"
@@ -34,7 +35,7 @@ class MissingImports:
     """A finder, asked when all others have found nothing."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if path is not None or name in sys.stdlib_module_names or not interrupts.running.active:
+        if path is not None or name in sys.stdlib_module_names or not running.active:
             return None
         if not _is_wanted(name) or not _install(name):
             return None
@@ -62,7 +63,7 @@ def _install(module: str) -> bool:
 
 def have(module: str) -> bool:
     """Whether a module can be imported, once its package is installed if need be."""
-    return importlib.util.find_spec(module) is not None or (interrupts.running.active and _install(module))
+    return importlib.util.find_spec(module) is not None or (running.active and _install(module))
 
 
 def _is_wanted(module: str) -> bool:
@@ -74,7 +75,7 @@ def _is_wanted(module: str) -> bool:
         return frame.f_locals.get("errors") == "raise"
     if any(importer.startswith(name) and module in needed for name, needed in _NEEDED_BY.items()):
         return True
-    return importer == "__main__" or frame.f_code.co_filename.startswith(_OWN_FOLDERS)
+    return importer == "__main__" or frame.f_code.co_filename.startswith(OWN_FOLDERS)
 
 
 def _importer(frame: FrameType | None) -> FrameType | None:

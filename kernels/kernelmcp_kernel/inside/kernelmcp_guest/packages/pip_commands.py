@@ -23,6 +23,7 @@ _IGNORED_SETTINGS = """
 --progress-bar --only-binary --root-user-action --upgrade-strategy --timeout --default-timeout --retries --cache-dir
 --python --prerelease
 """
+_OF_EXTRA = re.compile(r";.*\bextra\s*==")
 _SHORT_FLAGS = re.compile(r"-[qvU]+")
 # Options that are done, by what the kernel process calls them.
 _OPTIONS = {
@@ -99,16 +100,23 @@ def uv(line: str) -> None:
     pip(rest)
 
 
-def run_command(command: str) -> bool:
-    """`!pip install x` is what people type. True when it was pip, and has been done."""
-    if _STARTS.match(command) is None:
-        return False
+def is_pip(command: str) -> bool:
+    """`!pip install x` is what people type."""
+    return _STARTS.match(command) is not None
+
+
+def is_only_pip(command: str) -> bool:
+    """Is every command of a shell's line pip?"""
+    return all(map(is_pip, _parts(command)))
+
+
+def run_command(command: str) -> None:
+    """Do a line that begins with pip, as far as it can be done without a shell."""
     for part in _parts(command):
         if found := _STARTS.match(part):
             (pip if found["uv"] is None else uv)(part[found.end() :])
         else:
             _say(f"[not done, because there is no shell: {part}]")
-    return True
 
 
 def _parts(command: str) -> list[str]:
@@ -146,14 +154,15 @@ def _install(arguments: list[str], options: dict[str, bool]) -> None:
     packages.install(kept, **options)
 
 
-def _requirements(arguments: list[str]) -> list[str]:
+def _requirements(arguments: list[str], inside: tuple[str, ...] = ()) -> list[str]:
+    """`inside`: the files that these are from, each named in the one before."""
     found: list[str] = []
     words = iter(arguments)
     for word in words:
         if word in ("-r", "--requirement", "--requirements"):
-            found += _read_requirements(next(words, ""))
+            found += _read_requirements(next(words, ""), inside)
         elif word.startswith(("-r", "--requirement=")):
-            found += _read_requirements(word.removeprefix("--requirement=").removeprefix("-r"))
+            found += _read_requirements(word.removeprefix("--requirement=").removeprefix("-r"), inside)
         elif word.startswith("-"):
             option = word.partition("=")[0]
             why = _WHY_NOT.get(option, _WHY_NOT.get(option[:2], HELP) if option[:2] != "--" else HELP)
@@ -185,13 +194,15 @@ def _without_habits(words: list[str]) -> tuple[list[str], dict[str, bool]]:
     return kept, options
 
 
-def _read_requirements(file: str) -> list[str]:
+def _read_requirements(file: str, inside: tuple[str, ...]) -> list[str]:
+    if file in inside:
+        raise packages.kind("InvalidRequirement")(f"{file} names itself: {' -> '.join((*inside, file))}")
     with open(file, encoding="utf-8") as stream:
         lines = [line.partition(" #")[0].strip() for line in stream]
     found: list[str] = []
     for line in lines:
         if line.startswith("-"):
-            found += _requirements(_split(line))
+            found += _requirements(_split(line), (*inside, file))
         elif line and not line.startswith("#"):
             found.append(line.partition(" --hash=")[0].rstrip("\\ "))  # the kernel process has checked what comes
     return found
@@ -210,4 +221,5 @@ def _show(names: list[str]) -> None:
             continue
         fields = ("Name", "Version", "Summary", "Home-page", "License-Expression")
         _say("\n".join(f"{field}: {found.metadata[field]}" for field in fields if found.metadata[field]))
-        _say(f"Requires: {', '.join(found.requires or [])}\n")
+        required = [line for line in found.requires or [] if not _OF_EXTRA.search(line)]
+        _say(f"Requires: {', '.join(required)}\n")

@@ -88,11 +88,36 @@ def _nested_loops(nest_asyncio: Any) -> None:
     nest_asyncio.apply = lambda loop=None: None
 
 
+def _one_scheduler(base: Any) -> None:
+    """dask's schedulers of threads and processes: what they would do is done in order, by the one there is here."""
+    names = ("threads", "threading", "processes", "multiprocessing")
+    base.named_schedulers.update(dict.fromkeys(names, base.named_schedulers["sync"]))
+
+
+def _bars_without_threads(progress: Any) -> None:
+    """dask's progress bar, drawn when it is done: what would draw it meanwhile is a thread."""
+
+    def start(bar: Any, dsk: Any) -> None:
+        bar._state, bar._running = None, True
+        bar._start_time = progress.default_timer()
+        bar._timer = concurrent.futures.Future()
+        bar._timer.join = lambda: None
+
+    progress.ProgressBar._start = start
+
+
 _SHIMS: dict[str, Callable[[Any], None]] = {
     "anyio._backends._asyncio": _worker_threads,
     "anyio.from_thread": _blocking_portals,
+    "dask.base": _one_scheduler,
+    "dask.diagnostics.progress": _bars_without_threads,
     "nest_asyncio": _nested_loops,
-    "plotly.io._renderers": figures.show_by_display,
+    "altair.vegalite.v5.api": figures.show_altair,
+    "altair.vegalite.v6.api": figures.show_altair,
+    "bokeh.io.output": figures.load_nothing,
+    "bokeh.io.showing": figures.show_bokeh,
+    "bokeh.models.layouts": figures.show_bokeh_results,
+    "plotly.io._renderers": figures.show_plotly,
 }
 
 

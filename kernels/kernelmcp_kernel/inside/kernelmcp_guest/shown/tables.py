@@ -25,6 +25,7 @@ _DEFAULTS = {
 }
 # Rows and columns (None: all), from the most to the least.
 _USUAL_COLUMNS = 20
+_BETWEEN = " | "
 _SHAPES = ((60, None), (60, _USUAL_COLUMNS), (10, None), (10, _USUAL_COLUMNS))
 
 
@@ -33,6 +34,7 @@ def install(shell: Any) -> None:
     formatter = shell.display_formatter.formatters["text/plain"]
     for module in ("pandas", "pandas.core.frame"):  # by its version
         formatter.for_type_by_name(module, "DataFrame", _show)
+    formatter.for_type_by_name("pandas.io.formats.style", "Styler", _show_styler)
 
 
 def _show(frame: Any, printer: RepresentationPrinter, cycle: bool) -> None:
@@ -40,6 +42,25 @@ def _show(frame: Any, printer: RepresentationPrinter, cycle: bool) -> None:
         if number:
             printer.break_()
         printer.text(line.rstrip())  # a header of several lines has spaces at the end
+
+
+def _show_styler(styler: Any, printer: RepresentationPrinter, cycle: bool) -> None:
+    for number, line in enumerate(_styled_text(styler).splitlines()):
+        if number:
+            printer.break_()
+        printer.text(line.rstrip())
+
+
+def _styled_text(styler: Any) -> str:
+    """With its formats and its caption, and without its colours, which are in the HTML."""
+    rows, columns = styler.data.shape
+    shown = rows if rows <= _SHAPES[0][0] else 10
+    text = styler.to_string(delimiter=_BETWEEN, max_rows=shown, max_columns=_USUAL_COLUMNS)
+    if len(text) > MAX_CHARS:
+        text, shown = styler.to_string(delimiter=_BETWEEN, max_rows=10, max_columns=10)[:MAX_CHARS], 10
+    caption = f"{styler.caption}\n" if isinstance(styler.caption, str) else ""
+    whole = shown == rows and columns <= _USUAL_COLUMNS
+    return f"{caption}{text.rstrip()}" + ("" if whole else f"\n\n[{rows} rows x {columns} columns]")
 
 
 def _text(frame: Any, *, nested: bool) -> str:

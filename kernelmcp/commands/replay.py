@@ -1,0 +1,116 @@
+"""`kernelmcp replay`: the code cells of a notebook of this machine, run in a session by a server of its own.
+
+What the cells put out is shown as a model would see it, and the session is kept: `kernelmcp` and JupyterLab go on with
+it. The notebook is read as hostile input is; its code runs in the sandbox and nowhere else.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp_types import CallToolResult, Implementation, TextContent
+
+import kernelmcp
+from kernelmcp.config.load import load
+from kernelmcp.errors import ConfigurationError, ServerError
+from kernelmcp.mcp_server.results.structured import RESULT_KEY
+from kernelmcp.notebook.code_cells import MAX_NOTEBOOK_BYTES, CodeCell, code_cells
+from kernelmcp.output.sanitize import as_dict
+from kernelmcp.preflight import check_start
+
+MAX_NAME_CHARS = 64
+# How long one answer waits for a cell that runs.
+WAIT_SECONDS = 30
+
+
+class ReplayFailed(Exception):
+    """In words for who runs it."""
+
+
+def main(notebook: Path, session_id: str | None, config: Path | None = None, policy: Path | None = None) -> int:
+    """0 when all cells ran, 1 when one failed. Raises `ConfigurationError` before anything starts."""
+    check_start(load(config, policy))
+    cells = _read(notebook)
+    name = session_id if session_id is not None else name_of(notebook)
+    arguments = ["-m", "kernelmcp", "serve", "--log-level", "error"]
+    for option, file in (("--config", config), ("--policy", policy)):
+        arguments += [option, str(file)] if file is not None else []
+    try:
+        return anyio.run(_replay, cells, name, arguments)
+    except (ReplayFailed, BaseExceptionGroup) as exc:
+        found = exc.split(ReplayFailed)[0] if isinstance(exc, BaseExceptionGroup) else exc
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is None:
+            raise
+        sys.stderr.write(f"kernelmcp: {found}\n")
+        return 1
+
+
+def name_of(notebook: Path) -> str:
+    """A session's name for a notebook: its own, of letters, digits, dots, dashes and underscores."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", notebook.stem).strip("-.")[:MAX_NAME_CHARS] or "notebook"
+
+
+def _read(notebook: Path) -> list[CodeCell]:
+    try:
+        with notebook.open("rb") as stream:
+            data = stream.read(MAX_NOTEBOOK_BYTES + 1)
+    except OSError as exc:
+        raise ConfigurationError(f"{notebook} cannot be read: {exc.strerror}", "Give an .ipynb file.") from exc
+    try:
+        return code_cells(data, str(notebook))
+    except ServerError as exc:
+        raise ConfigurationError(exc.message, *exc.suggestions) from exc
+
+
+async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) -> int:
+    server = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+    me = Implementation(name="kernelmcp-replay", version=kernelmcp.__version__)
+    async with Client(server, client_info=me) as client:
+        for number, cell in enumerate(cells, 1):
+            status, text = await _run(client, session_id, cell.code)
+            sys.stdout.write(f"[{number}/{len(cells)}] {_first_line(cell.code)}\n")
+            if text != "(no output)":
+                sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+            if status != "ok" and not (status == "error" and cell.may_fail):
+                left = len(cells) - number
+                sys.stderr.write(
+                    f"kernelmcp: cell {number} of {len(cells)} ended with {status!r}"
+                    f"{f'; {left} did not run' if left else ''}. The session is {session_id!r}.\n"
+                )
+                return 1
+    sys.stderr.write(
+        f"kernelmcp: all {len(cells)} code cells ran. Their files are kept in session {session_id!r}, their variables "
+        f"are not: create_session(from_notebook='kernelmcp://sessions/{session_id}/notebook') runs them again.\n"
+    )
+    return 0
+
+
+async def _run(client: Client, session_id: str, code: str) -> tuple[str, str]:
+    """The status of the cell, and its text. Raises `ReplayFailed` when the server refuses it."""
+    result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
+    while True:
+        text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+        fields = _fields(result, text)
+        if fields["status"] != "running":
+            return str(fields["status"]), text
+        more = {"execution_id": fields["execution_id"], "wait_seconds": WAIT_SECONDS}
+        result = await client.call_tool("get_execution", more)
+
+
+def _fields(result: CallToolResult, text: str) -> dict[str, object]:
+    fields = as_dict((result.meta or {}).get(RESULT_KEY))
+    if "status" not in fields:
+        raise ReplayFailed(text)
+    return fields
+
+
+def _first_line(code: str) -> str:
+    first, *more = code.strip().splitlines()
+    return first[:100] + (" ..." if more or len(first) > 100 else "")

@@ -1,0 +1,91 @@
+"""What a cell asks of a person while it runs: `input()` and `getpass()`. Must not know who is asked, or how."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernelmcp.output.sanitize import clean, without_colour
+
+# As frontends send it for Ctrl-D: the cell gets an EOFError.
+NO_ANSWER = "\x04"
+MAX_PROMPT_CHARS = 1_000
+MAX_ANSWER_CHARS = 100_000
+# A person may be at lunch; a cell that nobody answers must end.
+MAX_SECONDS = 900.0
+# Of one execution. A loop around input() must not hold a person for ever.
+MAX_QUESTIONS = 10
+
+
+@dataclass(eq=False)
+class Question:
+    """One line that a cell waits for. The prompt is the guest's."""
+
+    number: int
+    """Among those of its execution, from 1."""
+    prompt: str
+    is_password: bool
+    answer: "asyncio.Future[str]"
+
+
+class Questions:
+    """The questions of one execution, one at a time.
+
+    `on_change` is called when one is opened and when it is settled: somebody else shows it, passwords too.
+    """
+
+    def __init__(self, on_change: "Callable[[Questions], None] | None" = None) -> None:
+        self.open: Question | None = None
+        self._on_change = on_change
+        self.asked = asyncio.Event()
+        """Set while a question is open that a client of MCP may be asked."""
+        self._count = 0
+        self._seconds = 0.0
+        self._began = 0.0
+        self._credited = 0.0
+
+    async def ask(self, prompt: str, *, is_password: bool) -> str:
+        """Ask, and wait for the answer: `NO_ANSWER` when there is none in time."""
+        self._count += 1
+        if self._count > MAX_QUESTIONS:
+            return NO_ANSWER
+        question = Question(self._count, _shown(prompt), is_password, asyncio.get_running_loop().create_future())
+        self.open, self._began = question, (began := time.monotonic())
+        if not (is_password and self._on_change):
+            self.asked.set()
+        self._tell()
+        try:
+            return await asyncio.wait_for(question.answer, MAX_SECONDS)
+        except TimeoutError:
+            return NO_ANSWER
+        finally:
+            self._seconds += time.monotonic() - began
+            if self.open is question:  # a cell that was interrupted may have asked something else by now
+                self._close()
+
+    def reply(self, question: Question, text: str | None) -> None:
+        """The answer; None when there is none. A question that is no longer asked takes none."""
+        if question is self.open and not question.answer.done():
+            question.answer.set_result(NO_ANSWER if text is None else clean(text)[:MAX_ANSWER_CHARS])
+            self._close()
+
+    def _close(self) -> None:
+        self.open = None
+        self.asked.clear()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._on_change is not None:
+            self._on_change(self)
+
+    def take_seconds(self) -> float:
+        """How long it has waited for answers since this was asked the last time: time that is not the cell's."""
+        total = self._seconds + (time.monotonic() - self._began if self.open is not None else 0.0)
+        new, self._credited = total - self._credited, total
+        return new
+
+
+def _shown(prompt: str) -> str:
+    """Without what a terminal would act on."""
+    text = without_colour(clean(prompt[:MAX_PROMPT_CHARS]))
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text)

@@ -1,0 +1,91 @@
+"""A browser's connection to a kernel. It knows which Jupyter clients are browsers, and passes on to a browser only what
+concerns it: what the model's cells put out comes with the notebook, and would come twice.
+"""
+
+import contextlib
+from typing import Any, ClassVar
+
+from jupyter_client.session import DELIM
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+
+from kernelmcp.lab.persons import Persons
+from kernelmcp.lab.tame import tame, tame_bundle
+from kernelmcp.output.sanitize import UNREAD, as_dict, as_list, is_readable
+
+# Of the executions of others, a browser needs to know when the kernel is busy, and what became of its own displays and
+# widgets.
+OF_OTHERS = ("status", "update_display_data", "comm_open", "comm_msg", "comm_close", "input_request")
+# What may bring markup. In a reply it is what a pager shows: Lab draws that as an output of the cell.
+SHOWN = ("display_data", "execute_result", "update_display_data", "comm_open", "comm_msg")
+REPLIES = ("execute_reply", "inspect_reply")
+TOO_LARGE = {"data": {"text/plain": "[this output is too large to be shown]"}, "metadata": {}, "transient": {}}
+_HEADER, _PARENT, _CONTENT = 1, 2, 4
+
+
+class BrowserConnection(ZMQChannelsWebsocketConnection):
+    persons: ClassVar[Persons]
+    """Set before the first one is made."""
+    _is_gone = False
+    _all: ClassVar[dict[str, set["BrowserConnection"]]] = {}
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        with contextlib.suppress(OSError):  # known for as long as this Lab runs
+            self.persons.add(self.session.session)
+        self._all.setdefault(self.kernel_id, set()).add(self)
+
+    def disconnect(self) -> None:
+        """Once: the inherited one counts a kernel's connections, and that may be another kernel by then."""
+        if self._is_gone:
+            return
+        self._is_gone = True
+        self._all.get(self.kernel_id, set()).discard(self)
+        super().disconnect()
+
+    def handle_outgoing_message(self, stream: Any, outgoing_msg: list[Any]) -> None:
+        channel = stream if isinstance(stream, str) else getattr(stream, "channel", None)
+        if channel in ("iopub", "shell"):
+            wire: Any = self.session
+            identities, parts = wire.feed_identities(outgoing_msg, copy=True)
+            kind = wire.unpack(parts[_HEADER]).get("msg_type")
+            if channel == "iopub" and kind not in OF_OTHERS:
+                parent = wire.unpack(parts[_PARENT])
+                if parent and parent.get("session") not in self.persons:
+                    return
+            if kind in SHOWN or kind in REPLIES:
+                outgoing_msg = [*identities, DELIM, *self._tamed(parts, kind)]
+        super().handle_outgoing_message(stream, outgoing_msg)
+
+    def _tamed(self, parts: list[bytes], kind: str) -> list[bytes]:
+        wire: Any = self.session
+        content: dict[str, Any] = UNREAD if kind in REPLIES else TOO_LARGE
+        if is_readable(parts[_CONTENT]):
+            content = tamed_content(kind, as_dict(wire.unpack(parts[_CONTENT])))
+        signed: list[Any] = [*parts[_HEADER:_CONTENT], self.session.pack(content)]
+        return [self.session.sign(signed), *signed, *parts[_CONTENT + 1 :]]
+
+    @classmethod
+    def close_all_of(cls, kernel_id: str, *, restarted: bool) -> None:
+        """The kernel process is gone. A browser that is told of a restart says so and connects again."""
+        for connection in cls._all.pop(kernel_id, set()):
+            with contextlib.suppress(Exception):  # it is about to be closed by the other side
+                if restarted:
+                    connection.on_kernel_restarted()
+            with contextlib.suppress(Exception):
+                connection.disconnect()
+                connection.websocket_handler.close()
+
+
+def tamed_content(kind: str, content: dict[str, Any]) -> dict[str, Any]:
+    """What a browser gets of a message that may bring markup. Code stays as it is: that of the next cell, which
+    a reply may bring too."""
+    if kind == "execute_reply":
+        payload = map(as_dict, as_list(content.get("payload")))
+        return content | {"payload": [_with_tame_data(one) if "data" in one else one for one in payload]}
+    if kind in ("comm_open", "comm_msg"):
+        return tame(content)
+    return _with_tame_data(content)
+
+
+def _with_tame_data(content: dict[str, Any]) -> dict[str, Any]:
+    return content | {"data": tame_bundle(as_dict(content.get("data")))}

@@ -1,0 +1,135 @@
+"""The kernels that Lab sees: those of the sessions that are live, with the ids that their servers gave them.
+
+They are not ours: Lab attaches, runs cells, interrupts. What would start or end one is asked of its server
+(`control.py`) by the handlers; the manager itself refuses. Must not know notebooks.
+"""
+
+import json
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager, ServerKernelManager
+from tornado import web
+
+from kernelmcp.atomic import read_small
+from kernelmcp.lab.connections import BrowserConnection
+from kernelmcp.lab.descriptors import Descriptor
+from kernelmcp.output.sanitize import as_dict
+
+KERNEL_NAME = "kernelmcp"
+NOT_FROM_LAB = (
+    "JupyterLab shows the sessions that kernelmcp's servers have, and starts no kernels of its own.\n"
+    "Open the notebook of a session, or have the model create one."
+)
+
+
+class AttachedKernel(ServerKernelManager):
+    """One kernel of a server's."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "owns_kernel": False})
+
+    async def interrupt_kernel(self) -> None:
+        self._connect_control_socket()
+        self.session.send(self._control_socket, self.session.msg("interrupt_request", content={}))
+
+    async def restart_kernel(self, *_: Any, **__: Any) -> None:
+        raise web.HTTPError(403, NOT_FROM_LAB)
+
+    async def shutdown_kernel(self, *_: Any, **__: Any) -> None:
+        raise web.HTTPError(403, NOT_FROM_LAB)
+
+    def close(self) -> None:
+        self._close_control_socket()
+
+    def cleanup_connection_file(self) -> None:
+        """The file is the server's."""
+
+    def cleanup_ipc_files(self) -> None:
+        """The sockets are the kernel's."""
+
+
+class SessionKernels(AsyncMappingKernelManager):
+    """Kernel id -> kernel, as `attach` and `detach` have said."""
+
+    # Jupyter Server keeps what a kernel says while no browser is there, however much: the record has it anyway.
+    buffer_offline_messages = False
+
+    def __len__(self) -> int:
+        return len(self._kernels)  # traitlets asks for the truth of a parent; the inherited one lists kernels
+
+    def attach(self, session: Descriptor, *, restarted: bool = False) -> Any:
+        """Know this kernel, in place of the one that had its id. Raises OSError and ValueError: it has just ended.
+
+        Browsers of that one are told of a restart if it was `restarted`, and find this one when they connect again.
+        """
+        if session.connection_file is None:
+            raise ValueError("the session has no kernel")
+        info = connection_info(session.connection_file)
+        self.detach(session.kernel_id, restarted=restarted)
+        manager: Any = self
+        kernel: Any = manager.kernel_manager_factory(
+            parent=self,
+            log=self.log,
+            connection_file=str(session.connection_file),
+            kernel_name=KERNEL_NAME,
+            kernel_spec_manager=self.kernel_spec_manager,
+        )
+        kernel.load_connection_info(info)
+        kernel.kernel_id = session.kernel_id
+        kernel.execution_state = "idle"
+        kernel.last_activity = datetime.now(UTC)
+        kernel.reason = ""
+        kernel.ready.set_result(None)
+        # Nobody has to ask it who it is: a kernel that is busy answers when its cell has ended.
+        kernel._kernel_info_future = Future[Any]()
+        kernel._kernel_info_future.set_result({})
+        self._kernels[session.kernel_id] = kernel
+        self._kernel_connections[session.kernel_id] = 0
+        self._kernel_ports[session.kernel_id] = kernel.ports
+        return kernel
+
+    def detach(self, kernel_id: str, *, restarted: bool = False) -> None:
+        """Its process is gone: browsers are told, and connect again when there is another one."""
+        kernel = self._kernels.pop(kernel_id, None)
+        self._kernel_connections.pop(kernel_id, None)
+        self._kernel_ports.pop(kernel_id, None)
+        BrowserConnection.close_all_of(kernel_id, restarted=restarted)
+        if kernel is not None:
+            kernel.close()
+
+    def close_all(self) -> None:
+        for kernel_id in list(self._kernels):
+            self.detach(kernel_id)
+
+    def list_kernel_ids(self) -> list[str]:
+        return list(self._kernels)
+
+    def list_kernels(self) -> list[Any]:
+        return [self.kernel_model(kernel_id) for kernel_id in self._kernels]
+
+    def __contains__(self, kernel_id: object) -> bool:
+        return kernel_id in self._kernels
+
+    async def start_kernel(self, **_: Any) -> str:
+        raise web.HTTPError(403, NOT_FROM_LAB)
+
+    async def restart_kernel(self, kernel_id: str, now: bool = False) -> Any:
+        raise web.HTTPError(403, NOT_FROM_LAB)
+
+    async def shutdown_kernel(self, kernel_id: str, now: bool | None = False, restart: bool | None = False) -> None:
+        raise web.HTTPError(403, NOT_FROM_LAB)
+
+    async def shutdown_all(self, now: bool = False) -> None:
+        """Lab ends; the kernels go on."""
+        self.close_all()
+
+
+def connection_info(file: Path) -> dict[str, Any]:
+    """Raises OSError and ValueError."""
+    info = as_dict(json.loads(read_small(file)))
+    if not isinstance(info.get("key"), str) or not info["key"]:
+        raise ValueError(f"{file} has no key: anybody could talk to this kernel")
+    return info

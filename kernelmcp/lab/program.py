@@ -1,0 +1,178 @@
+"""Configures JupyterLab and runs it in this process. Nothing of the user's Jupyter configuration is read, nor of the
+folder that one stands in: both may be somebody else's code.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernelmcp.atomic import replace_text
+from kernelmcp.lab.shared.stores import FILE_IDS, HISTORIES, SESSIONS, check_stores
+
+# Disabled: what runs code that an output brings, what starts programs or offers kernels, what asks the internet.
+DISABLED_EXTENSIONS = (
+    "@jupyterlab/javascript-extension",
+    "@jupyterlab/vega5-extension",
+    "@jupyterlab/mermaid-extension",
+    "@jupyterlab/terminal-extension",
+    "@jupyterlab/extensionmanager-extension",
+    "@jupyterlab/apputils-extension:announcements",
+    "@jupyterlab/htmlviewer-extension",
+    "@jupyterlab/pdf-extension",
+    "@jupyterlab/launcher-extension",
+    "@jupyterlab/lsp-extension",
+    "@jupyterlab/fileeditor-extension:language-server",
+    "@jupyterlab/notebook-extension:language-server",
+)
+# Objects that the model made are shown by persons' cells, which Lab trusts. `unsafe-eval` is Lab's own need; what would
+# eval an output is disabled above. No other host is asked for anything: an image's address can carry data away.
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "media-src 'self' data: blob:",
+        "connect-src 'self'",
+        "worker-src 'self' blob:",
+        "frame-src 'none'",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HOST = "127.0.0.1"
+DEFAULT_PORT = 8888
+_SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    }
+}
+
+
+def run(
+    lab: Path,
+    runtime_root: Path,
+    sessions: Path,
+    port: int | None,
+    token: str,
+    open_browser: bool,
+    on_ready: Callable[[int], None],
+) -> None:
+    """Runs until it is told to end. `on_ready` gets the port. The caller has made `lab` and holds its lock."""
+    notebooks, state = lab / "notebooks", lab / "state"
+    for folder in ("config", "data", "runtime", "settings", "workspaces", "app-settings", "ipython"):
+        (state / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    notebooks.mkdir(mode=0o700, exist_ok=True)
+    # A killed Lab's token goes; with the cookies' secret, a tab that is open stays signed in.
+    for stale in (state / "runtime").iterdir():
+        if stale.is_file() and stale.name != "jupyter_cookie_secret":
+            stale.unlink(missing_ok=True)
+    check_stores(state)
+    disabled = dict.fromkeys(DISABLED_EXTENSIONS, True)
+    replace_text(state / "app-settings/page_config.json", json.dumps({"disabledExtensions": disabled}))
+    replace_text(state / "app-settings/overrides.json", json.dumps(_SETTINGS))
+    _own_environment(state)
+    from kernelmcp.lab.shared.history import complete_files
+
+    try:
+        complete_files(state / HISTORIES, state / FILE_IDS, notebooks)
+    except Exception as exc:  # noqa: BLE001 - a damaged history keeps Lab not shut
+        sys.stderr.write(f"kernelmcp: what Lab had not saved when it ended is lost: {exc}\n")
+    from jupyterlab.labapp import LabApp
+    from traitlets.config import Config
+
+    from kernelmcp.lab.server_app import LabServer
+
+    ours = {"state": str(state), "runtime_root": str(runtime_root), "sessions": str(sessions)}
+    LabApp.serverapp_class = LabServer
+    app: Any = LabApp.initialize_server(
+        argv=[], config=Config(_configuration(notebooks, state, port, token, open_browser, ours))
+    )
+    app.io_loop.add_callback(lambda: on_ready(app.port))  # after the one that listens
+    app.start()
+
+
+def _own_environment(state: Path) -> None:
+    """Before Jupyter is imported. The folder we stand in is on its way to configuration files."""
+    os.chdir(state / "config")
+    for name in list(os.environ):
+        if name.startswith("JUPYTER"):
+            del os.environ[name]
+    os.environ |= {
+        "JUPYTER_NO_CONFIG": "1",
+        "JUPYTER_CONFIG_DIR": str(state / "config"),
+        "JUPYTER_DATA_DIR": str(state / "data"),
+        "JUPYTER_RUNTIME_DIR": str(state / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(state / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(state / "workspaces"),
+        "IPYTHONDIR": str(state / "ipython"),
+    }
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", ".")]
+
+
+def _configuration(
+    notebooks: Path, state: Path, port: int | None, token: str, open_browser: bool, ours: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    file_ids = {"db_path": str(state / FILE_IDS)}
+    return {
+        "Application": {"log_level": "ERROR"},
+        "ServerApp": {
+            "ip": HOST,
+            "port": DEFAULT_PORT if port is None else port,
+            "port_retries": 50 if port is None else 0,
+            "open_browser": open_browser,
+            "answer_yes": True,
+            "allow_root": True,
+            "quit_button": False,
+            "terminals_enabled": False,
+            "root_dir": str(notebooks),
+            "jpserver_extensions": {
+                "jupyterlab": True,
+                "jupyter_server_ydoc": True,
+                "jupyter_server_fileid": True,
+                "kernelmcp.lab.extension": True,
+            },
+            "kernel_manager_class": "kernelmcp.lab.kernels.SessionKernels",
+            "kernel_websocket_connection_class": "kernelmcp.lab.connections.BrowserConnection",
+            "kernel_spec_manager_class": "kernelmcp.lab.specs.SessionSpecs",
+            "contents_manager_class": "kernelmcp.lab.shared.contents.Contents",
+            "tornado_settings": {
+                "headers": {
+                    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+                    "X-DNS-Prefetch-Control": "off",
+                },
+                "kernelmcp_lab": ours,
+            },
+        },
+        "MultiKernelManager": {
+            "default_kernel_name": "kernelmcp",
+            "kernel_manager_class": "kernelmcp.lab.kernels.AttachedKernel",
+        },
+        "IdentityProvider": {"token": token},
+        "PasswordIdentityProvider": {"token": token, "allow_password_change": False},
+        "LabApp": {
+            "extension_manager": "readonly",
+            "check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+            "news_url": None,
+            "extra_labextensions_path": [str(Path(__file__).parent / "labextensions")],
+        },
+        "LabServerApp": {"app_settings_dir": str(state / "app-settings")},
+        # Both stores persist: with one of them alone, tabs of a killed Lab would double the cells.
+        "YDocExtension": {
+            "document_cleanup_delay": None,
+            "ystore_class": "kernelmcp.lab.shared.history.History",
+            "session_store_path": str(state / SESSIONS),
+        },
+        "ArbitraryFileIdManager": file_ids,
+        "LocalFileIdManager": file_ids,
+        "FileContentsManager": {"use_atomic_writing": False},  # ours is always: contents.py
+        "ContentsManager": {"allow_hidden": False},
+    }

@@ -1,0 +1,91 @@
+"""A kernel's output as a notebook has it: valid, harmless and bounded, whatever the guest sent.
+
+The caps are those of the transcript (`notebook/cells.py`).
+"""
+
+import json
+from typing import Any
+
+from kernelmcp.lab.tame import prefer_pictures, tame
+from kernelmcp.notebook.cells import MAX_METADATA_BYTES, bundle, size, untrusted
+from kernelmcp.output.outputs import (
+    MAX_DISPLAY_ID_CHARS,
+    MAX_ERROR_NAME_CHARS,
+    MAX_ERROR_VALUE_CHARS,
+    MAX_MIME_TYPES,
+    MAX_TRACEBACK_CHARS,
+)
+from kernelmcp.output.sanitize import as_dict, as_list, clean, clean_json, cut_middle, is_mime_type, joined
+
+DISPLAYS = ("display_data", "execute_result")
+# In an output's metadata: which later messages update it.
+DISPLAY_ID = "kernelmcp_display_id"
+
+
+def display(kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
+    """A displayed object or a result. None when it is nested too deeply or has nothing to show."""
+    given = as_dict(content.get("data"))
+    named = [mime for mime in given if is_mime_type(mime)][:MAX_MIME_TYPES]
+    try:
+        data = prefer_pictures(tame(bundle(clean_json({mime: given[mime] for mime in named}))))
+        metadata = untrusted(clean_json(as_dict(content.get("metadata"))))
+    except ValueError:
+        return None
+    if not data:
+        return None
+    metadata.pop(DISPLAY_ID, None)
+    if size(metadata) > MAX_METADATA_BYTES:
+        metadata = {}
+    if shown_as := display_id(content):
+        metadata[DISPLAY_ID] = shown_as
+    output: dict[str, Any] = {"output_type": kind, "data": data, "metadata": metadata}
+    if kind == "execute_result":
+        output["execution_count"] = count(content.get("execution_count"))
+    return output
+
+
+def error(content: dict[str, Any]) -> dict[str, Any]:
+    traceback = "\n".join(map(clean, as_list(content.get("traceback"))))
+    return {
+        "output_type": "error",
+        "ename": clean(content.get("ename", "Error"))[:MAX_ERROR_NAME_CHARS],
+        "evalue": cut_middle(clean(content.get("evalue", "")), MAX_ERROR_VALUE_CHARS),
+        "traceback": cut_middle(traceback, MAX_TRACEBACK_CHARS).split("\n"),
+    }
+
+
+def stream(name: Any, text: str) -> dict[str, Any]:
+    return {"output_type": "stream", "name": "stderr" if name == "stderr" else "stdout", "text": text}
+
+
+def of_cell(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """The outputs of a journal's cell. It was bounded when it was written; it is looked at again all the same."""
+    found: list[dict[str, Any]] = []
+    for output in map(as_dict, as_list(cell.get("outputs"))):
+        kind = output.get("output_type")
+        if kind == "stream":
+            found.append(stream(output.get("name"), clean(joined(output.get("text", "")))))
+        elif kind == "error":
+            found.append(error(output))
+        elif kind in DISPLAYS and (shown := display(str(kind), output)) is not None:
+            found.append(shown)
+    return [output for output in found if weight(output) is not None]
+
+
+def weight(output: dict[str, Any]) -> int | None:
+    """What it takes in the notebook. None for what is no JSON (NaN): a document with it cannot be saved any more."""
+    try:
+        return len(json.dumps(output, allow_nan=False))
+    except ValueError:
+        return None
+
+
+def display_id(content: dict[str, Any]) -> str:
+    """Empty when there is none, or one that is not a short text."""
+    found: Any = as_dict(content.get("transient")).get("display_id")
+    return clean(found) if isinstance(found, str) and len(found) <= MAX_DISPLAY_ID_CHARS else ""
+
+
+def count(found: Any) -> int | None:
+    """An execution count, when it is a valid one."""
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**53 else None

@@ -1,0 +1,53 @@
+"""Cells and outputs as a shared document holds them. Must not know executions."""
+
+from typing import Any, cast
+
+from pycrdt import Map, Text
+
+
+def code_cell(
+    name: str, source: str, count: int | None, facts: dict[str, Any], found: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "cell_type": "code",
+        "id": name,
+        "source": source,
+        "execution_count": number(count),
+        # Never trusted. Not to be edited or deleted by a slip: it is the record of what was executed.
+        "metadata": {"trusted": False, "editable": False, "deletable": False, "kernelmcp": facts},
+        "outputs": numbers(found),
+    }
+
+
+def shared_output(output: dict[str, Any]) -> Any:
+    shared: dict[str, Any] = numbers(output)
+    if shared.get("output_type") == "stream":
+        shared["text"] = Text(output["text"])
+    return Map(shared)
+
+
+def numbers(value: Any) -> Any:
+    """With floats for integers: in a browser, an integer of a shared document is a BigInt, which few expect."""
+    if isinstance(value, dict):
+        return {key: numbers(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in cast("list[Any]", value)]
+    return number(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def number(value: int | None) -> float | str | None:
+    try:
+        return None if value is None else float(value)
+    except OverflowError:
+        return str(value)
+
+
+def is_draft(ycell: Any) -> bool:
+    """What a person has not executed yet, or writes beside the cells."""
+    metadata = ycell["metadata"]
+    if "kernelmcp" in metadata:
+        return False
+    if ycell["cell_type"] != "code":
+        return False
+    is_running = ycell.get("execution_state") == "running"
+    return not ycell.get("execution_count") and not len(ycell["outputs"]) and not is_running

@@ -1,0 +1,47 @@
+"""Lab's files: notebooks in a folder of their own. The record of a session keeps its name while the session is there.
+
+What cannot be had is said in Lab's dialogs.
+"""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
+from tornado import web
+
+from kernelmcp.atomic import replace, sweep_drafts
+from kernelmcp.lab.handlers import WATCH
+
+NAMED_AFTER_SESSION = (
+    "This notebook is the record of a kernelmcp session that is there: it keeps its name and its place. "
+    "Make a copy instead."
+)
+
+
+class Contents(AsyncLargeFileManager):
+    def _check(self, path: str) -> None:
+        watch = self.parent.web_app.settings.get(WATCH) if self.parent is not None else None
+        if watch is not None and watch.record_at(path) is not None:
+            raise web.HTTPError(409, NAMED_AFTER_SESSION)
+
+    @contextmanager
+    def atomic_writing(self, os_path: str, text: bool = True, **_: Any) -> Iterator[io.BytesIO | TextIO]:
+        """The inherited one writes into the file; who reads it meanwhile moves it away, as one that is damaged."""
+        drawn: io.BytesIO | TextIO = io.StringIO(newline="\n") if text else io.BytesIO()
+        yield drawn
+        content = drawn.getvalue()
+        file = Path(os_path).resolve()
+        with self.perm_to_403(os_path):
+            sweep_drafts(file)
+            replace(file, lambda out: out.write(content if isinstance(content, bytes) else content.encode()))
+
+    async def rename_file(self, old_path: str, new_path: str) -> Any:
+        self._check(old_path)
+        return await super().rename_file(old_path, new_path)
+
+    async def delete_file(self, path: str) -> Any:
+        self._check(path)
+        return await super().delete_file(path)

@@ -1,0 +1,112 @@
+"""The shared documents of sessions' notebooks: there before one is followed into, and saved while they change.
+
+Jupyter-collaboration saves a document a second after its last change, and never one that changes all the time. Must not
+know sessions.
+"""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from kernelmcp.atomic import replace_text
+from kernelmcp.lab.kernels import KERNEL_NAME
+from kernelmcp.lab.shared.stores import check_notebook
+
+# Until a document that does not stop changing is saved; longer where that takes long.
+SAVE_SECONDS = 5.0
+SAVE_SHARE = 20
+
+
+class Documents:
+    """Those of one Lab. `app` is its Jupyter server."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._folder = Path(app.root_dir)
+        self._serving: asyncio.Task[None] | None = None
+        self._unsaved: dict[str, float] = {}
+        """When a document that has changed is saved at the latest, by room."""
+
+    async def start(self) -> None:
+        """They start with the first document otherwise, and cannot end before they have started."""
+        documents = self._extension.ywebsocket_server
+        if not documents.started.is_set():
+            self._serving = asyncio.create_task(documents.start())
+            await documents.started.wait()
+
+    def make(self, name: str, language: str) -> None:
+        """An empty notebook, if there is none. Raises `OSError`."""
+        file = self._folder / name
+        if file.exists():
+            return
+        kernelspec = {"name": KERNEL_NAME, "display_name": KERNEL_NAME, "language": language}
+        metadata = {"kernelspec": kernelspec, "language_info": {"name": language}}
+        replace_text(file, json.dumps({"cells": [], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+
+    async def prepare(self, name: str, language: str) -> None:
+        """Before it is followed into: have a notebook that can be loaded. Raises `OSError`."""
+        await asyncio.to_thread(check_notebook, self._folder / name)
+        self.make(name, language)
+
+    async def keep(self, name: str, language: str) -> None:
+        """Somebody has deleted the file of a notebook that goes on: nothing would be saved any more."""
+        if (self._folder / name).exists():
+            return
+        if (room := self._room(name)) is None:
+            self.make(name, language)
+            return
+        async with room._file._lock:
+            model = {"type": "notebook", "format": "json", "content": await room._document.aget()}
+            saved = await self._app.contents_manager.save(model, name)
+            room._file.last_modified = saved["last_modified"]  # it is no change of somebody else's
+
+    async def save_late(self) -> None:
+        """A document is saved a second after its last change: one that changes all the time, never."""
+        for room in self._rooms():
+            saving, began = getattr(room, "_saving_document", None), time.monotonic()
+            if saving is None or saving.done() or not room.ready or room._update_lock.locked():
+                self._unsaved.pop(room.room_id, None)
+            elif began > self._unsaved.setdefault(room.room_id, began + SAVE_SECONDS):
+                await room._maybe_save_document(None, save_now=True)
+                now = time.monotonic()
+                self._unsaved[room.room_id] = now + max(SAVE_SECONDS, SAVE_SHARE * (now - began))
+
+    async def save(self, timeout_seconds: float) -> None:
+        """Now what would be saved a second after its last change."""
+        unsaved = [
+            room for room in self._rooms() if (task := getattr(room, "_saving_document", None)) and not task.done()
+        ]
+        if unsaved:
+            saving = [asyncio.ensure_future(room._maybe_save_document(None, save_now=True)) for room in unsaved]
+            await asyncio.wait(saving, timeout=timeout_seconds)
+
+    def is_open(self, name: str) -> bool:
+        """Whether a tab shows it."""
+        room = self._room(name)
+        return room is not None and bool(room.clients)
+
+    async def get(self, name: str) -> Any:
+        """The shared notebook at this path, opened if need be."""
+        if (room := self._room(name)) is not None:
+            return room._document
+        return await self._extension.get_document(
+            path=name, content_type="notebook", file_format="json", copy=False, create=True
+        )
+
+    @property
+    def _extension(self) -> Any:
+        (extension,) = self._app.extension_manager.extension_apps["jupyter_server_ydoc"]
+        return extension
+
+    def _room(self, name: str) -> Any:
+        """Of a document that is loaded; `get_document` asks a database for the file's id each time."""
+        for room in self._rooms():
+            document = getattr(room, "_document", None)
+            if document is not None and room.ready and document.path == name:
+                return room
+        return None
+
+    def _rooms(self) -> list[Any]:
+        return list(self._extension.ywebsocket_server.rooms.values())

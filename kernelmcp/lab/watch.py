@@ -1,0 +1,269 @@
+"""Keeps Lab as the servers are: attaches to kernels that have come, lets go of those that have ended, and binds each
+session's notebook to its kernel.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq.asyncio
+
+from kernelmcp.lab.control import Method, Refused, ask
+from kernelmcp.lab.descriptors import Descriptor, Descriptors, is_alive
+from kernelmcp.lab.kernels import SessionKernels
+from kernelmcp.lab.names import Names
+from kernelmcp.lab.persons import Persons
+from kernelmcp.lab.questions import Questions
+from kernelmcp.lab.record.follow import Document, Follower
+from kernelmcp.lab.record.iopub import Iopub
+from kernelmcp.lab.record.journal_tail import JournalTail
+from kernelmcp.lab.record.record import Record
+from kernelmcp.lab.shared.documents import Documents
+
+# How soon a change of a server's shows; longer where reading thousands of descriptors takes long.
+POLL_SECONDS = 0.25
+POLL_SHARE = 20
+MAX_POLL_SECONDS = 5.0
+# Until a notebook's follower must have ended, and the note be written, of a kernel that is gone.
+LET_GO_SECONDS = 15.0
+# Stopped sessions that get their notebooks at once: the first look may find thousands.
+NEW_AT_ONCE = 200
+# A kernel process that is replaced: the session has none for a moment.
+REPLACE_SECONDS = 1.5
+# How long a browser's request waits for a kernel that its server says is there.
+ATTACH_SECONDS = 15.0
+# Until a session that could not be shown is tried again: a disk may be full.
+RETRY_SECONDS = 10.0
+KEPT = "its variables are gone, its files and this notebook are kept"
+START = "Run a cell to start it again."
+ENDED = f"The kernel of this session ended at {{}}: {KEPT}. {START}"
+STOPPED = f"This session was stopped from JupyterLab at {{}}: {KEPT}. {START}"
+REPLACED = f"The kernel of this session was replaced at {{}}: {KEPT}."
+RESTARTED = f"The kernel of this session was restarted from JupyterLab at {{}}: {KEPT}."
+SERVER_ENDED = (
+    f"The kernelmcp server of this session ended at {{}}, and the kernel with it: {KEPT}. "
+    "The session comes back when a client of kernelmcp uses it again."
+)
+DELETED = "This session was deleted at {}: its variables and files are gone, this notebook is kept."
+
+
+@dataclass(slots=True)
+class _Followed:
+    session: Descriptor
+    follower: Follower
+    """Another one after it has failed."""
+    gone_since: float = 0.0
+    task: "asyncio.Task[None]" = field(init=False)
+
+
+class Watch:
+    """All sessions. `app` is the Jupyter server."""
+
+    def __init__(
+        self, app: Any, descriptors: Descriptors, names: Names, persons: Persons, questions: Questions
+    ) -> None:
+        self.names = names
+        self.sessions: dict[str, Descriptor] = {}
+        """As they were when one last looked."""
+        self._app = app
+        self._kernels: SessionKernels = app.kernel_manager
+        self._descriptors = descriptors
+        self._persons = persons
+        self._questions = questions
+        self._followed: dict[str, _Followed] = {}
+        self._failed: set[str] = set()
+        """Sessions whose notebooks cannot be had, as was said."""
+        self._shown: set[str] = set()
+        """Sessions whose notebooks have been made, if they were not there."""
+        self._asked: dict[str, Method] = {}
+        """What a person has just asked for, by kernel: it needs no dialog."""
+        self._records: dict[str, tuple[Record, JournalTail]] = {}
+        self._retry_at: dict[str, float] = {}
+        """When to try again, of those that could not be shown."""
+        self._documents = Documents(app)
+        self._read_seconds = 0.0
+        self._said: set[str] = set()
+        """Of what is not shown."""
+        self._looked = asyncio.Condition()
+        self._context: Any = zmq.asyncio.Context()
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        try:
+            await self._documents.start()
+            while True:
+                try:
+                    await self._look()
+                except Exception:
+                    self._app.log.exception("kernelmcp: looking for sessions failed")
+                async with self._looked:
+                    self._looked.notify_all()
+                # Not the time that is taken to open a notebook or to let go of one: that happens once.
+                await asyncio.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, POLL_SHARE * self._read_seconds)))
+        except Exception:
+            self._app.log.exception("kernelmcp: no session can be shown")
+        finally:
+            self._questions.close()
+            # Lab waits for open sockets when it ends.
+            for one in self._followed.values():
+                one.task.cancel()
+            await asyncio.gather(*(one.task for one in self._followed.values()), return_exceptions=True)
+            self._context.destroy(linger=0)
+
+    # -- what persons ask for -----------------------------------------------------------------------------------
+
+    def record_at(self, path: str) -> Descriptor | None:
+        """The session whose notebook is at this path."""
+        kernel_id = self.names.kernel_of(path)
+        return self.sessions.get(kernel_id) if kernel_id is not None else None
+
+    async def change(self, kernel_id: str, method: Method) -> None:
+        """Have the session's server start, restart or stop its kernel. Raises `Refused`."""
+        session = self.sessions.get(kernel_id)
+        if session is None:
+            raise Refused("This session has ended: no kernelmcp server has it open.")
+        before = session.connection_file
+        self._asked[kernel_id] = method
+        try:
+            await ask(session.control, method, kernel_id)
+            await self._wait(lambda: self._is_done(kernel_id, method, before))
+        finally:
+            self._asked.pop(kernel_id, None)
+
+    def _is_done(self, kernel_id: str, method: Method, before: Path | None) -> bool:
+        followed = self._followed.get(kernel_id)
+        if method == "stop":
+            return followed is None
+        return followed is not None and (method == "start" or followed.session.connection_file != before)
+
+    async def _wait(self, is_done: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(ATTACH_SECONDS), self._looked:
+                await self._looked.wait_for(is_done)
+        except TimeoutError as exc:
+            raise Refused("The server has done it, but its session does not show yet: try again in a moment.") from exc
+
+    # -- what servers have changed ------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        began = time.monotonic()
+        self.sessions = found = await asyncio.to_thread(self._descriptors.read)
+        self._read_seconds = time.monotonic() - began
+        for sentence in set(self._descriptors.left_out) - self._said:
+            self._app.log.error("kernelmcp: %s", sentence)
+        self._said |= set(self._descriptors.left_out)
+        self._questions.follow({session.control for session in found.values()})
+        for kernel_id, one in list(self._followed.items()):
+            now = found.get(kernel_id)
+            if now is None or now.connection_file != one.session.connection_file:
+                await self._let_go(kernel_id, one, now)
+        for kernel_id, session in found.items():
+            if session.is_live and kernel_id not in self._followed and self._retry_at.get(kernel_id, began) <= began:
+                await self._try_to_attach(session)
+            elif kernel_id in self._followed:
+                with self._alone(session):
+                    await self._documents.keep(self.names.of(session), session.language)
+        await self._documents.save_late()
+        for kernel_id in self._kernels.list_kernel_ids():
+            if kernel_id not in self._followed and kernel_id not in self._asked:
+                self._kernels.detach(kernel_id)
+        new = [session for kernel_id, session in found.items() if kernel_id not in self._shown][:NEW_AT_ONCE]
+        for session in new:
+            self._shown.add(session.kernel_id)
+            with self._alone(session):
+                self._documents.make(self.names.of(session), session.language)
+        self._shown &= found.keys()
+        self._retry_at = {one: at for one, at in self._retry_at.items() if one in found}
+        self._failed &= found.keys()
+        self.names.save()
+
+    @contextmanager
+    def _alone(self, session: Descriptor) -> Iterator[None]:
+        """What fails for one session (its notebook cannot be written) is said once, and the others are shown."""
+        try:
+            yield
+        except Exception:
+            if session.kernel_id not in self._failed:
+                self._app.log.exception("kernelmcp: the notebook of %r cannot be shown", session.session_id)
+            self._failed.add(session.kernel_id)
+        else:
+            self._failed.discard(session.kernel_id)
+
+    async def _try_to_attach(self, session: Descriptor) -> None:
+        """What is wrong with one session keeps no other from being shown."""
+        self._retry_at.pop(session.kernel_id, None)
+        try:
+            await self._attach(session, self.names.of(session))
+        except Exception:
+            self._app.log.exception("kernelmcp: session %r cannot be shown", session.session_id)
+            self._retry_at[session.kernel_id] = time.monotonic() + RETRY_SECONDS
+
+    async def _attach(self, session: Descriptor, name: str) -> None:
+        await self._documents.prepare(name, session.language)
+        try:
+            kernel: Any = self._kernels.attach(session, restarted=session.kernel_id not in self._asked)
+        except (OSError, ValueError):
+            return  # it has just ended, or is not written yet: the next look will tell
+        await self._bind(session.kernel_id, name)
+        record, tail = self._records.setdefault(session.kernel_id, (Record(), JournalTail(session.directory)))
+        key, scheme = kernel.session.key, kernel.session.signature_scheme
+        document = Document(lambda: self._documents.get(name), lambda: self._documents.is_open(name))
+
+        def make() -> Follower:
+            iopub = Iopub(self._context, kernel._make_url("iopub"), key, scheme, lambda one: one not in self._persons)
+            iopub.on_state = lambda state: setattr(kernel, "execution_state", state)
+            return Follower(session, iopub, record, tail, self._persons, document)
+
+        one = self._followed[session.kernel_id] = _Followed(session, make())
+        one.task = asyncio.create_task(self._follow(one, make))
+
+    async def _follow(self, one: _Followed, make: Callable[[], Follower]) -> None:
+        """What it misses while it has failed, the journal has."""
+        while True:
+            try:
+                await one.follower.run()
+            except Exception:
+                self._app.log.exception("kernelmcp: the notebook of %r does not grow for now", one.session.session_id)
+            await asyncio.sleep(RETRY_SECONDS)
+            one.follower = make()
+
+    async def _let_go(self, kernel_id: str, one: _Followed, now: Descriptor | None) -> None:
+        old = one.session
+        is_replaced = now is not None and now.is_live
+        if now is not None and not is_replaced:
+            one.gone_since = one.gone_since or time.monotonic()
+            if kernel_id not in self._asked and time.monotonic() - one.gone_since < REPLACE_SECONDS:
+                return
+        del self._followed[kernel_id]
+        one.task.cancel()
+        await asyncio.wait([one.task], timeout=LET_GO_SECONDS)
+        # Not where another kernel comes at once: a browser that does not find it waits longer before each next attempt.
+        if not is_replaced and self._asked.get(kernel_id) != "restart":
+            self._kernels.detach(kernel_id)
+        if (asked := self._asked.get(kernel_id)) in ("restart", "stop"):
+            words = RESTARTED if asked == "restart" else STOPPED
+        elif is_replaced:
+            words = REPLACED
+        elif not old.directory.exists():
+            words = DELETED
+        else:
+            words = ENDED if is_alive(old.control.parent) else SERVER_ENDED
+        try:
+            async with asyncio.timeout(LET_GO_SECONDS):
+                await one.follower.end(words, f"{kernel_id} {old.connection_file}")
+        except Exception:
+            self._app.log.exception("kernelmcp: the notebook of %r does not say that it ended", old.session_id)
+
+    # -- notebooks ----------------------------------------------------------------------------------------------
+
+    async def _bind(self, kernel_id: str, name: str) -> None:
+        """One id for ever, so that an open tab finds its session again when Lab was started anew."""
+        fixed = str(uuid.uuid5(uuid.UUID(kernel_id), "jupyter session"))
+        manager = self._app.session_manager
+        manager.cursor.execute("DELETE FROM session WHERE session_id=? OR path=?", (fixed, name))
+        await manager.save_session(fixed, path=name, name=name, type="notebook", kernel_id=kernel_id)

@@ -1,0 +1,110 @@
+"""Asks a client's user for what a cell wants to know: `input()`, by MCP's elicitation.
+
+Before 2026-07-28 the server asks while the call waits. Since then a call is answered with `input_required`, and the
+client makes it again with the answer; which question of which execution that is for is in the state that comes back,
+sealed by mcp.
+"""
+
+import asyncio
+from typing import Any
+
+import structlog
+from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from pydantic import BaseModel, Field
+
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.questions import Question, Questions
+
+Ctx = Context[Any, Any]
+INPUT_REQUIRED_SINCE = "2026-07-28"
+ANSWER = "answer"
+NO_PASSWORDS = (
+    "getpass() is not answered here: MCP forbids asking for secrets in this way, and code in the sandbox should not "
+    "have them"
+)
+NO_ANSWER = "the user did not answer input()"
+
+log = structlog.get_logger(__name__)
+
+
+class Line(BaseModel):
+    """The form that a user fills in."""
+
+    answer: str = Field(title="Answer", description="What the code gets from input()")
+
+
+def can_ask(ctx: Ctx) -> bool:
+    """Whether this client can ask its user."""
+    capabilities = ctx.client_capabilities
+    return capabilities is not None and capabilities.elicitation is not None
+
+
+def asked_by(ctx: Ctx) -> str | None:
+    """The id of the execution that asked, when this call is made again with the answer."""
+    return ctx.request_state.partition(" ")[0] if ctx.request_state is not None else None
+
+
+def take_answer(execution: Execution, ctx: Ctx) -> None:
+    """Pass on the answer that a repeated call brings, unless its question was settled elsewhere meanwhile: the cell may
+    ask something else by now."""
+    questions, response = execution.questions, (ctx.input_responses or {}).get(ANSWER)
+    question = questions.open if questions is not None else None
+    if questions is None or question is None or not isinstance(response, ElicitResult):
+        return
+    if ctx.request_state == _state(execution, question):
+        _reply(execution, questions, question, _text_of(response))
+
+
+async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequiredResult | None:
+    """Ask the user what the execution waits for. A result is for the client, which asks and calls again; None when the
+    question is settled."""
+    if (question := questions.open) is None:
+        return None
+    if question.is_password:
+        _reply(execution, questions, question, None, NO_PASSWORDS)
+        return None
+    if ctx.protocol_version is not None and ctx.protocol_version >= INPUT_REQUIRED_SINCE:
+        form = ElicitRequestFormParams(message=_message(execution, question), requested_schema=Line.model_json_schema())
+        return InputRequiredResult(
+            input_requests={ANSWER: ElicitRequest(params=form)}, request_state=_state(execution, question)
+        )
+    asking = asyncio.ensure_future(ctx.elicit(_message(execution, question), Line))
+    try:
+        # It may be answered elsewhere meanwhile, or the cell ends.
+        await asyncio.wait([asking, question.answer], return_when=asyncio.FIRST_COMPLETED)
+        if question.answer.done():
+            return None
+        found = await asking
+    except (MCPError, ValueError) as exc:  # it said that it could; ValueError: it answered with something else
+        log.warning("a client could not ask its user", error=str(exc)[:200])
+        _reply(execution, questions, question, None)
+    else:
+        _reply(execution, questions, question, found.data.answer if found.action == "accept" else None)
+    finally:
+        asking.cancel()
+    return None
+
+
+def _state(execution: Execution, question: Question) -> str:
+    return f"{execution.id} {question.number}"
+
+
+def _reply(
+    execution: Execution, questions: Questions, question: Question, text: str | None, why_not: str = NO_ANSWER
+) -> None:
+    if text is None:
+        execution.outputs.feed("stream", {"name": "stderr", "text": f"[kernelmcp] {why_not}\n"})
+    questions.reply(question, text)
+
+
+def _text_of(response: ElicitResult) -> str | None:
+    found = (response.content or {}).get("answer") if response.action == "accept" else None
+    return found if isinstance(found, str) else None
+
+
+def _message(execution: Execution, question: Question) -> str:
+    """The prompt is the guest's, and must not pass for the client's own words."""
+    asks = question.prompt.strip() or "(it says nothing more)"
+    return f"Code in the sandbox (session {execution.session_id!r}) asks for a line of input:\n\n{asks}"

@@ -1,0 +1,25 @@
+"""What came of a notebook that was run in a session, for the model that asked for it."""
+
+from kernelmcp.mcp_server.schemas import ReplayInfo
+from kernelmcp.output.sanitize import cut_middle
+from kernelmcp.sessions.replay import Replay
+
+MAX_ERROR_CHARS = 1_000
+
+
+def replayed(replay: Replay) -> tuple[ReplayInfo, str]:
+    """As fields, and as a sentence that says what to do next."""
+    count, ended = len(replay.executions), replay.ended
+    shown = replay.failed or replay.current
+    info: ReplayInfo = {"cells": count, "ended": ended, "status": shown.status, "execution_id": shown.id}
+    get = f"get_execution(execution_id={shown.id!r})"
+    if (failed := replay.failed) is not None:
+        rest = count - ended - 1
+        after = f"; the {rest:,} after it did not run" if rest else ""
+        error = failed.error
+        said = f"\n{cut_middle(f'{error.name}: {error.value}', MAX_ERROR_CHARS)}" if error else ""
+        return info, f"Code cell {ended + 1:,} of {count:,} ended with {failed.status!r}{after}. See {get}.{said}"
+    if ended < count:
+        return info, f"{ended:,} of {count:,} code cells have run, the others are on their way: wait with {get}."
+    cells = "one code cell" if count == 1 else f"{count:,} code cells"
+    return info, f"Its notebook ran: {cells}, with the results in the transcript."

@@ -1,0 +1,55 @@
+"""The code cells of a notebook that somebody wrote, to be run again. Hostile: a guest may have written it. Blocking."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from kernelmcp.errors import InvalidArgument
+from kernelmcp.output.sanitize import as_dict, as_list, clean, is_readable, joined
+
+# Of the file; most of it is pictures.
+MAX_NOTEBOOK_BYTES = 64 * 1024 * 1024
+MAX_CELLS = 1_000
+MAX_CODE_CHARS = 4_000_000
+# nbconvert's name for a cell that is to fail.
+MAY_FAIL = "raises-exception"
+
+
+@dataclass(frozen=True)
+class CodeCell:
+    code: str
+    may_fail: bool
+    """It failed when the notebook was saved, or says that it does."""
+
+
+def code_cells(data: bytes, name: str) -> list[CodeCell]:
+    """The code cells in their order, empty ones left out. Raises `InvalidArgument` for what is no notebook."""
+    if len(data) > MAX_NOTEBOOK_BYTES or not is_readable(data):
+        raise InvalidArgument(
+            f"{name} is too large to be read as a notebook", "Clear its outputs (in JupyterLab: Edit, Clear Outputs)."
+        )
+    try:
+        notebook = as_dict(json.loads(data))
+    except (ValueError, RecursionError) as exc:
+        raise InvalidArgument(f"{name} is not a notebook: it is not JSON", "Give an .ipynb file.") from exc
+    if notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):
+        raise InvalidArgument(
+            f"{name} is not a notebook of format 4",
+            "Give an .ipynb file; JupyterLab converts older ones when it saves them.",
+        )
+    cells = [_code_cell(cell) for cell in map(as_dict, as_list(notebook["cells"])) if cell.get("cell_type") == "code"]
+    found = [cell for cell in cells if cell.code.strip()]
+    if not found:
+        raise InvalidArgument(f"{name} has no code cells", "Give a notebook that has.")
+    if len(found) > MAX_CELLS or sum(len(cell.code) for cell in found) > MAX_CODE_CHARS:
+        raise InvalidArgument(
+            f"{name} has {len(found):,} code cells with {sum(len(cell.code) for cell in found):,} characters",
+            f"At most {MAX_CELLS:,} cells with {MAX_CODE_CHARS:,} characters can be run: divide it.",
+        )
+    return found
+
+
+def _code_cell(cell: dict[str, Any]) -> CodeCell:
+    failed = any(as_dict(output).get("output_type") == "error" for output in as_list(cell.get("outputs")))
+    tags = as_list(as_dict(cell.get("metadata")).get("tags"))
+    return CodeCell(clean(joined(cell.get("source", ""))), failed or MAY_FAIL in tags)

@@ -1,0 +1,156 @@
+"""What a person asks of a session from outside of MCP: a Unix socket in the runtime directory, for `kernelmcp lab`.
+
+One JSON object a line each way: `{"method": "restart", "kernel_id": "..."}` is answered with `{"ok": true}` or
+`{"error": "what and why"}`; `{"method": "answer", "execution_id": "...", "text": "..."}` answers a cell's input().
+After `{"method": "watch"}` come lines with the open questions, until the connection ends. Who may reach the socket is
+the user whose server it is (the directory is theirs alone).
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
+import structlog
+
+from kernelmcp.errors import ServerError
+from kernelmcp.files.home import Home
+from kernelmcp.output.sanitize import as_dict
+from kernelmcp.sessions.asked_in_lab import AskedInLab
+from kernelmcp.sessions.caller import Caller
+from kernelmcp.sessions.descriptors import Descriptors
+from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.session import Session
+
+SOCKET = "control.sock"
+MAX_REQUEST_BYTES = 256 * 1024
+POLL_SECONDS = 0.02
+METHODS = ("start", "restart", "stop")
+
+log = structlog.get_logger(__name__)
+
+
+class Control:
+    """Answers on the socket of one server."""
+
+    def __init__(self, registry: Registry, descriptors: Descriptors) -> None:
+        self._registry = registry
+        self._descriptors = descriptors
+        self._asked = AskedInLab()
+        self._connections: set[asyncio.Task[Any]] = set()
+        registry.on_submit.append(self._asked.offer)
+
+    @asynccontextmanager
+    async def listening(self, home: Home) -> AsyncIterator[None]:
+        """Answer while the context is open. A socket that cannot be made costs JupyterLab its buttons, no more."""
+        try:
+            server = await asyncio.start_unix_server(self._answer, home.runtime / SOCKET, limit=MAX_REQUEST_BYTES)
+        except OSError as exc:
+            log.error("JupyterLab cannot start or stop sessions of this server", error=str(exc))
+            yield
+            return
+        try:
+            yield
+        finally:
+            server.close()
+            for connection in self._connections:
+                connection.cancel()
+            if self._connections:
+                await asyncio.wait(self._connections)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        try:
+            # asyncio would print a traceback of a connection that is cancelled, which is how it ends with the server.
+            with suppress(ConnectionError, asyncio.CancelledError):
+                while line := await _line(reader):
+                    request = _parsed(line)
+                    if request.get("method") == "watch":
+                        await self._watch(reader, writer)
+                        return
+                    await _send(writer, await self._reply(request))
+        finally:
+            writer.close()
+
+    async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send the open questions whenever they have changed, until the other side goes."""
+        changed = self._asked.watch()
+        if changed is None:
+            await _send(writer, {"error": "too many programs watch this server already"})
+            return
+        gone = asyncio.ensure_future(reader.read(1))
+        gone.add_done_callback(lambda read: read.cancelled() or read.exception())  # retrieved: it is gone either way
+        try:
+            while not gone.done():
+                if changed.is_set():
+                    changed.clear()
+                    await _send(writer, {"questions": self._asked.questions()})
+                waits = asyncio.ensure_future(changed.wait())
+                try:
+                    await asyncio.wait([gone, waits], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waits.cancel()
+        finally:
+            gone.cancel()
+            self._asked.unwatch(changed)
+
+    async def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
+        method, kernel_id = request.get("method"), request.get("kernel_id")
+        if method == "answer":
+            text = request.get("text")
+            is_asked = self._asked.answer(str(request.get("execution_id")), text if isinstance(text, str) else None)
+            return {"ok": True} if is_asked else {"error": "the cell does not ask any more"}
+        if method not in METHODS:
+            return {"error": f"there is no method {str(method)[:100]!r}; there are {', '.join(METHODS)}, answer, watch"}
+        session = self._descriptors.find(str(kernel_id))
+        if session is None or session.destroyed:
+            return {"error": "this server does not have that session any more"}
+        log.info("a person acts on a session", method=method, session=session.id)
+        try:
+            return await self._act(str(method), session)
+        except ServerError as exc:
+            return {"error": exc.to_text()}
+        except Exception:
+            log.exception("what a person asked for failed", method=method, session=session.id)
+            return {"error": "the server could not do it; its log says why"}
+
+    async def _act(self, method: str, session: Session) -> dict[str, Any]:
+        """Raises `ServerError`."""
+        if method != "start" and session.current is not None:
+            session.current.interrupted_by_person = True
+        if method != "start":
+            # Not `reset`: the model did not ask for it, and its next result says that its variables are gone.
+            await session.stop()
+        if method != "stop":
+            await self._registry.find_or_create(Caller(session.principal, lambda: None), session.id)
+            return await _started(session)
+        return {"ok": True}
+
+
+async def _started(session: Session) -> dict[str, Any]:
+    while session.state == "starting":  # noqa: ASYNC110  # its end is an event of several kinds; a kernel takes a second
+        await asyncio.sleep(POLL_SECONDS)
+    return {"ok": True} if session.is_live else {"error": "the kernel could not be started; the server's log says why"}
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """The next one; nothing when it is too long, or there is none."""
+    try:
+        return await reader.readline()
+    except ValueError:
+        return b""
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        return as_dict(json.loads(line))
+    except (ValueError, RecursionError):
+        return {}
+
+
+async def _send(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
+    writer.write(json.dumps(message).encode() + b"\n")
+    await writer.drain()

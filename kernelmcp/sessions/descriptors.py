@@ -1,0 +1,83 @@
+"""Shows the sessions of this server to other Jupyter programs of its user: a file for each in the runtime directory.
+
+    runtime/sessions/<kernel id>.json     what the session is, and the connection file of its kernel
+
+The kernel id is the session's for ever, whichever process its kernel is. `docs/lab.md` has the fields; `kernelmcp.lab`
+reads them. Whoever reads one may use the kernel, so the directory is its user's alone.
+"""
+
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+import kernelmcp
+from kernelmcp.atomic import replace_text
+from kernelmcp.files.home import Home
+from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.storage.stored import StoredSessions
+
+FORMAT = 1
+FOLDER = "sessions"
+# Any fixed one will do: kernel ids are made in it.
+NAMESPACE = uuid.UUID("6b2f6f3a-5f0e-4c0a-9f3e-6e2d0a1c7b54")
+
+log = structlog.get_logger(__name__)
+
+
+def kernel_id_of(directory: Path) -> str:
+    """The id under which Jupyter programs know the kernel of a session, by the session's directory."""
+    return str(uuid.uuid5(NAMESPACE, directory.name))
+
+
+class Descriptors:
+    """The files of one server. `update` runs in the event loop: it writes a kilobyte, when that has changed."""
+
+    def __init__(self, home: Home, stored: StoredSessions, transport: str) -> None:
+        self._folder = home.runtime / FOLDER
+        self._stored = stored
+        self._server = {"pid": os.getpid(), "version": kernelmcp.__version__, "transport": transport}
+        self._written: dict[str, str] = {}
+        self._sessions: dict[str, Session] = {}
+
+    def find(self, kernel_id: str) -> Session | None:
+        """The session that has this kernel id."""
+        return self._sessions.get(kernel_id)
+
+    def update(self, session: Session) -> None:
+        """Write what has changed; delete the file of a session that this server no longer has."""
+        directory = self._stored.directory(session.principal, session.id)
+        kernel_id = kernel_id_of(directory)
+        file = self._folder / f"{kernel_id}.json"
+        try:
+            if session.destroyed:
+                self._sessions.pop(kernel_id, None)
+                self._written.pop(kernel_id, None)
+                file.unlink(missing_ok=True)
+                return
+            self._sessions[kernel_id] = session
+            text = json.dumps(self._describe(session, directory, kernel_id))
+            if self._written.get(kernel_id) != text:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                replace_text(file, text)
+                self._written[kernel_id] = text
+        except OSError as exc:  # it costs JupyterLab the session, and must not cost the model anything
+            log.error("a session cannot be shown to JupyterLab", session=session.id, error=str(exc))
+
+    def _describe(self, session: Session, directory: Path, kernel_id: str) -> dict[str, Any]:
+        file = session.kernel.connection_file if session.kernel is not None else None
+        return {
+            "format": FORMAT,
+            "kernel_id": kernel_id,
+            "session_id": session.id,
+            "principal": session.principal,
+            "language": session.record.language,
+            "created_at": session.record.created_at,
+            "state": "stopped" if file is None else "live",
+            "connection_file": None if file is None else str(file),
+            "directory": str(directory),
+            "server": self._server,
+        }

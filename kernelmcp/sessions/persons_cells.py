@@ -1,0 +1,120 @@
+"""Cells that a person runs in a session's kernel, from JupyterLab or another Jupyter client.
+
+A kernel says on iopub to all of its clients what each of them executes. Here such a cell becomes an execution like
+those of the model: it is in the transcript, and the model's own cells wait for it and are told that there was one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kernelmcp.executions.execution import Execution, mint_id
+from kernelmcp.executions.kept_executions import KeptExecutions
+from kernelmcp.notebook.finished import is_id
+from kernelmcp.output.sanitize import clean
+from kernelmcp.sessions.kernel_binding import KernelBinding
+from kernelmcp.sessions.storage.record import Record
+
+# A person's client that never hears of an end (its kernel hangs) must not fill the memory.
+MAX_RUNNING = 100
+MAX_CLIENT_CHARS = 100
+
+
+class PersonsCells:
+    """The cells that persons run in one session. All methods run in the event loop.
+
+    `on_end` is called with each, once it has ended.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        binding: KernelBinding,
+        executions: KeptExecutions,
+        *,
+        on_end: Callable[[Execution], None],
+    ) -> None:
+        self._record = record
+        self._binding = binding
+        self._executions = executions
+        self._end = on_end
+        binding.on_other = self.hear
+        self._requests: dict[str, Execution | None] = {}
+        """Those that the kernel works on, by message id; None for what is silent, such as a widget's."""
+        self._ended_since = 0
+        self.idle = asyncio.Event()
+        """Set while no person's cell runs."""
+        self.idle.set()
+
+    def hear(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
+        """An iopub message of a request that another client has sent (`kernel.connection.OnOther`)."""
+        msg_id = request.get("msg_id")
+        if not isinstance(msg_id, str):
+            return
+        execution = self._requests.get(msg_id)
+        if kind == "status":
+            if content.get("execution_state") == "idle":
+                self._ended(msg_id)
+            elif len(self._requests) < MAX_RUNNING:
+                self._requests.setdefault(msg_id, None)
+                self.idle.clear()
+        elif kind == "execute_input":
+            if msg_id in self._requests and execution is None:
+                client = clean(str(request.get("session", "")))[:MAX_CLIENT_CHARS]
+                self._requests[msg_id] = self._begin(content, msg_id, client)
+        elif execution is not None:
+            if kind == "display_data":
+                self._binding.note_packages(content)
+            execution.outputs.feed(kind, content)
+
+    async def wait_idle(self, cancelled: asyncio.Event) -> None:
+        """Wait while a person's cell runs: its time is not the model's. Ends when `cancelled` is set, too."""
+        while not self.idle.is_set() and not cancelled.is_set():
+            waits = [asyncio.ensure_future(event.wait()) for event in (self.idle, cancelled)]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    def take_count(self) -> int:
+        """How many cells have ended since this was asked the last time."""
+        count, self._ended_since = self._ended_since, 0
+        return count
+
+    def kernel_ended(self) -> None:
+        """What runs has ended with its kernel."""
+        for execution in [one for one in self._requests.values() if one is not None]:
+            execution.finish_killed("the kernel ended while the cell ran")
+            self._note(execution)
+        self._requests.clear()
+        self.idle.set()
+
+    def _begin(self, content: dict[str, Any], msg_id: str, client: str) -> Execution:
+        self._binding.note_used()
+        is_free = is_id(msg_id) and self._executions.get(msg_id) is None
+        execution = Execution(
+            self._record.session_id,
+            self._record.principal,
+            clean(str(content.get("code", ""))),
+            0.0,
+            self._executions.new_outputs(),
+            id=msg_id if is_free else mint_id(),
+            client=client,
+        )
+        execution.started = execution.submitted
+        execution.outputs.execution_count = content.get("execution_count")
+        self._executions.add(execution)
+        return execution
+
+    def _ended(self, msg_id: str) -> None:
+        execution = self._requests.pop(msg_id, None)
+        if execution is not None:
+            execution.finish_of_person()
+            self._note(execution)
+        if not self._requests:
+            self.idle.set()
+
+    def _note(self, execution: Execution) -> None:
+        self._ended_since += 1
+        self._end(execution)

@@ -1,0 +1,49 @@
+"""A notebook that runs in a session: its cells are queued together, and the first that fails ends it.
+
+Together, so that whatever else is asked of the session runs after it and not in between.
+"""
+
+import asyncio
+
+from kernelmcp.executions.execution import Execution
+from kernelmcp.notebook.code_cells import CodeCell
+from kernelmcp.sessions.session import Session
+
+
+class Replay:
+    """The executions of one notebook. A cell that failed when the notebook was saved may fail again."""
+
+    def __init__(self, session: Session, cells: list[CodeCell]) -> None:
+        self._session = session
+        self.executions = [session.submit(cell.code, is_queued_anyway=True) for cell in cells]
+        self._may_fail = {one for one, cell in zip(self.executions, cells, strict=True) if cell.may_fail}
+        self.failed: Execution | None = None
+        for execution in self.executions:
+            execution.on_finish.append(self._note_end)
+
+    @property
+    def current(self) -> Execution:
+        """The one that runs or waits first, or the last one."""
+        return next((one for one in self.executions if not one.done.is_set()), self.executions[-1])
+
+    @property
+    def ended(self) -> int:
+        """How many cells ran to their end, well or as they were allowed to."""
+        return sum(one.done.is_set() and one.started is not None for one in self.executions) - bool(self.failed)
+
+    async def wait(self, seconds: float) -> None:
+        """Until all cells have ended, or `seconds` have passed."""
+        try:
+            async with asyncio.timeout(seconds):
+                for execution in self.executions:
+                    await execution.done.wait()
+        except TimeoutError:
+            pass
+
+    def _note_end(self, execution: Execution) -> None:
+        is_well = execution.status == "ok" or (execution.status == "error" and execution in self._may_fail)
+        if is_well or self.failed is not None:
+            return
+        self.failed = execution
+        for later in self.executions[self.executions.index(execution) + 1 :]:
+            self._session.interrupt(later)

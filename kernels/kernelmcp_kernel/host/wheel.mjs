@@ -1,0 +1,54 @@
+// Builds a wheel from a source, which runs its code: confined as a guest is, with no folder that it may write.
+//   node --experimental-wasm-jspi wheel.mjs RUNTIME_FOLDER INSIDE_FOLDER IMAGE BUILD_ID JOB
+// JOB is JSON: {packages: [{folder, point}], backend, paths, look_for_more, left_out}. The source comes from descriptor 0, and the
+// wheel, or a list of what else the build needs, goes to descriptor 1; what else there is to say is the status, and words on 2.
+import fs from "node:fs";
+import process from "node:process";
+import { cleanGlobals } from "./globals.mjs";
+import { Image, ImageError } from "./image.mjs";
+import { loadRuntime, mount, mountPackage } from "./pyodide.mjs";
+
+const [NO_COMPILER, FAILED, MORE] = [3, 4, 5];
+const ARCHIVE = "/source.tar.gz";
+
+const [runtime, inside, image, buildId, jobText] = process.argv.slice(2);
+if (!runtime || !inside || !image || !buildId || !jobText) throw new Error("usage: wheel.mjs RUNTIME INSIDE IMAGE ID JOB");
+const job = JSON.parse(jobText);
+
+/** An image that fits; without one it takes two seconds more. */
+function findImage() {
+  try {
+    return new Image(image, buildId);
+  } catch (error) {
+    if (error instanceof ImageError) return undefined;
+    throw error;
+  }
+}
+
+/** @param {number} fd @param {Uint8Array} bytes */
+function writeAll(fd, bytes) {
+  for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done);
+}
+
+/** @param {number} status @param {string | Uint8Array} [made] @param {string} [said] */
+function leave(status, made = "", said = "") {
+  writeAll(1, Buffer.from(made));
+  writeAll(2, Buffer.from(said));
+  process.exit(status);
+}
+
+const source = fs.readFileSync(0);
+const pyodide = await loadRuntime(runtime, findImage());
+pyodide.setStdin({ read: () => 0, fsync: () => undefined });
+mount(pyodide, inside, "/lib/kernelmcp");
+for (const each of job.packages) mountPackage(each, (point, root) => mount(pyodide, root, point));
+pyodide.FS.writeFile(ARCHIVE, source);
+pyodide.runPython(`import sys; sys.path.append("/lib/kernelmcp/kernelmcp_guest/packages"); import wheel_build`);
+const { build } = pyodide.pyimport("wheel_build");
+cleanGlobals();
+const points = job.packages.map((/** @type {any} */ { point }) => point);
+const found = JSON.parse(build(JSON.stringify({ ...job, archive: ARCHIVE, points })));
+if (found.wheel) leave(0, pyodide.FS.readFile(found.wheel));
+if (found.requires) leave(MORE, JSON.stringify(found.requires));
+if (found.compiler) leave(NO_COMPILER);
+leave(FAILED, "", String(found.error));

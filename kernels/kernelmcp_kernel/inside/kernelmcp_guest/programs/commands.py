@@ -1,0 +1,112 @@
+"""Has commands done: programs of Python's here, everything else by the session's shell, which is another guest.
+
+The shell may need a program of Python's meanwhile (`cat x | python y.py`). This guest waits for the shell then, so the
+program is the answer to its question.
+"""
+
+import base64
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from pyodide.ffi import can_run_sync
+
+from kernelmcp_guest.absent import no_processes
+from kernelmcp_guest.blocking import host_call
+from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.programs.command_line import is_program, simple_program
+from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_shell
+from kernelmcp_guest.programs.surroundings import running_programs
+from kernelmcp_guest.streams import OutStream
+
+# The variables that the guest was given: the shell has its own.
+_given: dict[str, str] = {}
+
+
+class NoShell(OSError):
+    """There is no shell here."""
+
+
+def note_environment() -> None:
+    """The variables are what the guest was started with."""
+    _given.clear()
+    _given.update(os.environ)
+
+
+def own_streams() -> tuple[TextIO, TextIO]:
+    """Where what is not captured goes: the running program's stdout and stderr, or the cell's."""
+    if running_programs:
+        streams = running_programs[-1].streams
+        return streams.stdout, streams.stderr
+    return sys.stdout, sys.stderr
+
+
+def run_command(
+    command: str | list[str],
+    *,
+    capture: bool,
+    merged: bool = False,
+    stdin: bytes | None = None,
+    cwd: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+) -> Finished:
+    """Have a command done: a shell's line, or words. `merged`: stderr among stdout.
+
+    Raises NoShell, OSError with a reason, KeyboardInterrupt.
+    """
+    __tracebackhide__ = True
+    words = simple_program(command) if isinstance(command, str) else command if is_program(command[0]) else None
+    if words is not None:
+        variables = dict(environment) if environment is not None else None
+        if capture:
+            return run_captured(words, cwd=cwd, environment=variables, stdin=stdin, merged=merged)
+        stdout, stderr = own_streams()
+        streams = (stdout, stdout) if merged else (stdout, stderr)
+        return Finished(run(words, *streams, cwd=cwd, environment=variables, stdin=stdin))
+    line = command if isinstance(command, str) else shlex.join(command)
+    seen = own_streams()
+    if capture or all(isinstance(stream, OutStream) for stream in seen):
+        return _ask_shell(line, capture, merged, stdin, cwd, environment, timeout)
+    finished = _ask_shell(line, True, merged, stdin, cwd, environment, timeout)
+    for stream, data in zip(seen, (finished.stdout, finished.stderr), strict=True):
+        stream.write(data.decode("utf-8", "replace"))
+    return Finished(finished.exit_code, timed_out=finished.timed_out)
+
+
+def _ask_shell(
+    line: str,
+    capture: bool,
+    merged: bool,
+    stdin: bytes | None,
+    cwd: str | None,
+    environment: Mapping[str, str] | None,
+    timeout: float | None,
+) -> Finished:
+    __tracebackhide__ = True
+    if not hasattr(bridge, "ask") or not can_run_sync():
+        no_processes(line)
+    sys.stdout.flush()
+    answer = host_call(
+        "run_command",
+        command=f"exec 2>&1\n{line}" if merged else line,
+        capture=capture,
+        cwd=os.path.abspath(cwd or os.curdir),
+        environment=_changed(os.environ if environment is None else environment),
+        stdin=None if stdin is None else base64.b64encode(stdin).decode(),
+        timeout=timeout,
+    )
+    while "run" in answer:
+        result = run_for_shell(**answer["run"], streams=own_streams())
+        answer = host_call("ran_program", token=answer["token"], **result)
+    if "absent" in answer:
+        raise NoShell
+    done = answer["done"]
+    data = [base64.b64decode(done.get(name, "")) for name in ("stdout", "stderr")]
+    return Finished(done["exit_code"], *data, timed_out=done["timed_out"])
+
+
+def _changed(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if _given.get(name) != value}

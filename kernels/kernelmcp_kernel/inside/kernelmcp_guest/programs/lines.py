@@ -1,0 +1,76 @@
+"""Lines of a cell that are commands: `!cmd`, `x = !cmd`, `%ls`, and cells of the shell's that a cell runs."""
+
+# IPython declares much of what is used here without types that a checker understands.
+# pyright: reportUnknownMemberType=false
+
+import contextlib
+import io
+import subprocess
+import sys
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from kernelmcp_guest.absent import NO_SHELL
+from kernelmcp_guest.packages import pip_commands
+from kernelmcp_guest.programs.commands import NoShell, run_command
+from kernelmcp_guest.programs.run import EXIT_INTERRUPTED, Finished
+from kernelmcp_guest.streams import OutStream
+
+_NO_RAISE = "--no-raise-error"
+
+
+def run(shell: Any, line: str) -> None:
+    """Do a line; its output is the cell's, or goes where the cell's is redirected to."""
+    __tracebackhide__ = True
+    if pip_commands.is_pip(line) and pip_commands.is_only_pip(line):
+        pip_commands.run_command(line)
+        return
+    streams = sys.stdout, sys.stderr
+    seen = all(isinstance(stream, OutStream) for stream in streams)
+    finished = _run(line, capture=not seen)
+    if finished is None:
+        return
+    for stream, data in zip(streams, (finished.stdout, finished.stderr), strict=True):
+        if data:
+            stream.write(data.decode("utf-8", "replace"))
+    shell.user_ns["_exit_code"] = finished.exit_code
+    if finished.exit_code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+
+
+def output_of(line: str) -> str:
+    """What a line puts out."""
+    __tracebackhide__ = True
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        if pip_commands.is_pip(line) and pip_commands.is_only_pip(line):
+            pip_commands.run_command(line)
+        else:
+            finished = _run(line, capture=True, merged=True)
+            said.write(finished.stdout.decode("utf-8", "replace") if finished else "")
+    return said.getvalue()
+
+
+def shell_magic(line: str, cell: str | None = None) -> None:
+    """A cell of the shell's that a cell of Python's runs."""
+    __tracebackhide__ = True
+    if unknown := set(line.split()) - {_NO_RAISE}:
+        raise UsageError(f"{' '.join(sorted(unknown))} is known only where the magic begins a cell")
+    finished = _run(cell or "", capture=False)
+    if finished is not None and finished.exit_code == EXIT_INTERRUPTED:
+        raise KeyboardInterrupt
+    if finished is not None and finished.exit_code and _NO_RAISE not in line:
+        raise subprocess.CalledProcessError(finished.exit_code, "bash")
+
+
+def _run(line: str, *, capture: bool, merged: bool = False) -> Finished | None:
+    """None where there is no shell, and pip was done without it."""
+    __tracebackhide__ = True
+    try:
+        return run_command(line, capture=capture, merged=merged)
+    except NoShell:
+        if not pip_commands.is_pip(line):
+            raise UsageError(NO_SHELL) from None
+        pip_commands.run_command(line)
+        return None

@@ -1,0 +1,62 @@
+"""The standard streams of a program: bytes that it is given, bytes that it puts out."""
+
+import io
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# What a program may put out, stdout and stderr each.
+MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+
+_TOO_MUCH = f"a program's output is cut at {MAX_OUTPUT_BYTES >> 20} MiB: write it to a file"
+
+
+class Output:
+    """What was put out, up to the limit."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.is_cut = False
+
+    def write(self, raw: bytes) -> None:
+        """Raises BrokenPipeError for what is too much: a program that would go on for ever ends, as before `head`."""
+        self.data += raw[: MAX_OUTPUT_BYTES - len(self.data)]
+        if len(self.data) == MAX_OUTPUT_BYTES and raw:
+            self.is_cut = True
+            raise BrokenPipeError(_TOO_MUCH)
+
+    def finish(self, other: "Output") -> None:
+        """Say on another one that this is not everything."""
+        if self.is_cut:
+            other.data += f"{_TOO_MUCH}\n".encode()
+
+
+class _Raw(io.RawIOBase):
+    def __init__(self, output: Output, fd: int) -> None:
+        self._output = output
+        self._fd = fd
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: "Buffer", /) -> int:
+        raw = bytes(data)
+        self._output.write(raw)
+        return len(raw)
+
+    def fileno(self) -> int:
+        return self._fd
+
+
+class OutputStream(io.TextIOWrapper):
+    """sys.stdout or sys.stderr of a program."""
+
+    def __init__(self, output: Output, fd: int) -> None:
+        super().__init__(_Raw(output, fd), "utf-8", "backslashreplace", write_through=True)  # pyright: ignore[reportArgumentType]  # a raw stream will do
+        self.output = output
+
+
+def input_stream(data: bytes | None) -> io.TextIOWrapper:
+    """sys.stdin of a program; without input it is at its end."""
+    return io.TextIOWrapper(io.BytesIO(data or b""), "utf-8", "surrogateescape")

@@ -1,0 +1,44 @@
+"""The ends of a command's pipes, as subprocess.Popen has them: the command begins when its input is complete, and what
+it puts out is there when it has ended."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+
+class PipeInput(io.BytesIO):
+    """stdin=PIPE: the command begins when all is written."""
+
+    def __init__(self, begin: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._begin: Callable[[bytes], None] | None = begin
+
+    def close(self) -> None:
+        begin, self._begin = self._begin, None
+        data = b"" if self.closed else self.getvalue()
+        super().close()
+        if begin is not None:
+            begin(data)
+
+    def __del__(self) -> None:
+        """What nobody waits for is not begun."""
+
+
+class PipeTextInput(io.TextIOWrapper):
+    def __del__(self) -> None:
+        """As above."""
+
+
+class PipeOutput(io.RawIOBase):
+    """stdout=PIPE: what the command has put out, once it has ended."""
+
+    def __init__(self, ended: Callable[[], bytes]) -> None:
+        self._ended = ended
+        self._data: io.BytesIO | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        self._data = self._data or io.BytesIO(self._ended())
+        return self._data.readinto(buffer)

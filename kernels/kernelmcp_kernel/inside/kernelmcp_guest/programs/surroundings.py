@@ -1,0 +1,237 @@
+"""What a program changes of the interpreter that it shares with the notebook, and how all of it is put back."""
+
+import asyncio
+import atexit
+import builtins
+import getpass
+import importlib
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, NoReturn, TextIO
+
+from kernelmcp_guest import blocking
+from kernelmcp_guest.packages import find_packages
+from kernelmcp_guest.packages.missing_imports import OWN_FOLDERS
+from kernelmcp_guest.running import running
+
+_CHANGED: dict[ModuleType, str] = {
+    sys: "stdin stdout stderr __stdin__ __stdout__ __stderr__ excepthook displayhook breakpointhook unraisablehook "
+    "dont_write_bytecode argv path meta_path path_hooks warnoptions",
+    builtins: "input exit quit print open",
+    getpass: "getpass",
+    blocking: "stdin_allowed",
+    atexit: "register unregister",
+}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class Streams:
+    stdin: TextIO
+    stdout: TextIO
+    stderr: TextIO
+
+
+@dataclass(eq=False)
+class World:
+    """A program that runs."""
+
+    streams: Streams
+    at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list[Any])
+
+
+running_programs: list[World] = []
+"""Each was started by the one before it."""
+
+
+@contextmanager
+def put_back(streams: Streams, cwd: str, environment: dict[str, str]) -> Iterator[World]:
+    """A world for one program. An interrupt that comes while it is put back is raised afterwards."""
+    __tracebackhide__ = True
+    world = World(streams)
+    undo: list[Callable[[], object]] = []
+    was_active, running.active = running.active, False
+    running_programs.append(world)
+    try:
+        _change(world, cwd, environment, undo)
+        running.active = was_active
+        _raise_early()
+        yield world
+    finally:
+        running.active = False
+        for step in reversed(undo):
+            with suppress(Exception):
+                step()
+        running_programs.remove(world)
+        running.active = was_active
+        _raise_early()
+
+
+def _raise_early() -> None:
+    if running.active and running.early:
+        running.early = False
+        raise KeyboardInterrupt
+
+
+def _change(world: World, cwd: str, environment: dict[str, str], undo: list[Callable[[], object]]) -> None:
+    streams = world.streams
+    undo.extend(_attribute(holder, name) for holder, names in _CHANGED.items() for name in names.split())
+    undo.append(find_packages)  # what it has installed stays
+    undo.extend(map(_items, (sys.argv, sys.path, sys.meta_path, sys.path_hooks, sys.warnoptions)))
+    variables = dict(os.environ)
+    undo.append(lambda: _set_environment(variables))
+    folder = os.getcwd()
+    undo.append(lambda: os.chdir(folder))
+    undo.extend(_signal_handler(number) for number in _SIGNALS)
+    undo.append(_modules())
+    undo.append(_tasks())
+    undo.append(_figures())
+    undo.append(_logging())
+    filters = warnings.catch_warnings()
+    filters.__enter__()
+    undo.append(lambda: filters.__exit__(None, None, None))
+
+    sys.stdin = sys.__stdin__ = streams.stdin  # pyright: ignore[reportAttributeAccessIssue]  # a constant in the stubs
+    sys.stdout = sys.__stdout__ = streams.stdout  # pyright: ignore[reportAttributeAccessIssue]
+    sys.stderr = sys.__stderr__ = streams.stderr  # pyright: ignore[reportAttributeAccessIssue]
+    builtins.input = _read_line
+    builtins.exit = builtins.quit = _leave
+    getpass.getpass = _read_password
+    blocking.stdin_allowed = False
+    atexit.register, atexit.unregister = _registers(world)
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.path[:0] = [each for each in environment.get("PYTHONPATH", "").split(":") if each]
+    importlib.invalidate_caches()
+
+
+def _attribute(holder: Any, name: str) -> Callable[[], object]:
+    if not hasattr(holder, name):
+        return lambda: delattr(holder, name)
+    value = getattr(holder, name)
+    return lambda: setattr(holder, name, value)
+
+
+def _items(found: list[Any]) -> Callable[[], object]:
+    kept = found[:]
+
+    def undo() -> None:
+        found[:] = kept
+
+    return undo
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    for name in set(os.environ) - set(variables):
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def _signal_handler(number: int) -> Callable[[], object]:
+    handler = signal.getsignal(number)
+    return lambda: signal.signal(number, handler)
+
+
+def _modules() -> Callable[[], object]:
+    """The user's own modules are imported anew by each program, and the notebook keeps its own."""
+    kept = {name: module for name, module in sys.modules.items() if name == "__main__" or is_own(module)}
+    for name in kept:
+        if name != "__main__":
+            del sys.modules[name]
+
+    def undo() -> None:
+        for name in [name for name, module in sys.modules.items() if is_own(module)]:
+            del sys.modules[name]
+        sys.modules.update(kept)
+
+    return undo
+
+
+def is_own(module: ModuleType) -> bool:
+    """Is it in a file of the user's?"""
+    found: object = vars(module).get("__file__") if isinstance(module, ModuleType) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # anything may be put there
+    if found is None:
+        places: Any = getattr(module, "__path__", None)
+        with suppress(Exception):
+            found = next(iter(places), None)
+    return isinstance(found, str) and found.startswith(OWN_FOLDERS)
+
+
+def _tasks() -> Callable[[], object]:
+    """Nothing of it goes on when a process has ended."""
+    loop = asyncio.get_event_loop()
+    before = asyncio.all_tasks(loop)
+    return lambda: [task.cancel() for task in asyncio.all_tasks(loop) - before]
+
+
+def _figures() -> Callable[[], object]:
+    """Figures that it has left open would be shown under the next cell."""
+
+    def numbers() -> set[int]:
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        return set(pyplot.get_fignums()) if pyplot else set()
+
+    before = numbers()
+    return lambda: [sys.modules["matplotlib.pyplot"].close(number) for number in numbers() - before]
+
+
+def _logging() -> Callable[[], object]:
+    root = getattr(sys.modules.get("logging"), "root", None)
+    if root is None:
+        return _forget_logging
+    handlers, level = root.handlers[:], root.level
+    root.handlers[:] = []
+    root.setLevel("WARNING")
+
+    def undo() -> None:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+    return undo
+
+
+def _forget_logging() -> None:
+    root = getattr(sys.modules.get("logging"), "root", None)
+    if root is not None:
+        root.handlers[:] = []
+        root.setLevel("WARNING")
+
+
+def _registers(world: World) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def register(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        world.at_exit.append((function, args, kwargs))
+        return function
+
+    def unregister(function: Callable[..., Any], /) -> None:
+        world.at_exit[:] = [each for each in world.at_exit if each[0] != function]
+
+    return register, unregister
+
+
+def _read_line(prompt: object = "", /) -> str:
+    """input() of a program."""
+    sys.stdout.write(str(prompt))
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError("EOF when reading a line")
+    return line.removesuffix("\n")
+
+
+def _read_password(prompt: str = "Password: ", stream: object = None, *, echo_char: str | None = None) -> str:
+    """getpass.getpass of a program."""
+    sys.stderr.write(prompt)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")
+
+
+def _leave(code: object = None) -> NoReturn:
+    """exit() and quit() of a program."""
+    raise SystemExit(code)

@@ -1,0 +1,244 @@
+"""Draws a chart (chart.py) with matplotlib, as a PNG. Nothing here knows where the chart came from."""
+
+# What a chart holds has no types.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+import io
+import math
+import statistics
+import warnings
+from base64 import b64encode
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from kernelmcp_guest.shown.chart import (
+    Area,
+    Bars,
+    BoxPlot,
+    Chart,
+    Grid,
+    Histogram,
+    Line,
+    Mark,
+    NotDrawn,
+    Pie,
+    Points,
+    Polygons,
+    Rules,
+    Segments,
+    Texts,
+)
+from kernelmcp_guest.shown.surroundings import MAX_NAME_CHARS, draw_axis, draw_legend, edges, size_of
+
+_DPI = 100
+MAX_POINTS, MAX_SHAPES = 100_000, 2_000
+_COLORED = (Line, Points, Area, Histogram, Bars, Polygons)
+# Kinds that are one object of matplotlib, whatever they hold.
+_CHEAP = (Line, Points, Area, Grid, Histogram, Polygons)
+_MAX_BINS = 2_000
+
+
+def picture(chart: Chart) -> str:
+    """In base64, with a legend beside it. Raises NotDrawn, and whatever matplotlib does with what a chart holds."""
+    _check(chart)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they would be about our code, to somebody who has not called it
+        return _drawn(chart)
+
+
+def _check(chart: Chart) -> None:
+    """That matplotlib can draw it in seconds."""
+    if not any(mark.count() for mark in chart.marks):
+        raise NotDrawn("it is empty")
+    cheap = [mark for mark in chart.marks if isinstance(mark, _CHEAP)]
+    points = sum(mark.count() for mark in cheap)
+    shapes = len(cheap) + sum(mark.count() for mark in chart.marks if not isinstance(mark, _CHEAP))
+    bins = max((mark.bins or 0 for mark in chart.marks if isinstance(mark, Histogram)), default=0)
+    for found, what, most in (
+        (points, "marks of these kinds", MAX_POINTS),
+        (shapes, "marks of these kinds", MAX_SHAPES),
+        (bins, "bins", _MAX_BINS),
+    ):
+        if found > most:
+            raise NotDrawn(f"{found:,} {what}, more than {most:,}")
+
+
+def _drawn(chart: Chart) -> str:
+    drawn: Any = import_module("matplotlib.figure").Figure(figsize=size_of(chart), dpi=_DPI)
+    axes: Any = drawn.add_subplot()
+    for number, mark in enumerate(chart.marks):
+        if mark.color is None and isinstance(mark, _COLORED):
+            mark.color = f"C{number % 10}"  # matplotlib itself counts lines and bars apart
+        _DRAWN[type(mark)](axes, mark, chart)
+    axes.set_title(chart.title, parse_math=False)
+    for side, axis, across in (("x", chart.x, False), ("y", chart.y, True)):
+        draw_axis(axes, side, axis, across=across)
+    if chart.legend:
+        draw_legend(axes, chart)
+    target = io.BytesIO()
+    drawn.savefig(target, format="png", dpi=_DPI, bbox_inches=edges(drawn))
+    return b64encode(target.getvalue()).decode()
+
+
+def color(value: Any) -> str | None:
+    """One that matplotlib knows, too; else None, which is one of its own."""
+    if not isinstance(value, str):
+        return None
+    inner = value.strip().lower()
+    if inner.startswith(("rgb(", "rgba(")) and inner.endswith(")"):
+        parts = [float(part) for part in inner.partition("(")[2][:-1].split(",")]
+        return "#" + "".join(f"{min(255, max(0, round(part))):02x}" for part in parts[:3])
+    return value if import_module("matplotlib.colors").is_color_like(value) else None
+
+
+def _label(mark: Mark) -> str | None:
+    """With a space, because matplotlib leaves names out of the legend that begin with an underscore."""
+    return mark.name and f" {mark.name}"
+
+
+def _options(mark: Mark) -> dict[str, Any]:
+    found: dict[str, Any] = {"label": _label(mark), "alpha": mark.opacity}
+    if mark.color is not None:
+        found["color"] = mark.color
+    return found
+
+
+def _scale_of_colors(axes: Any, values: list[float], title: str) -> Any:
+    """Beside the picture; by what a value is its colour."""
+    low = min((value for value in values if not math.isnan(value)), default=0.0)
+    high = max((value for value in values if not math.isnan(value)), default=1.0)
+    scale = import_module("matplotlib.cm").ScalarMappable(import_module("matplotlib.colors").Normalize(low, high))
+    scale.set_array(values)
+    _name_scale(axes.figure.colorbar(scale, ax=axes), title)
+    return scale
+
+
+def _name_scale(bar: Any, title: str) -> None:
+    bar.ax.set_ylabel(title, parse_math=False)
+
+
+def _bars(axes: Any, mark: Bars, chart: Chart) -> None:
+    options = _options(mark)
+    if mark.values is not None:
+        options["color"] = _scale_of_colors(axes, mark.values, chart.values_title).to_rgba(mark.values)
+    lengths = [high - low for low, high in zip(mark.low, mark.high, strict=True)]
+    if mark.across:
+        axes.barh(mark.at, lengths, left=mark.low, height=mark.width, **options)
+    else:
+        axes.bar(mark.at, lengths, bottom=mark.low, width=mark.width, **options)
+
+
+def _line(axes: Any, mark: Line, _: Chart) -> None:
+    look = {"linestyle": mark.style, "linewidth": mark.width, "drawstyle": mark.step}
+    axes.plot(mark.x, mark.y, marker="o" if mark.markers else "", markersize=4, **look, **_options(mark))
+
+
+def _points(axes: Any, mark: Points, chart: Chart) -> None:
+    options = _options(mark)
+    if mark.values is not None:
+        scale = _scale_of_colors(axes, mark.values, chart.values_title)
+        options["color"] = scale.to_rgba(mark.values)
+    options["edgecolors" if not mark.filled else "linewidths"] = options.pop("color", "C0") if not mark.filled else 0.8
+    if not mark.filled:
+        options["facecolors"] = "none"
+    if mark.marker in "|_+x" and "edgecolors" in options:
+        options["color"] = options.pop("edgecolors")
+        del options["facecolors"]
+    axes.scatter(mark.x, mark.y, s=mark.size, marker=mark.marker, **options)
+
+
+def _area(axes: Any, mark: Area, _: Chart) -> None:
+    draw = axes.fill_betweenx if mark.across else axes.fill_between
+    draw(mark.x, mark.low, mark.high, **_options(mark))
+
+
+def _histogram(axes: Any, mark: Histogram, _: Chart) -> None:
+    orientation = "horizontal" if mark.across else "vertical"
+    samples = [sample for sample in mark.samples if not math.isnan(sample)]
+    bins = min(mark.bins or _bins(samples), _MAX_BINS)
+    axes.hist(samples, bins=bins, orientation=orientation, histtype="stepfilled", **_options(mark))
+
+
+def _bins(samples: list[float]) -> int:
+    """How many show them well, by numpy's own rule: one sample far away asks for any number."""
+    if len(samples) < 2 or min(samples) == max(samples):
+        return 1
+    low, _, high = statistics.quantiles(samples)
+    width = 2 * (high - low) / len(samples) ** (1 / 3)
+    least = math.ceil(math.log2(len(samples)) + 1)
+    return max(least, math.ceil(min((max(samples) - min(samples)) / width, _MAX_BINS))) if width else least
+
+
+def _box_plot(axes: Any, mark: BoxPlot, _: Chart) -> None:
+    groups = [[value for value in group if not math.isnan(value)] for group in mark.groups]
+    options = {"vert": False} if mark.across else {}
+    shape = {"facecolor": mark.color if isinstance(mark.color, str) else "none", "alpha": mark.opacity}
+    boxes = axes.boxplot(
+        groups, positions=mark.at, widths=0.5, whis=mark.whiskers, patch_artist=True, boxprops=shape,
+        manage_ticks=False, **options,
+    )  # fmt: skip
+    if mark.name and boxes["boxes"]:
+        boxes["boxes"][0].set_label(_label(mark))
+
+
+def _grid(axes: Any, mark: Grid, chart: Chart) -> None:
+    image = axes.imshow(mark.rows, aspect="auto", origin="lower", interpolation="nearest")
+    _name_scale(axes.figure.colorbar(image), chart.values_title)
+
+
+def _pie(axes: Any, mark: Pie, _: Chart) -> None:
+    colors = mark.color if isinstance(mark.color, list) else None
+    share = "%.1f%%" if mark.percent else None
+    shape = {"width": 1 - mark.hole} if mark.hole else None
+    labels = [label[:MAX_NAME_CHARS] for label in mark.labels]
+    axes.pie(mark.shares, labels=labels, autopct=share, colors=colors, wedgeprops=shape, startangle=90,
+             counterclock=False, textprops={"parse_math": False})  # fmt: skip
+
+
+def _rules(axes: Any, mark: Rules, _: Chart) -> None:
+    for number, at in enumerate(mark.at):
+        options = _options(mark) | ({"label": None} if number else {})
+        (axes.axvline if mark.upright else axes.axhline)(at, linestyle=mark.style, **({"color": "black"} | options))
+
+
+def _segments(axes: Any, mark: Segments, _: Chart) -> None:
+    ends = zip(mark.x, mark.y, mark.x_end, mark.y_end, strict=True)
+    lines = import_module("matplotlib.collections").LineCollection([((a, b), (c, d)) for a, b, c, d in ends])
+    lines.set(**({"color": "black"} | _options(mark)))
+    axes.add_collection(lines)
+    axes.autoscale_view()
+
+
+def _polygons(axes: Any, mark: Polygons, _: Chart) -> None:
+    shapes = [list(zip(xs, ys, strict=True)) for xs, ys in zip(mark.xs, mark.ys, strict=True)]
+    options = {"color": "C0"} | _options(mark)
+    axes.add_collection(import_module("matplotlib.collections").PolyCollection(shapes, **options))
+    axes.autoscale_view()
+
+
+def _texts(axes: Any, mark: Texts, _: Chart) -> None:
+    one = mark.color if isinstance(mark.color, str) else "black"
+    for x, y, written in zip(mark.x, mark.y, mark.texts, strict=True):
+        axes.annotate(
+            written[:MAX_NAME_CHARS], (x, y), xytext=mark.offset, textcoords="offset points", ha=mark.align,
+            va=mark.baseline, color=one, fontsize=8, parse_math=False, annotation_clip=False,
+        )  # fmt: skip
+    axes.update_datalim(list(zip(mark.x, mark.y, strict=True)))
+    axes.autoscale_view()
+
+
+_DRAWN: dict[type[Mark], Callable[[Any, Any, Chart], None]] = {
+    Area: _area,
+    Bars: _bars,
+    BoxPlot: _box_plot,
+    Grid: _grid,
+    Histogram: _histogram,
+    Line: _line,
+    Pie: _pie,
+    Points: _points,
+    Polygons: _polygons,
+    Rules: _rules,
+    Segments: _segments,
+    Texts: _texts,
+}

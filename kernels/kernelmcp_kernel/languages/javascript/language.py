@@ -1,0 +1,37 @@
+"""How a guest that runs JavaScript is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
+from kernelmcp_kernel.runtime.guest_process import Launch
+from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.node import node_guest
+from kernelmcp_kernel.runtime.places import HOST
+
+FOLDER = Path(__file__).parent
+ENGINE = FOLDER / "node_modules"
+
+
+class JavaScript(Language):
+    @property
+    def language_info(self) -> dict[str, Any]:
+        return {"mimetype": "text/javascript", "file_extension": ".js", "pygments_lexer": "javascript"}
+
+    @property
+    def host_calls(self) -> frozenset[str]:
+        return frozenset({"fetch"})
+
+    def prepare(self) -> None:
+        if not (ENGINE / "stamp").is_file():
+            raise BuildError("QuickJS is missing from this installation: install kernelmcp again")
+
+    def launch(self, sandbox: SandboxDirectory) -> Launch:
+        return node_guest(FOLDER / "main.mjs", [json.dumps(file_options(sandbox))], sandbox, (FOLDER, HOST))
+
+
+LANGUAGE = JavaScript()

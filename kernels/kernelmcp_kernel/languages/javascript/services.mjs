@@ -1,0 +1,135 @@
+// What the host does for the world of cells (world/*.js): files, timers, requests, text.
+import path from "node:path";
+
+const MAX_TIMERS = 10_000;
+const HASHES = new Set(["md5", "sha1", "sha256", "sha384", "sha512"]);
+const MAX_RANDOM_BYTES = 65_536;
+const MAX_ADDRESS_CHARS = 64 * 1024;
+// Values in a JSON text, each of which Node needs some memory for.
+const MAX_VALUES = 1_000_000;
+
+/** @typedef {{ask: (call: object) => Promise<{value?: any, error?: string}>, files: import("./files.mjs").Files,
+ * send: (type: string, content: object) => void, write: (name: string, text: string) => void,
+ * fire: (number: number) => void}} Parts */
+
+/** @param {Parts} parts */
+export function makeServices({ ask, files, send, write, fire }) {
+  /** @type {Map<number, NodeJS.Timeout>} */
+  const timers = new Map();
+  let timerCount = 0;
+  let underWay = 0;
+
+  /** @type {Record<string, import("./realm.mjs").Service>} */
+  const all = {
+    write,
+    now: () => performance.now(),
+    hash: (/** @type {string} */ algorithm, /** @type {Buffer} */ bytes) => {
+      if (!HASHES.has(algorithm)) throw new Error(`there is no hash ${algorithm.slice(0, 50)}: there are ${[...HASHES].join(", ")}`);
+      return nodeCrypto().createHash(algorithm).update(bytes).digest();
+    },
+    uuid: () => nodeCrypto().randomUUID(),
+    random: (/** @type {number} */ count) => nodeCrypto().randomBytes(Math.min(count, MAX_RANDOM_BYTES)),
+    encode: (/** @type {string} */ text, /** @type {string} */ encoding) => Buffer.from(text, known(encoding)),
+    decode: (/** @type {Buffer} */ bytes, /** @type {string} */ encoding) => bytes.toString(known(encoding)),
+    display: (/** @type {string} */ text) => send("display_data", { ...parsed(text), transient: {} }),
+    cwd: () => files.workingDirectory,
+    file: (/** @type {string} */ name, /** @type {string} */ values) =>
+      said(() => JSON.stringify({ value: files.call(name, parsed(values)) ?? null }), (error) => ({ error })),
+    readFile: (/** @type {string} */ name) => said(() => files.read(name)),
+    writeFile: (/** @type {string} */ name, /** @type {Buffer} */ bytes, /** @type {boolean} */ isMore) =>
+      said(() => files.write(name, bytes, isMore)),
+    startTimer: (/** @type {number} */ delay, /** @type {boolean} */ again) => {
+      if (timers.size >= MAX_TIMERS) throw new Error(`more than ${MAX_TIMERS} timers`);
+      const number = ++timerCount;
+      const due = () => {
+        if (!again) timers.delete(number);
+        fire(number);
+      };
+      timers.set(number, again ? setInterval(due, delay) : setTimeout(due, delay));
+      return number;
+    },
+    stopTimer: (/** @type {number} */ number) => {
+      clearTimeout(timers.get(number));
+      timers.delete(number);
+    },
+    fetch: async (/** @type {string} */ text) => {
+      underWay += 1;
+      try {
+        const { redirect, ...request } = parsed(text);
+        const { value, error } = await ask({ call: "fetch", ...request, follow: redirect === "follow" });
+        return JSON.stringify(error ? { error } : value);
+      } catch (error) {
+        return JSON.stringify({ error: /** @type {Error} */ (error).message });
+      } finally {
+        underWay -= 1;
+      }
+    },
+    parseURL: (/** @type {string} */ text, /** @type {string} */ base) => {
+      if (text.length + base.length > MAX_ADDRESS_CHARS) return JSON.stringify({ error: "Invalid URL: it is too long" });
+      if (!URL.canParse(text, base || undefined)) return JSON.stringify({ error: `Invalid URL: ${text}` });
+      const url = new URL(text, base || undefined);
+      const { href, origin, protocol, username, password, host, hostname, port, pathname, search, hash } = url;
+      return JSON.stringify({ href, origin, protocol, username, password, host, hostname, port, pathname, search, hash });
+    },
+    parseQuery: (/** @type {string} */ text) => {
+      checkValues(text, /&/g);
+      return JSON.stringify([...new URLSearchParams(text)]);
+    },
+    formatQuery: (/** @type {string} */ pairs) => new URLSearchParams(parsed(pairs)).toString(),
+    noModule: (/** @type {string} */ name) =>
+      `there is no module '${name}' here: fs, path, util, assert, timers, url, buffer, crypto and os are, and files of the workspace ('./name.js'). ` +
+      "npm packages cannot be installed",
+    modulePath: (/** @type {string} */ from, /** @type {string} */ name) =>
+      /^\.{0,2}\//.test(name) ? path.posix.resolve(from.startsWith("/") ? path.posix.dirname(from) : files.workingDirectory, name) : name,
+    moduleSource: (/** @type {string} */ name, /** @type {string} */ names) => {
+      if (name.startsWith("/")) {
+        const text = files.read(name).toString();
+        return name.endsWith(".json") ? `export default JSON.parse(${JSON.stringify(text)});` : text;
+      }
+      const from = `const module = require(${JSON.stringify(name)}); export default module;`;
+      return names ? `${from} export const { ${names.split(" ").join(", ")} } = module;` : from;
+    },
+  };
+  return {
+    all,
+    complain: (/** @type {string} */ text) => write("stderr", text),
+    isIdle: () => timers.size === 0 && underWay === 0,
+    stopTimers: () => {
+      for (const timer of timers.values()) clearTimeout(timer);
+      timers.clear();
+    },
+  };
+}
+
+/** Loading it takes a tenth of the start. */
+function nodeCrypto() {
+  return process.getBuiltinModule("node:crypto");
+}
+
+/** @param {string} text @param {RegExp} [separators] */
+function checkValues(text, separators = /[,[{]/g) {
+  let count = 0;
+  while (separators.test(text)) if (++count > MAX_VALUES) throw new RangeError(`more than ${MAX_VALUES} values at once`);
+}
+
+/** @param {string} text JSON @returns {any} */
+function parsed(text) {
+  checkValues(text);
+  return JSON.parse(text);
+}
+
+/** @param {string} encoding @returns {BufferEncoding} */
+function known(encoding) {
+  return Buffer.isEncoding(encoding) ? encoding : "utf-8";
+}
+
+/** What `act` gives, or a file system's error as JSON. @template T @param {() => T} act
+ * @param {(error: object) => object} [wrap] @returns {T | string} */
+function said(act, wrap = (error) => error) {
+  try {
+    return act();
+  } catch (error) {
+    const { message, code, syscall, path: name } = /** @type {NodeJS.ErrnoException} */ (error);
+    return JSON.stringify(wrap({ message, code, syscall, path: name }));
+  }
+}

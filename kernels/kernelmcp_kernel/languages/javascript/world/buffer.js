@@ -1,0 +1,115 @@
+// Node's Buffer: what files are read as, and bytes in their texts.
+(host, world) => {
+  "use strict";
+  const { bytesOf, define } = world;
+
+  class Buffer extends Uint8Array {
+    static from(data, encodingOrOffset, length) {
+      if (typeof data === "string") return new Buffer(host.encode(data, encodingOrOffset ?? "utf-8"));
+      if (data instanceof ArrayBuffer) return new Buffer(data, encodingOrOffset, length);
+      if (data?.type === "Buffer" && Array.isArray(data.data)) return Buffer.from(data.data);
+      return new Buffer(ArrayBuffer.isView(data) ? data : Array.from(data));
+    }
+    static alloc(size, fill = 0, encoding = "utf-8") {
+      return new Buffer(size).fill(fill, 0, size, encoding);
+    }
+    static allocUnsafe(size) {
+      return new Buffer(size);
+    }
+    static isBuffer(value) {
+      return value instanceof Buffer;
+    }
+    static byteLength(data, encoding) {
+      return typeof data === "string" ? host.encode(data, encoding ?? "utf-8").byteLength : data.byteLength;
+    }
+    static concat(list, size = list.reduce((sum, one) => sum + one.length, 0)) {
+      const all = new Buffer(size);
+      let at = 0;
+      for (const one of list) {
+        all.set(one.subarray(0, size - at), at);
+        at = Math.min(size, at + one.length);
+      }
+      return all;
+    }
+    static compare(one, other) {
+      const end = Math.min(one.length, other.length);
+      for (let at = 0; at < end; at += 1) if (one[at] !== other[at]) return one[at] < other[at] ? -1 : 1;
+      return Math.sign(one.length - other.length);
+    }
+    toString(encoding = "utf-8", start = 0, end = this.length) {
+      return host.decode(bytesOf(this.subarray(start, end)), encoding);
+    }
+    toJSON() {
+      return { type: "Buffer", data: Array.from(this) };
+    }
+    equals(other) {
+      return Buffer.compare(this, other) === 0;
+    }
+    slice(start, end) {
+      return this.subarray(start, end); // Node's shares the memory, and a Uint8Array's does not
+    }
+    fill(value, start = 0, end = this.length, encoding = "utf-8") {
+      if (typeof value !== "string") return super.fill(value, start, end);
+      const bytes = Buffer.from(value, encoding);
+      for (let at = start; bytes.length && at < end; at += 1) this[at] = bytes[(at - start) % bytes.length];
+      return this;
+    }
+    write(text, at = 0) {
+      const bytes = Buffer.from(text).subarray(0, this.length - at);
+      this.set(bytes, at);
+      return bytes.length;
+    }
+    indexOf(value, from = 0) {
+      if (typeof value === "number") return super.indexOf(value, from);
+      const wanted = typeof value === "string" ? Buffer.from(value) : value;
+      for (let at = from; at + wanted.length <= this.length; at += 1) {
+        if (wanted.every((byte, number) => this[at + number] === byte)) return at;
+      }
+      return -1;
+    }
+    includes(value, from) {
+      return this.indexOf(value, from) >= 0;
+    }
+  }
+  for (const [name, get, size] of [["UInt8", "Uint8", 1], ["Int8", "Int8", 1], ["UInt16", "Uint16", 2], ["Int16", "Int16", 2],
+    ["UInt32", "Uint32", 4], ["Int32", "Int32", 4], ["Float", "Float32", 4], ["Double", "Float64", 8]]) {
+    for (const order of size === 1 ? [""] : ["LE", "BE"]) {
+      const view = (buffer) => new DataView(buffer.buffer, buffer.byteOffset, buffer.byteLength);
+      const accessor = (verb, call) =>
+        Object.defineProperty(Buffer.prototype, `${verb}${name}${order}`, { value: call, writable: true, configurable: true });
+      accessor("read", function (at = 0) {
+        return view(this)[`get${get}`](at, order === "LE");
+      });
+      accessor("write", function (value, at = 0) {
+        view(this)[`set${get}`](at, value, order === "LE");
+        return at + size;
+      });
+    }
+  }
+  define("Buffer", Buffer);
+  world.isBuffer = (value) => value instanceof Buffer;
+
+  class Hash {
+    #parts = [];
+    constructor(algorithm) {
+      this.algorithm = String(algorithm);
+      host.hash(this.algorithm, new ArrayBuffer(0)); // throws for one that there is not
+    }
+    update(data, encoding) {
+      this.#parts.push(typeof data === "string" ? Buffer.from(data, encoding) : Buffer.from(bytesOf(data)));
+      return this;
+    }
+    digest(encoding) {
+      const bytes = Buffer.from(host.hash(this.algorithm, bytesOf(Buffer.concat(this.#parts))));
+      return encoding ? bytes.toString(encoding) : bytes;
+    }
+  }
+  Object.assign(crypto, {
+    createHash: (algorithm) => new Hash(algorithm),
+    randomBytes: (size) => crypto.getRandomValues(Buffer.alloc(size)),
+    randomInt: (least, end) => {
+      const [from, to] = end === undefined ? [0, least] : [least, end];
+      return from + (crypto.getRandomValues(new Uint32Array(1))[0] % (to - from));
+    },
+  });
+};

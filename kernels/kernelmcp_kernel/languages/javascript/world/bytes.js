@@ -1,0 +1,55 @@
+// Text as bytes, and what browsers and Node both have for values.
+(host, world) => {
+  "use strict";
+  const { define } = world;
+
+  const bytesOf = (data) => {
+    if (data instanceof ArrayBuffer) return data;
+    if (ArrayBuffer.isView(data)) return data.buffer.slice(data.byteOffset, data.byteOffset + data.byteLength);
+    throw new TypeError("a string, an ArrayBuffer or a typed array is needed");
+  };
+  define("TextEncoder", class TextEncoder {
+    encoding = "utf-8";
+    encode(text = "") {
+      return new Uint8Array(host.encode(String(text), "utf-8"));
+    }
+  });
+  define("TextDecoder", class TextDecoder {
+    constructor(encoding = "utf-8") {
+      this.encoding = encoding;
+    }
+    decode(data = new ArrayBuffer(0)) {
+      return host.decode(bytesOf(data), this.encoding);
+    }
+  });
+  define("btoa", (text) => host.decode(host.encode(String(text), "latin1"), "base64"));
+  define("atob", (text) => host.decode(host.encode(String(text), "base64"), "latin1"));
+  define("crypto", {
+    getRandomValues: (array) => {
+      new Uint8Array(array.buffer, array.byteOffset, array.byteLength).set(new Uint8Array(host.random(array.byteLength)));
+      return array;
+    },
+    randomUUID: () => host.uuid(),
+  });
+  define("structuredClone", (value) => {
+    const seen = new Map();
+    const clone = (one) => {
+      if (typeof one === "function" || typeof one === "symbol") throw new TypeError(`${String(one)} could not be cloned`);
+      if (typeof one !== "object" || one === null) return one;
+      if (seen.has(one)) return seen.get(one);
+      const keep = (copy) => (seen.set(one, copy), copy);
+      if (one instanceof Date) return keep(new Date(one));
+      if (one instanceof RegExp) return keep(new RegExp(one.source, one.flags));
+      if (one instanceof ArrayBuffer) return keep(one.slice(0));
+      if (ArrayBuffer.isView(one)) return keep(new one.constructor(bytesOf(one)));
+      if (one instanceof Map) return [...one].reduce((copy, [key, item]) => copy.set(clone(key), clone(item)), keep(new Map()));
+      if (one instanceof Set) return [...one].reduce((copy, item) => copy.add(clone(item)), keep(new Set()));
+      if (one instanceof Error) return keep(Object.assign(new one.constructor(one.message), one));
+      const copy = keep(Array.isArray(one) ? new Array(one.length) : {});
+      for (const key of Object.keys(one)) copy[key] = clone(one[key]);
+      return copy;
+    };
+    return clone(value);
+  });
+  world.bytesOf = bytesOf;
+};

@@ -1,0 +1,101 @@
+// `fs` and `path`: what of Node's makes sense where the files are a session's.
+(host, world) => {
+  "use strict";
+  const { bytesOf } = world;
+
+  const encodingOf = (options) => (typeof options === "string" ? options : options?.encoding);
+  const ask = (operation, ...values) => {
+    const answer = JSON.parse(host.file(operation, JSON.stringify(values)));
+    if (!answer.error) return answer.value ?? undefined;
+    throw Object.assign(new Error(answer.error.message), answer.error);
+  };
+  const checked = (answer) => {
+    if (typeof answer !== "string") return answer;
+    const { message, ...rest } = JSON.parse(answer);
+    throw Object.assign(new Error(message), rest);
+  };
+  const write = (path, data, options, isMore) => {
+    const bytes = typeof data === "string" ? host.encode(data, encodingOf(options) ?? "utf-8") : bytesOf(data);
+    checked(host.writeFile(String(path), bytes, isMore || options?.flag === "a"));
+  };
+  class Stats {
+    constructor(found) {
+      const { kind, ...rest } = found;
+      Object.assign(this, rest, { mtime: new Date(rest.mtimeMs) });
+      Object.defineProperty(this, "kind", { value: kind });
+    }
+    isFile() {
+      return this.kind === "file";
+    }
+    isDirectory() {
+      return this.kind === "directory";
+    }
+    isSymbolicLink() {
+      return this.kind === "link";
+    }
+  }
+  const entry = ({ name, kind, parentPath }) => Object.assign(new Stats({ kind }), { name, parentPath, mtime: undefined });
+  const sync = {
+    readFileSync: (path, options) => {
+      const bytes = checked(host.readFile(String(path)));
+      const encoding = encodingOf(options);
+      return encoding ? host.decode(bytes, encoding) : Buffer.from(bytes);
+    },
+    writeFileSync: (path, data, options) => write(path, data, options, false),
+    appendFileSync: (path, data, options) => write(path, data, options, true),
+    readdirSync: (path = ".", options = {}) => {
+      const found = ask("readdir", String(path), options.recursive === true);
+      return options.withFileTypes ? found.map(entry) : found.map((one) => one.path);
+    },
+    existsSync: (path) => ask("exists", String(path)),
+    statSync: (path) => new Stats(ask("stat", String(path))),
+    lstatSync: (path) => new Stats(ask("lstat", String(path))),
+    mkdirSync: (path, options) => ask("mkdir", String(path), options?.recursive === true),
+    rmSync: (path, options) => ask("rm", String(path), options?.recursive === true, options?.force === true),
+    rmdirSync: (path) => ask("rmdir", String(path)),
+    unlinkSync: (path) => ask("unlink", String(path)),
+    renameSync: (from, to) => ask("rename", String(from), String(to)),
+    copyFileSync: (from, to) => ask("copy", String(from), String(to)),
+    realpathSync: (path) => ask("realpath", String(path)),
+  };
+  const promises = Object.fromEntries(
+    Object.entries(sync).map(([name, call]) => [name.slice(0, -"Sync".length), async (...values) => call(...values)]),
+  );
+  promises.access = async (path) => void ask("stat", String(path));
+  const fs = { ...sync, promises };
+
+  const normalize = (path) => {
+    const parts = [];
+    for (const part of path.split("/")) {
+      if (part === "..") {
+        if (parts.length && parts.at(-1) !== "..") parts.pop();
+        else if (!path.startsWith("/")) parts.push(part);
+      } else if (part && part !== ".") {
+        parts.push(part);
+      }
+    }
+    return `${path.startsWith("/") ? "/" : ""}${parts.join("/")}` || ".";
+  };
+  const path = {
+    sep: "/",
+    delimiter: ":",
+    normalize,
+    isAbsolute: (one) => one.startsWith("/"),
+    join: (...parts) => normalize(parts.filter(Boolean).join("/")),
+    resolve: (...parts) => normalize(parts.reduce((all, part) => (part.startsWith("/") ? part : `${all}/${part}`), process.cwd())),
+    dirname: (one) => normalize(one.slice(0, Math.max(one.lastIndexOf("/"), one.startsWith("/") ? 1 : 0)) || "."),
+    basename: (one, end = "") => {
+      const name = one.replace(/\/+$/, "").split("/").at(-1);
+      return name !== end && name.endsWith(end) ? name.slice(0, name.length - end.length) : name;
+    },
+    extname: (one) => /[^./](\.[^./]*)$/.exec(one)?.[1] ?? "",
+    relative: (from, to) => {
+      const [here, there] = [from, to].map((one) => path.resolve(one).split("/").filter(Boolean));
+      let same = 0;
+      while (same < here.length && here[same] === there[same]) same += 1;
+      return [...here.slice(same).map(() => ".."), ...there.slice(same)].join("/");
+    },
+  };
+  path.posix = path;
+  Object.assign(world, { ask, fs, path, promises });
+};

@@ -1,0 +1,108 @@
+// `require` and `process`: Node's modules that are here, and files of the session.
+(host, world) => {
+  "use strict";
+  const { ask, define, format, fs, inspect, path, promises } = world;
+
+  class AssertionError extends Error {
+    name = "AssertionError";
+  }
+  const assert = (holds, message) => {
+    if (!holds) throw message instanceof Error ? message : new AssertionError(message ?? "The expression evaluated to a falsy value");
+  };
+  const isObject = (value) => typeof value === "object" && value !== null;
+  const parts = (value) => {
+    if (value instanceof Map || value instanceof Set || ArrayBuffer.isView(value)) return [...value];
+    return value instanceof Date || value instanceof RegExp ? [String(value), Number(value)] : [];
+  };
+  const same = (one, other, isStrict, seen = new Map()) => {
+    if (!isObject(one) || !isObject(other)) return isStrict || isObject(one) || isObject(other) ? Object.is(one, other) : one == other;
+    if (isStrict && Object.getPrototypeOf(one) !== Object.getPrototypeOf(other)) return false;
+    if (seen.get(one) === other) return true;
+    seen.set(one, other);
+    const [own, others] = [parts(one), parts(other)];
+    const keys = Object.keys(one);
+    if (own.length !== others.length || keys.length !== Object.keys(other).length) return false;
+    if (one instanceof Error && (one.message !== other.message || one.name !== other.name)) return false;
+    return (
+      own.every((value, at) => same(value, others[at], isStrict, seen)) &&
+      keys.every((key) => Object.hasOwn(other, key) && same(one[key], other[key], isStrict, seen))
+    );
+  };
+  Object.assign(assert, {
+    AssertionError,
+    ok: assert,
+    equal: (one, other, message) => assert(one == other, message ?? `${inspect(one)} == ${inspect(other)}`),
+    strictEqual: (one, other, message) => assert(Object.is(one, other), message ?? `${inspect(one)} === ${inspect(other)}`),
+    notStrictEqual: (one, other, message) => assert(!Object.is(one, other), message ?? `${inspect(one)} !== ${inspect(other)}`),
+    deepEqual: (one, other, message) => assert(same(one, other, false), message ?? `${inspect(one)} deepEqual ${inspect(other)}`),
+    deepStrictEqual: (one, other, message) => assert(same(one, other, true), message ?? `${inspect(one)} deepStrictEqual ${inspect(other)}`),
+    throws: (call, message) => {
+      try {
+        call();
+      } catch {
+        return;
+      }
+      assert(false, message ?? "Missing expected exception");
+    },
+  });
+  const modules = {
+    __proto__: null,
+    fs,
+    "fs/promises": promises,
+    path,
+    "path/posix": path,
+    util: { inspect, format },
+    assert,
+    "assert/strict": assert,
+    process: undefined,
+    timers: { setTimeout, setInterval, setImmediate, clearTimeout, clearInterval, clearImmediate },
+    "timers/promises": { setTimeout: (delay, value) => new Promise((done) => setTimeout(done, delay, value)) },
+    url: { URL, URLSearchParams },
+    buffer: { Buffer },
+    crypto,
+    os: { EOL: "\n", platform: () => "linux", tmpdir: () => "/tmp", homedir: () => "/workspace" },
+  };
+  const cached = new Map();
+  const requireFrom = (folder) => (name) => {
+    const known = modules[String(name).replace(/^node:/, "")];
+    if (known) return known;
+    if (!/^\.{0,2}\//.test(name)) throw Object.assign(new Error(host.noModule(String(name))), { code: "MODULE_NOT_FOUND" });
+    const file = path.resolve(folder, name);
+    const found = [file, `${file}.js`, `${file}.json`, `${file}/index.js`].find((one) => fs.existsSync(one) && fs.statSync(one).isFile());
+    if (!found) throw Object.assign(new Error(`Cannot find module '${name}'`), { code: "MODULE_NOT_FOUND" });
+    if (!cached.has(found)) {
+      const text = fs.readFileSync(found, "utf-8");
+      const module = { exports: {} };
+      cached.set(found, module);
+      if (found.endsWith(".json")) module.exports = JSON.parse(text);
+      else host.compile(text, found)(module, module.exports, requireFrom(path.dirname(found)), found, path.dirname(found));
+    }
+    return cached.get(found).exports;
+  };
+  define("process", {
+    argv: ["node"],
+    env: {},
+    platform: "linux",
+    version: "",
+    versions: {},
+    pid: 1,
+    cwd: () => host.cwd(),
+    chdir: (folder) => ask("chdir", String(folder)),
+    exit: () => {
+      throw new Error("process.exit() ends nothing here: the session goes on. Leave the cell with return values or throw.");
+    },
+    nextTick: (callback, ...values) => queueMicrotask(() => callback(...values)),
+    hrtime: Object.assign(() => [Math.trunc(host.now() / 1000), Math.trunc((host.now() % 1000) * 1e6)], {
+      bigint: () => BigInt(Math.round(host.now() * 1e6)),
+    }),
+    uptime: () => host.now() / 1000,
+    memoryUsage: () => ({ rss: 0, heapTotal: 0, heapUsed: 0 }),
+    stdout: { write: (text) => (host.write("stdout", String(text)), true), isTTY: false },
+    stderr: { write: (text) => (host.write("stderr", String(text)), true), isTTY: false },
+    on: () => process,
+  });
+  modules.process = process;
+  define("require", (name) => requireFrom(process.cwd())(name));
+  define("global", globalThis);
+  world.modules = modules;
+};

@@ -1,0 +1,125 @@
+// `fetch` and addresses. Requests are made by the kernel process, which decides.
+(host, world) => {
+  "use strict";
+  const { bytesOf, define } = world;
+
+  define("Headers", class Headers {
+    #all = new Map();
+    constructor(given = {}) {
+      const pairs = given instanceof Headers || Array.isArray(given) ? [...given] : Object.entries(given);
+      for (const [name, value] of pairs) this.append(name, value);
+    }
+    append(name, value) {
+      const key = String(name).toLowerCase();
+      this.#all.set(key, this.#all.has(key) ? `${this.#all.get(key)}, ${value}` : String(value));
+    }
+    set(name, value) {
+      this.#all.set(String(name).toLowerCase(), String(value));
+    }
+    get(name) {
+      return this.#all.get(String(name).toLowerCase()) ?? null;
+    }
+    has(name) {
+      return this.#all.has(String(name).toLowerCase());
+    }
+    delete(name) {
+      this.#all.delete(String(name).toLowerCase());
+    }
+    forEach(call) {
+      for (const [name, value] of this) call(value, name, this);
+    }
+    entries() {
+      return this[Symbol.iterator]();
+    }
+    keys() {
+      return [...this].map(([name]) => name).values();
+    }
+    values() {
+      return [...this].map(([, value]) => value).values();
+    }
+    [Symbol.iterator]() {
+      return [...this.#all].sort(([one], [other]) => (one < other ? -1 : 1)).values();
+    }
+  });
+  define("Response", class Response {
+    #body;
+    constructor(body, { status = 200, statusText = "", headers = {}, url = "", redirected = false } = {}) {
+      this.#body = typeof body === "string" ? host.encode(body, "utf-8") : body ? bytesOf(body) : new ArrayBuffer(0);
+      Object.assign(this, { status, statusText, url, redirected, bodyUsed: false });
+      this.headers = new Headers(headers);
+      this.ok = status >= 200 && status < 300;
+    }
+    async arrayBuffer() {
+      if (this.bodyUsed) throw new TypeError("the body has been read already");
+      this.bodyUsed = true;
+      return this.#body;
+    }
+    async text() {
+      return host.decode(await this.arrayBuffer(), "utf-8");
+    }
+    async json() {
+      return JSON.parse(await this.text());
+    }
+  });
+  define("fetch", async (input, init = {}) => {
+    const { method = "GET", headers, body = null, redirect = "follow" } = init;
+    const request = {
+      method: String(method).toUpperCase(),
+      url: String(input?.url ?? input),
+      headers: [...new Headers(headers)],
+      body: body === null ? null : host.decode(typeof body === "string" ? host.encode(body, "utf-8") : bytesOf(body), "base64"),
+      redirect,
+    };
+    const answer = JSON.parse(await host.fetch(JSON.stringify(request)));
+    if (answer.error) throw new TypeError(answer.error);
+    return new Response(host.encode(answer.body, "base64"), answer);
+  });
+  define("URLSearchParams", class URLSearchParams {
+    #pairs = [];
+    constructor(given = "") {
+      if (typeof given === "string") this.#pairs = JSON.parse(host.parseQuery(given));
+      else this.#pairs = (given[Symbol.iterator] ? [...given] : Object.entries(given)).map((pair) => pair.map(String));
+    }
+    append(name, value) {
+      this.#pairs.push([String(name), String(value)]);
+    }
+    delete(name) {
+      this.#pairs = this.#pairs.filter(([one]) => one !== name);
+    }
+    set(name, value) {
+      const at = this.#pairs.findIndex(([one]) => one === name);
+      if (at < 0) return this.append(name, value);
+      this.#pairs = this.#pairs.filter(([one], place) => one !== name || place === at);
+      this.#pairs[this.#pairs.findIndex(([one]) => one === name)][1] = String(value);
+    }
+    get(name) {
+      return this.#pairs.find(([one]) => one === name)?.[1] ?? null;
+    }
+    getAll(name) {
+      return this.#pairs.filter(([one]) => one === name).map(([, value]) => value);
+    }
+    has(name) {
+      return this.#pairs.some(([one]) => one === name);
+    }
+    toString() {
+      return host.formatQuery(JSON.stringify(this.#pairs));
+    }
+    [Symbol.iterator]() {
+      return this.#pairs.map((pair) => [...pair]).values();
+    }
+  });
+  define("URL", class URL {
+    constructor(url, base) {
+      const { error, ...parts } = JSON.parse(host.parseURL(String(url), base === undefined ? "" : String(base)));
+      if (error) throw new TypeError(error);
+      Object.assign(this, parts);
+      this.searchParams = new URLSearchParams(parts.search);
+    }
+    toString() {
+      return this.href;
+    }
+    toJSON() {
+      return this.href;
+    }
+  });
+};

@@ -1,0 +1,1 @@
+"""What runs in a shell guest's process. Imports little of the standard library: each module delays the first cell."""

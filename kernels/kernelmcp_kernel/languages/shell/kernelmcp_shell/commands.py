@@ -1,0 +1,43 @@
+"""What the commands that are ours get and give: text, as bashkit hands it to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Ask = Callable[[dict[str, Any]], dict[str, Any]]
+    """Makes a host call; its answer has `value` or `error`."""
+    Command = Callable[["Call"], "Result"]
+
+
+class Call:
+    """A command line. `stdin`: None where nothing is there to read."""
+
+    def __init__(self, name: str, argv: list[str], stdin: str | None, cwd: str, environment: dict[str, str]) -> None:
+        self.name = name
+        self.argv = argv
+        self.stdin = stdin
+        self.cwd = cwd
+        self.environment = environment
+
+    def path(self, name: str) -> str:
+        """A name as an absolute path."""
+        return name if name.startswith("/") else f"{self.cwd.rstrip('/')}/{name}"
+
+
+class Result:
+    def __init__(self, stdout: str = "", stderr: str = "", exit_code: int = 0) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self.exit_code = exit_code
+
+
+class CommandFailed(Exception):
+    """A command ends with this exit status; the text goes to stderr."""
+
+    def __init__(self, exit_code: int, text: str) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code

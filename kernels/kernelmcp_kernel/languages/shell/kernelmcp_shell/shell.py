@@ -1,0 +1,195 @@
+"""The one module that knows bashkit: a shell with its state, what it runs, and what its limits are in plain words."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING
+
+from kernelmcp_shell import direct
+from kernelmcp_shell.commands import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from bashkit import Bash, BuiltinContext, BuiltinResult, ExecutionProfile, FileSystem
+
+    from kernelmcp_shell.commands import Command
+else:  # the module behind it, whose folder is on the path: a shell sees no others of the installation's
+    from _bashkit import Bash, BuiltinResult, ExecutionProfile, FileSystem
+
+MAX_OUTPUT_BYTES = 10 * 1024 * 1024
+"""bashkit's: what comes after it is dropped."""
+
+EXIT_INTERRUPTED = 130
+EXIT_SYNTAX = 2
+EXIT_LIMIT = 1
+
+# What bashkit has not, or not so that it can be interrupted: its `sleep` looks at nothing until it ends.
+_PRELUDE = r"""
+sleep() {
+  local naps=($(kernelmcp-naps "$@"))
+  [ ${#naps[@]} = 2 ] || return 1
+  local left=${naps[0]}
+  while ((left-- > 0)); do command sleep 0.1; done
+  command sleep "${naps[1]}"
+}
+exec 61>&1 62>&2
+zcat() { gzip -dc "$@"; }
+gunzip() { gzip -d "$@"; }
+which() {
+  local name missing=0
+  [ "${1-}" = -a ] && shift
+  for name in "$@"; do command -v "$name" || missing=1; done
+  return $missing
+}
+"""
+
+_OURS = {"sleep"}  # of the prelude's functions, those that direct.py knows
+
+# A cell that has sent its own streams elsewhere (`exec > file`) has not done it for the next one.
+_STREAMS_BACK = "exec 1>&61 2>&62; "
+
+# `set` options, which bashkit forgets at the end of a cell. The others are its own defaults.
+_OPTIONS = "aefuvxC"
+
+_BUDGETS = (
+    ("live intermediate bytes", "a pipe, a variable or a command can hold at most 32 MB at a time"),
+    ("aggregate input bytes", "the commands of a cell can read at most 100 MB together"),
+    ("work units", "the cell has done as much work as one cell may"),
+)
+_REMEDY = ": use Python for it, or take it in parts"
+
+
+class Outcome:
+    """`problem`: why the shell itself ended the script, where it did. `cut`: output was dropped."""
+
+    def __init__(
+        self, exit_code: int, stdout: bytes, stderr: bytes, problem: str, *, interrupted: bool, cut: bool
+    ) -> None:
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+        self.problem = problem
+        self.interrupted = interrupted
+        self.cut = cut
+
+
+class Shell:
+    """One bash. For one thread, but `interrupt` is for any."""
+
+    def __init__(
+        self,
+        filesystem: object,
+        commands: Mapping[str, Command],
+        environment: Mapping[str, str],
+        cwd: str,
+        is_interrupted: Callable[[], bool],
+    ) -> None:
+        self._is_interrupted = is_interrupted
+        self._bash = Bash(
+            username="user",
+            hostname="sandbox",
+            cwd=cwd,
+            env=dict(environment),
+            max_memory=1 << 20,  # of files that are in no folder; there are none
+            profile=ExecutionProfile.Interactive,
+            custom_builtins={name: _as_builtin(command) for name, command in commands.items()},
+        )
+        self._bash.mount("/", FileSystem.from_capsule(filesystem))
+        self._before = ""
+        self._lock = threading.Lock()
+        self._running = False
+        self.output_of_programs: str | None = None
+        """Of the script that runs: where its programs put out straight to the cell (direct.py)."""
+        self._redefined: bool | None = True
+        """Names of commands that are known there mean something else; None: a script may have changed that."""
+        self.run(_PRELUDE, lambda name, text: None)
+
+    def set_environment(self, variables: Mapping[str, str]) -> None:
+        for name, value in variables.items():
+            self._bash.set_env(name, value)
+
+    def interrupt(self) -> None:
+        """End the script that runs, at its next command."""
+        with self._lock:
+            if self._running:
+                self._bash.cancel()
+
+    def run(self, code: str, write: Callable[[str, str], None], *, in_cell: bool = False) -> Outcome:
+        """Run a script. `write` gets the name of a stream and what comes on it. `in_cell`: that is the cell's."""
+        output = direct.output_of_programs(code)
+        self.output_of_programs = output if output and in_cell and not self._has_redefined() else None
+        if output is None:
+            self._redefined = None
+
+        def on_output(stdout: str, stderr: str) -> None:
+            if stdout:
+                write("stdout", stdout)
+            if stderr:
+                write("stderr", stderr)
+
+        with self._lock:
+            self._running = True
+            if self._is_interrupted():
+                self._bash.cancel()
+        try:
+            found: Any = self._bash.execute_sync(f"{self._before}{code}", on_output=on_output)
+        finally:
+            with self._lock:
+                self._running = False
+                self._bash.clear_cancel()
+        self._before = (_STREAMS_BACK if "exec" in code else "") + self._options()
+        exit_code, problem = (found.exit_code, "") if found.error is None else _explained(found.error)
+        interrupted = self._is_interrupted() and found.error is not None
+        if problem and not interrupted:
+            write("stderr", f"bash: {problem}\n")
+        return Outcome(
+            EXIT_INTERRUPTED if interrupted else exit_code,
+            found.stdout_bytes,
+            found.stderr_bytes,
+            problem,
+            interrupted=interrupted,
+            cut=found.stdout_truncated or found.stderr_truncated,
+        )
+
+    def _has_redefined(self) -> bool:
+        if self._redefined is None:
+            state = self._bash.shell_state()
+            found: Any = self._bash.execute_sync(f"{_STREAMS_BACK}declare -F; (exit {state.last_exit_code})")
+            functions = {line.rpartition(" ")[2] for line in found.stdout.splitlines()}
+            self._redefined = not direct.KNOWN.isdisjoint((functions - _OURS) | set(state.aliases))
+        return self._redefined
+
+    def _options(self) -> str:
+        """A command for the options that are set."""
+        variables = self._bash.shell_state().variables
+        letters = "".join(letter for letter in _OPTIONS if variables.get(f"SHOPT_{letter}") == "1")
+        words = [f"-{letters}"] * bool(letters) + ["-o pipefail"] * (variables.get("SHOPT_pipefail") == "1")
+        return f"set {' '.join(words)}; " if words else ""
+
+
+def _as_builtin(command: Command) -> Callable[[BuiltinContext], BuiltinResult]:
+    def run(context: BuiltinContext) -> BuiltinResult:
+        result = command(Call(context.name, context.argv, context.stdin, context.cwd, context.env))
+        return BuiltinResult(result.stdout, result.stderr, result.exit_code)
+
+    return run
+
+
+def _explained(error: str) -> tuple[int, str]:
+    """An exit status and one sentence, for what bashkit says when it ends a script."""
+    if error.startswith("parse error"):
+        return EXIT_SYNTAX, error.removeprefix("parse error at ")
+    for name, meaning in _BUDGETS:
+        if name in error:
+            return EXIT_LIMIT, meaning + _REMEDY
+    if "function depth" in error:
+        depth = re.search(r"\((\d+)\)", error)
+        return EXIT_LIMIT, f"functions can call each other {depth[1] if depth else 'a few'} levels deep, and no deeper"
+    if "variable byte limit" in error:
+        return EXIT_LIMIT, "all variables together can hold at most 10 MB: `unset` some, or use Python for it"
+    for prefix in ("resource limit exceeded: ", "execution error: ", "budget validation failed: ", "io error: "):
+        error = error.removeprefix(prefix)
+    return EXIT_LIMIT, error

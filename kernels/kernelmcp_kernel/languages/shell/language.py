@@ -1,0 +1,92 @@
+"""How a guest that runs the shell is started: a Python of its own, which sees its standard library and bashkit."""
+
+from __future__ import annotations
+
+import compileall
+import importlib.util
+import json
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
+from kernelmcp_kernel.runtime.guest_process import Launch
+from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.sandbox.confine import layers
+from kernelmcp_kernel.sandbox.elf import linked_files
+from kernelmcp_kernel.settings import settings
+
+FOLDER = Path(__file__).parent
+PROGRAM = FOLDER / "main.py"
+INSIDE = FOLDER / "kernelmcp_shell"
+
+# Private memory, MiB. It starts with 20; bashkit holds a file whole, several times over while it works on it, and the
+# largest that the guest reads is 64 MiB (files.py).
+_MEMORY_MB = 768
+# What it has beside the policy's, so that a small policy leaves room for the largest pipe.
+_LEAST_MEMORY_MB = 128
+
+
+@cache
+def interpreter() -> Path:
+    """The Python that is installed, and not a virtual environment's: that one would look for its pyvenv.cfg."""
+    return Path(os.path.realpath(sys.executable))
+
+
+@cache
+def library() -> Path:
+    """bashkit's native module. Raises BuildError where there is none for this platform."""
+    found = importlib.util.find_spec("bashkit")
+    if found and found.origin and (native := sorted(Path(found.origin).parent.glob("_bashkit*.so"))):
+        return native[0].resolve()
+    raise BuildError("the shell needs bashkit, which has no build for this platform: pip install bashkit")
+
+
+@cache
+def readable() -> tuple[Path, ...]:
+    """What the process needs to start: the standard library, the guest's program, bashkit, and what they link to."""
+    import _ctypes  # pyright: ignore[reportMissingModuleSource]
+
+    native = [library()]
+    folders = [Path(os.__file__).parent, FOLDER, library().parent]
+    if extensions := getattr(_ctypes, "__file__", None):
+        native.append(Path(extensions))
+        folders.append(Path(extensions).parent)
+    linked = [Path(path) for file in native for path in linked_files(file)]
+    return (*map(_real, folders), *linked)
+
+
+def _real(path: Path) -> Path:
+    return path.resolve()
+
+
+class Shell(Language):
+    @property
+    def language_info(self) -> dict[str, Any]:
+        return {"mimetype": "text/x-sh", "file_extension": ".sh", "pygments_lexer": "bash"}
+
+    @property
+    def host_calls(self) -> frozenset[str]:
+        return frozenset({"fetch", "run_program"})
+
+    def prepare(self) -> None:
+        # bashkit is native code: there is no WebAssembly between it and the system, as there is in other guests.
+        found = layers()
+        if not (found["landlock"] and found["seccomp"]) and not found["seatbelt"]:
+            raise BuildError("the shell runs only where the system confines it: with Landlock and seccomp, or Seatbelt")
+        readable()
+        # Where the installation has not done it and the guest, which may not write there, would do it at every start.
+        compileall.compile_dir(INSIDE, quiet=2, workers=1)
+
+    def launch(self, sandbox: SandboxDirectory) -> Launch:
+        options = {"library": str(library().parent), **file_options(sandbox)}
+        flags = ["-I", "-S", "-B", "-X", "utf8"]
+        program = [str(interpreter()), *flags, str(PROGRAM.resolve()), json.dumps(options)]
+        memory_mb = min(_MEMORY_MB, settings().memory_mb + _LEAST_MEMORY_MB)
+        return Launch(program, readable(), memory_mb, memory_mb)
+
+
+LANGUAGE = Shell()

@@ -1,0 +1,17 @@
+"""The program of a shell guest: `python -I -S main.py '{"library":..., "workspace":..., ...}'`.
+
+Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+if __name__ == "__main__":
+    options = json.loads(sys.argv[1])
+    sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), options["library"]]
+    from kernelmcp_shell.session import Session
+
+    Session(options).run()

@@ -1,0 +1,170 @@
+"""One run of pip for a request: the folder that it gets, its arguments, and the wheels that come of it.
+
+It must not know why it runs, which `resolver` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy, pip_process
+from kernelmcp_kernel.packages.empty_wheels import Present
+from kernelmcp_kernel.packages.errors import ANOTHER_SESSION
+from kernelmcp_kernel.packages.pip_process import Say
+from kernelmcp_kernel.packages.requirements import PLAIN, Options, checked
+from kernelmcp_kernel.packages.sources.builder import Builder
+from kernelmcp_kernel.packages.sources.offers import Absent, Offers, absent_in, is_source, name_of
+from kernelmcp_kernel.packages.store import wheel_identity
+from kernelmcp_kernel.runtime.places import packages_root
+from kernelmcp_kernel.sandbox.confine import Policy
+from kernelmcp_kernel.settings import PackageSettings
+
+_MAIN = Path(__file__).with_name("pip_main.py")
+# pip's default of five, with its growing pauses, takes half a minute where there is no network.
+_RETRIES = 1
+# For one page of the index.
+_NEWEST_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to resolve, for a guest that has `present`. The `cached` wheels (by sha256) are for want of a network."""
+
+    settings: PackageSettings
+    requirements: list[Requirement]
+    present: Mapping[str, Present]
+    cached: list[tuple[str, Path]]
+    max_bytes: int
+    """What may lie in the folder while pip fetches."""
+    options: Options = PLAIN
+    from_distribution: bool = False
+    """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
+    builder: Builder | None = None
+    """None: nothing is built from its source."""
+
+    @property
+    def names(self) -> str:
+        return ", ".join(map(str, self.requirements))
+
+    @property
+    def asked(self) -> set[str]:
+        """Names, without versions."""
+        return {canonicalize_name(requirement.name) for requirement in self.requirements}
+
+
+async def run_pip(
+    request: Request,
+    folder: Path,
+    say: Say,
+    page: str,
+    *options: str,
+    listing: Path | None = None,
+    offers: Offers | None = None,
+) -> list[Path]:
+    """One run of pip, with a page of links as a further source, and a folder with what is known by its metadata. Gives
+    wheels, and sources where these may be offered. Raises PackageError, Absent."""
+    await asyncio.to_thread(_lay_out, request, folder, page)
+    arguments = [*_arguments(request, folder), *_find_links(request, folder, listing), *options]
+    rules = offers.write(folder) if offers else ""
+    policy = await asyncio.to_thread(_policy, request, folder, arguments, rules)
+    status, output = await pip_process.run(policy, folder.parent, request.max_bytes, say)
+    if status != 0:
+        if name := absent_in(output):
+            raise Absent(name)
+        asked = [str(requirement) for requirement in request.requirements]
+        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked)
+    found = [*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.tar.gz")]
+    return [file for file in found if file_name_of(file) not in request.present]
+
+
+def file_name_of(file: Path) -> str:
+    """The name of the package that a file holds, by its own."""
+    return name_of(file) if is_source(file) else canonicalize_name(wheel_identity(file.name)[0])
+
+
+async def about_newer(request: Request, folder: Path, there: Present) -> str:
+    """Whether there is a newer version of a package that the guest has, in words. The request is for it alone, and the
+    folder is empty."""
+    listing = await asyncio.to_thread(empty_wheels.listing, distribution.listed(request.settings))
+    await asyncio.to_thread(_lay_out, request, folder, "")
+    (asked,) = request.requirements
+    name = checked(canonicalize_name(asked.name))
+    arguments = ["index", "versions", name, *_habits(folder), *_find_links(request, folder, listing)]
+    policy = await asyncio.to_thread(_policy, request, folder, [*arguments, *request.options.for_pip()[:1]])
+    try:
+        async with asyncio.timeout(_NEWEST_SECONDS):
+            _, output = await pip_process.run(policy, folder.parent, request.max_bytes, lambda line: None)
+    except TimeoutError:
+        output = ""
+    newest = pip_output.newest(output, name)
+    if newest is None:
+        return f"{there.name} {there.version} stays as it is: whether there is a newer one cannot be told now"
+    if Version(newest) <= Version(there.version):
+        return f"{there.name} {there.version} is the newest that there is for this sandbox"
+    return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
+
+
+def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "") -> Policy:
+    """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
+    markers = json.dumps(distribution.guest_markers())
+    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, rules]
+    program = [sys.executable, "-I", "-B", *own, *arguments]
+    settings = request.settings
+    links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]
+    for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):
+        links += map(Path, pip_policy.local_paths(url))
+    links += {file.parents[1] for _, file in request.cached}
+    links += [folder.parents[1], packages_root() / empty_wheels.LISTINGS]  # what is fetched, and what is known
+    return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
+
+
+def _lay_out(request: Request, folder: Path, page: str) -> None:
+    for name in ("empty", "wheels", "present"):
+        (folder / name).mkdir(parents=True)
+    constraints: list[str] = []
+    for package in request.present.values():
+        empty_wheels.write_present(package, folder / "present")
+        constraints.append(checked(f"{canonicalize_name(package.name)}=={Version(package.version)}") + "\n")
+    (folder / "constraints.txt").write_text("".join(constraints), "utf-8")
+    (folder / "requirements.txt").write_text(
+        "".join(f"{checked(str(wanted))}\n" for wanted in request.requirements), "utf-8"
+    )
+    (folder / "page.html").write_text(page, "utf-8")
+
+
+def _find_links(request: Request, folder: Path, listing: Path | None) -> list[str]:
+    own = [folder / name for name in ("present", "page.html")]
+    links = [*own, *distribution.wheel_folders(request.settings), *([listing] if listing else [])]
+    return [f"--find-links={link}" for link in links]
+
+
+def _habits(folder: Path) -> list[str]:
+    return [
+        "--no-input",
+        "--disable-pip-version-check",
+        "--no-color",
+        f"--retries={_RETRIES}",
+        f"--log={folder / 'log'}",
+        *distribution.guest_tags(),
+    ]
+
+
+def _arguments(request: Request, folder: Path) -> list[str]:
+    return [
+        "download",
+        "--progress-bar=off",
+        *_habits(folder),
+        *request.options.for_pip(),
+        f"--dest={folder / 'wheels'}",
+        f"--constraint={folder / 'constraints.txt'}",
+        f"--requirement={folder / 'requirements.txt'}",
+    ]

@@ -1,0 +1,126 @@
+"""Runs the build of a source in a guest process for nothing else: confined, no network, no folder where it may write.
+
+It knows no names and no cache. The source goes in by a descriptor, the wheel comes out by another: both are files that
+the system keeps under a cap, and nothing is left when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
+from kernelmcp_kernel.languages.python.image import plain_image
+from kernelmcp_kernel.runtime.directory import PrivateDirectory
+from kernelmcp_kernel.runtime.guest_process import spawn_filter
+from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.node import node_launch
+from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
+
+# The largest that are in pure Python take some seconds.
+BUILD_SECONDS = 60.0
+# As host/wheel.mjs has them.
+_NO_COMPILER, _FAILED, _MORE = 3, 4, 5
+_MAX_SAID_CHARS = 120
+_MAX_LIST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to build: the packages of the backend, as `Package.mount` shows them, and how it is called."""
+
+    packages: list[dict[str, str]]
+    backend: str
+    paths: list[str]
+    look_for_more: bool
+    """Ask what else is needed first."""
+    left_out: list[str]
+    """Modules that are not there because they compile."""
+
+
+class NotBuilt(Exception):
+    """There is no wheel of a source, and why: the end of a sentence that begins with `its source`. `lasting`: another
+    time would not be better."""
+
+    def __init__(self, why: str, *, lasting: bool = True) -> None:
+        super().__init__(why)
+        self.lasting = lasting
+
+
+async def run_build(source: Path, job: Job, max_bytes: int) -> bytes | list[str]:
+    """The wheel, hostile; or what else the build needs. Raises NotBuilt, OSError."""
+    sandbox = PrivateDirectory()
+    try:
+        with source.open("rb") as given, tempfile.TemporaryFile() as made, tempfile.TemporaryFile() as said:
+            descriptors = [given.fileno(), made.fileno(), said.fileno()]
+            status = await _run(sandbox, job, max_bytes, descriptors)
+            made.seek(0)
+            said.seek(0)
+            if status == 0:
+                return _read(made.read(max_bytes + 1), max_bytes)
+            if status == _MORE:
+                return _names(made.read(_MAX_LIST_BYTES))
+            words = said.read(_MAX_SAID_CHARS * 4).decode("utf-8", "replace")
+    finally:
+        sandbox.close()
+    if status == _NO_COMPILER:
+        raise NotBuilt("needs a compiler")
+    if status == _FAILED:
+        text = " ".join("".join(c if c.isprintable() else " " for c in words).split())[:_MAX_SAID_CHARS]
+        raise NotBuilt(f"does not build in the sandbox ({text})" if text else "does not build in the sandbox")
+    # By its own fault, or for want of a processor or of memory that others have: another time may be better.
+    raise NotBuilt("takes more than a build may", lasting=False)
+
+
+def _read(data: bytes, max_bytes: int) -> bytes:
+    if len(data) > max_bytes:
+        raise NotBuilt("makes a wheel that is too large")
+    return data
+
+
+def _names(text: bytes) -> list[str]:
+    try:
+        found = json.loads(text)
+        return [str(name) for name in found]
+    except (ValueError, TypeError, RecursionError):
+        raise NotBuilt("does not build in the sandbox") from None
+
+
+async def _run(sandbox: PrivateDirectory, job: Job, max_bytes: int, descriptors: list[int]) -> int:
+    """The exit status; -9 for a build that was ended."""
+    try:
+        image = plain_image()
+    except BuildError as error:
+        raise NotBuilt("cannot be built now", lasting=False) from error
+    arguments = [RUNTIME, INSIDE, image.path, image.build_id, json.dumps(asdict(job))]
+    readable = (RUNTIME, HOST, INSIDE, image.path, packages_root() / "unpacked", packages_root() / "bytecode")
+    launch = node_launch(HOST / "wheel.mjs", map(str, arguments), readable, ())
+    try:
+        pid = spawn_filter(sandbox, launch, -(-max_bytes >> 20), descriptors)
+    except OSError as error:
+        raise NotBuilt("cannot be built now", lasting=False) from error
+    waiting = asyncio.create_task(asyncio.to_thread(os.waitpid, pid, 0))
+
+    def end(reason: str = "") -> None:
+        if not waiting.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    watchdog = MemoryWatchdog(pid, launch.max_resident_mb, end)
+    timer = asyncio.get_running_loop().call_later(BUILD_SECONDS, end)
+    try:
+        _, status = await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        end()
+        await asyncio.shield(waiting)
+        raise
+    finally:
+        timer.cancel()
+        watchdog.stop()
+    return os.waitstatus_to_exitcode(status)

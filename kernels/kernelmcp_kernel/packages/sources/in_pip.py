@@ -1,0 +1,258 @@
+"""Sources in pip's resolution: offered where no wheel runs here, looked at, and never built. Part of `pip_main`.
+
+Where a name has no wheel for the guest, or only one of Pyodide's distribution that cannot be had, the newest source of
+the versions that count is fetched, and its build settings are read: what needs a compiler is refused here. What is
+chosen of the rest is for the kernel process to have built. Whatever a source says of itself is hostile, which is why it
+is read in this process, which can do nothing.
+"""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .reading import Refused, Source, look_at
+
+# Of an archive, and of one of the distribution's packages: there, a large source is one that is compiled.
+MAX_BYTES = 64 << 20
+MAX_DISTRIBUTION_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 18
+
+REFUSED = "kernelmcp-refused"
+ABSENT = "kernelmcp-absent"
+MISSED = "kernelmcp-missed"
+# Of a package that cannot be had in any version: so many versions of what needs it are tried.
+MAX_MISSED = 8
+# Of one package, when pip asks for one version after the other: its other sources are not fetched then.
+MAX_REFUSED = 3
+# Of what is never looked for: everything.
+ANY = "*"
+# In the folder with the sources: how each is built, by its name.
+FACTS = "facts.json"
+
+
+class Rules(NamedTuple):
+    """What the kernel process says (a file): `built` wheels, and what was `refused`, by the sha256 of their source, or
+    by its name in this folder; the `absent` packages of the distribution with their versions; `never` what not to look
+    for."""
+
+    folder: str
+    built: dict[str, str]
+    refused: dict[str, str]
+    absent: dict[str, str]
+    never: list[str]
+    stand_in: str
+
+
+class Sources:
+    """The sources of one run of pip: by name and version the links to them, and what was made of them."""
+
+    def __init__(self, rules: Rules, admitted: Callable[[Any, dict[Any, Any]], list[Any]]) -> None:
+        self._rules = rules
+        self._admitted = admitted
+        self._links: dict[str, dict[Any, Any]] = {}
+        self._looked: dict[str, Any] = {}
+        self._refused: dict[str, int] = {}
+        self._missed: dict[str, int] = {}
+        self.fetched: dict[str, Source] = {}
+
+    def note(self, name: str, version: Any, link: Any) -> None:
+        """There is a source."""
+        self._links.setdefault(name, {}).setdefault(version, link)
+
+    def offer(self, finder: Any, evaluator: Any, name: str, found: Any) -> Any:
+        """A candidate instead of none, or of a wheel that cannot be had; None where that is how it is."""
+        only_absent = bool(found.applicable_candidates)
+        if not all(each.link.filename.endswith(self._rules.stand_in) for each in found.applicable_candidates):
+            return None
+        if only_absent and name not in self._rules.absent:
+            return None
+        version = None if {name, ANY} & set(self._rules.never) else self._choose(evaluator, name, found)
+        candidate = self._candidate(finder, name, version, found) if version is not None else None
+        if candidate is None and only_absent:
+            raise _end(ABSENT, name)
+        if candidate is None and version is not None and not found.all_candidates:
+            self._missed[name] = self._missed.get(name, 0) + 1
+            if self._missed[name] > MAX_MISSED:
+                raise _end(MISSED, name)
+        return candidate
+
+    def _choose(self, evaluator: Any, name: str, found: Any) -> Any:
+        links = self._links.get(name, {})
+        same = [each.version for each in found.applicable_candidates if each.version in links]
+        return max(same or self._admitted(evaluator, links), default=None)
+
+    def _candidate(self, finder: Any, name: str, version: Any, found: Any) -> Any:
+        from pip._internal.models.candidate import InstallationCandidate
+
+        link = self._links[name][version]
+        if link.url not in self._looked and self._refused.get(name, 0) >= MAX_REFUSED:
+            return None  # how a project is built seldom changes
+        if link.url not in self._looked:
+            try:
+                limit = MAX_DISTRIBUTION_BYTES if found.applicable_candidates else MAX_BYTES
+                self._looked[link.url] = self._look(finder._link_collector.session, name, version, link, limit)
+            except Refused as error:
+                _say(f"{REFUSED} {name} {error}")
+                self._looked[link.url] = None
+                self._refused[name] = self._refused.get(name, 0) + 1
+        made = self._looked[link.url]
+        return made and InstallationCandidate(name, str(version), made)
+
+    def _look(self, session: Any, name: str, version: Any, link: Any, limit: int) -> Any:
+        """A link to the wheel that was built of it, or to the file as it was fetched. Raises Refused."""
+        from pip._internal.models.link import Link
+
+        file = Path(self._rules.folder, f"{name}-{version}.tar.gz")
+        sha256 = link.hash if link.hash_name == "sha256" else ""
+        if sha256 not in self._rules.refused and self._built_of(sha256) is None:
+            sha256 = _fetch(session, link, file, limit)
+        if why := self._rules.refused.get(sha256):
+            raise Refused(why)
+        if built := self._built_of(sha256):
+            return Link(built.as_uri())
+        self.fetched[file.name] = look_at(file)
+        facts = {name: source.facts for name, source in self.fetched.items()}
+        file.with_name(FACTS).write_text(json.dumps(facts), "utf-8")
+        return Link(file.as_uri())
+
+    def _built_of(self, source: str) -> Path | None:
+        """The wheel that was built of a source, unless it is damaged: the folder of a cached wheel is its sha256."""
+        wheel = self._rules.built.get(source)
+        if wheel is None or _sha256_of(Path(wheel)) != Path(wheel).parent.name:
+            return None
+        return Path(wheel)
+
+
+def _sha256_of(file: Path) -> str | None:
+    """None for a file that cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _end(why: str, name: str) -> Exception:
+    """The error that ends pip."""
+    from pip._internal.exceptions import CommandError
+
+    return CommandError(f"{why} {name}")
+
+
+def _say(line: str) -> None:
+    """As pip says it: the kernel process reads it."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _fetch(session: Any, link: Any, file: Path, limit: int) -> str:
+    """Fetch a source, and say its sha256. Raises Refused."""
+    from pip._internal.exceptions import HashMismatch
+    from pip._internal.utils.hashes import Hashes
+
+    if link.is_file:
+        with open(link.file_path, "rb") as stream:
+            chunks: Any = iter(lambda: stream.read(_CHUNK_BYTES), b"")
+            sha256 = _save(chunks, file, limit)
+    else:
+        sha256 = _download(session, link, file, limit)
+    hashes: Hashes | None = link.as_hashes()
+    if hashes:
+        try:
+            hashes.check_against_path(str(file))
+        except HashMismatch:
+            raise Refused("is not the file that was announced (its sha256 differs)") from None
+    return sha256
+
+
+def _download(session: Any, link: Any, file: Path, limit: int) -> str:
+    from pip._vendor.requests import RequestException
+    from pip._vendor.urllib3.exceptions import HTTPError
+
+    address = link.url.partition("#")[0]
+    try:
+        with session.get(address, headers={"Accept-Encoding": "identity"}, stream=True) as answer:
+            answer.raise_for_status()
+            if int(answer.headers.get("content-length") or 0) > limit:
+                raise Refused(f"is larger than {limit >> 20} MB")
+            _say(f"Downloading {link.filename}")
+            return _save(answer.raw.stream(_CHUNK_BYTES, decode_content=False), file, limit)
+    except (RequestException, HTTPError):
+        raise Refused("could not be fetched") from None
+
+
+def _save(chunks: Any, file: Path, limit: int) -> str:
+    sha256 = hashlib.sha256()
+    size = 0
+    file.parent.mkdir(exist_ok=True)
+    with file.open("wb") as sink:
+        for chunk in chunks:
+            size += len(chunk)
+            if size > limit:
+                raise Refused(f"is larger than {limit >> 20} MB")
+            sha256.update(chunk)
+            sink.write(chunk)
+    return sha256.hexdigest()
+
+
+def take_part(rules_file: str, stand_in: str, admitted: Callable[[Any, dict[Any, Any]], list[Any]]) -> None:
+    """Have pip consider sources. Raises ImportError, AttributeError where this pip is made otherwise: then it takes
+    wheels only, which is what its options say."""
+    sources = Sources(Rules(**json.loads(Path(rules_file).read_text("utf-8")), stand_in=stand_in), admitted)
+    _read_instead_of_building(sources)
+    _look_for_them(sources)
+
+
+def _read_instead_of_building(sources: Sources) -> None:
+    from pip._internal.metadata import get_metadata_distribution
+    from pip._internal.operations.prepare import RequirementPreparer
+
+    stock = RequirementPreparer.prepare_linked_requirement
+
+    def prepare(self: Any, req: Any, parallel_builds: bool = False) -> Any:
+        if req.link.is_wheel:
+            return stock(self, req, parallel_builds)
+        source = sources.fetched[req.link.filename]  # or KeyError: another one is none of ours
+        req.local_file_path = str(source.file)
+        return get_metadata_distribution(source.metadata, source.file.name, req.name)
+
+    RequirementPreparer.prepare_linked_requirement = prepare
+
+
+def _look_for_them(sources: Sources) -> None:
+    from pip._internal.index import package_finder
+    from pip._vendor.packaging import utils
+
+    evaluate = package_finder.LinkEvaluator.evaluate_link
+    find = package_finder.PackageFinder.find_best_candidate
+    result = package_finder.BestCandidateResult
+
+    def evaluate_link(self: Any, link: Any) -> Any:
+        told = evaluate(self, link)
+        if told[0] == package_finder.LinkType.format_unsupported and link.filename.endswith(".tar.gz"):
+            stock, self._formats = self._formats, frozenset(("source", "binary"))
+            try:
+                name, version = utils.parse_sdist_filename(link.filename)
+                if name == self._canonical_name and evaluate(self, link)[0] == package_finder.LinkType.candidate:
+                    sources.note(name, version, link)
+            except utils.InvalidSdistFilename:
+                pass
+            finally:
+                self._formats = stock
+        return told
+
+    def find_best_candidate(self: Any, project_name: str, specifier: Any = None, hashes: Any = None) -> Any:
+        found = find(self, project_name, specifier, hashes)
+        evaluator = self.make_candidate_evaluator(project_name, specifier, hashes)
+        offered = sources.offer(self, evaluator, utils.canonicalize_name(project_name), found)
+        return result([*found.all_candidates, offered], [offered], offered) if offered else found
+
+    package_finder.LinkEvaluator.evaluate_link = evaluate_link
+    package_finder.PackageFinder.find_best_candidate = find_best_candidate

@@ -1,0 +1,119 @@
+"""The sources of one resolution: what pip is told of them, and what comes of those that it chooses.
+
+`in_pip` reads what is written here, at the other end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+
+from kernelmcp_kernel.packages.errors import PackageNotSupported, no_wheel
+from kernelmcp_kernel.packages.sources.builder import Builder, Say
+from kernelmcp_kernel.packages.sources.guest import NotBuilt
+from kernelmcp_kernel.packages.store import sha256_of
+
+# Of one installation: each takes some seconds.
+MAX_BUILDS = 5
+_MAX_FACTS_BYTES = 8 << 20
+# As `in_pip` has them.
+_FOLDER, _FACTS, _RULES = "sources", "facts.json", "rules.json"
+_ABSENT = re.compile(r"^ERROR: kernelmcp-absent (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
+_ANY = "*"
+
+
+class Absent(Exception):
+    """A package of the distribution is needed whose file cannot be had: its name."""
+
+
+class Offers:
+    """What is built for one request. `builder`: None where nothing may be built. `never`: names that are not looked
+    for."""
+
+    def __init__(self, builder: Builder | None, never: Iterable[str]) -> None:
+        self._builder = builder
+        self._never = list(never) if builder else [_ANY]
+        self._built: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+        self._builds = 0
+        self.absent: dict[str, str] = {}
+        """Packages of the distribution whose files cannot be had, with their versions."""
+
+    @property
+    def possible(self) -> bool:
+        return self._builder is not None
+
+    async def begin(self) -> None:
+        """Look what was built before."""
+        if self._builder:
+            wheels, self._refused = await asyncio.to_thread(self._builder.known)
+            self._built = {source: str(wheel) for source, wheel in wheels.items()}
+
+    def write(self, run: Path) -> str:
+        """Write the rules for one run of pip into its folder. Gives the file."""
+        file = run / _RULES
+        rules = {
+            "folder": str(run / _FOLDER),
+            "built": self._built,
+            "refused": self._refused,
+            "absent": self.absent,
+            "never": self._never,
+        }
+        file.write_text(json.dumps(rules), "utf-8")
+        return str(file)
+
+    async def build(self, chosen: Sequence[Path], run: Path, asked: set[str], say: Say) -> None:
+        """Build the sources that a run of pip has chosen: the next one will find wheels, or know why there are none.
+        Raises PackageError, Absent, OSError."""
+        facts = await asyncio.to_thread(_facts, run / _FOLDER / _FACTS)
+        for source in sorted(chosen, key=lambda source: name_of(source) not in asked):  # their failure is the end
+            self._builds += 1
+            if self._builder is None or self._builds > MAX_BUILDS:
+                raise PackageNotSupported(
+                    f"{', '.join(sorted(asked))}: more than {MAX_BUILDS} packages that it needs are to be built from "
+                    "their source; install some of them first, in parts"
+                )
+            sha256 = await asyncio.to_thread(sha256_of, source)
+            try:
+                self._built[sha256] = str(await self._builder.build(source, facts.get(source.name), say))
+            except NotBuilt as error:
+                self._refused[sha256] = str(error)
+                if (name := name_of(source)) in self.absent:
+                    raise Absent(name) from error
+                if name in asked:
+                    raise no_wheel(name, str(error)) from error
+
+
+def is_source(file: Path) -> bool:
+    return file.name.endswith(".tar.gz")
+
+
+def name_of(source: Path) -> str:
+    """By its file. What is named otherwise than `in_pip` does it is nobody's."""
+    try:
+        return canonicalize_name(parse_sdist_filename(source.name)[0])
+    except InvalidSdistFilename:
+        return ""
+
+
+def absent_in(output: str) -> str | None:
+    """The package of the distribution for whose absence pip has ended."""
+    found = _ABSENT.search(output)
+    return found["name"] if found else None
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """Of pip's process, which has read what strangers wrote."""
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MAX_FACTS_BYTES + 1)
+        found = json.loads(text)
+        return dict(found)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {}

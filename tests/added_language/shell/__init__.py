@@ -1,0 +1,1 @@
+"""A language for tests: a folder as docs/languages.md asks for."""

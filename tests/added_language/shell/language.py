@@ -1,0 +1,33 @@
+"""How a guest of the stand-in for a shell is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernelmcp_kernel.languages.interface import Language
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
+from kernelmcp_kernel.runtime.guest_process import Launch
+from kernelmcp_kernel.runtime.node import node_guest
+from kernelmcp_kernel.runtime.places import HOST
+
+FOLDER = Path(__file__).parent
+
+
+class StandIn(Language):
+    @property
+    def language_info(self) -> dict[str, Any]:
+        return {"mimetype": "text/plain", "file_extension": ".sh"}
+
+    @property
+    def host_calls(self) -> frozenset[str]:
+        return frozenset({"run_program", "fetch"})
+
+    def prepare(self) -> None:
+        pass
+
+    def launch(self, sandbox: SandboxDirectory) -> Launch:
+        return node_guest(FOLDER / "main.mjs", [str(sandbox.workspace)], sandbox, (FOLDER, HOST))
+
+
+LANGUAGE = StandIn()

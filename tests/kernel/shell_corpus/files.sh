@@ -1,0 +1,146 @@
+=== make and list
+mkdir -p x/y/z && touch x/a x/y/b && find x | sort
+=== find by name
+find . -name '*.py' | sort
+=== find by type and depth
+find . -maxdepth 1 -type d | sort
+=== find and exec
+find src -name '*.py' -exec wc -l {} \; | sort
+=== find and exec many
+find src -name '*.py' -exec grep -l TODO {} + | sort
+=== find not
+find src -type f ! -name '*.py'
+=== find and delete
+find . -name '*.txt' -delete; ls
+=== find with size
+head -c 2000 /dev/zero > big.bin; find . -size +1k -type f | sort | grep bin
+=== find empty
+touch none; mkdir void; find . -maxdepth 1 -empty | sort
+=== find print0
+find src -name '*.py' -print0 | xargs -0 -n1 basename | sort
+=== find path and prune
+find . -path ./src -prune -o -type f -name '*.log' -print | sort
+=== copy and compare
+cp a.txt c.txt; cmp a.txt c.txt && echo same; cmp a.txt b.txt; echo $?
+=== copy a tree
+cp -r src copy && find copy -type f | sort
+=== move many
+mkdir t && mv a.txt b.txt t/ && ls t
+=== remove
+rm a.txt; ls a.txt 2>/dev/null; echo $?
+=== remove a missing file
+rm -f nope; echo $?; rm nope 2>/dev/null; echo $?
+=== remove a folder
+rmdir src 2>/dev/null; echo $?; rm -rf src; test -d src || echo gone
+=== rename by loop
+for f in *.txt; do mv "$f" "${f%.txt}.md"; done; ls *.md
+=== basename dirname
+basename /a/b/c.txt .txt; dirname /a/b/c.txt
+=== tests of files
+[ -f a.txt ] && [ -d src ] && [ ! -e nope ] && [ -s a.txt ] && echo all
+=== newer file
+touch n1; sleep 0.02; touch n2; [ n2 -nt n1 ] && echo newer
+=== append and truncate
+echo one > f; echo two >> f; cat f; : > f; wc -c < f
+=== here document
+cat > h.txt <<EOF
+Home is $((1+1)) here
+  kept
+EOF
+cat h.txt
+=== quoted here document
+cat <<'EOF'
+no $expansion `here`
+EOF
+=== here document with tabs
+cat <<-EOF
+	tab
+	gone
+	EOF
+=== here string
+wc -w <<< "one two three"
+=== stderr to a file
+ls nope 2> err.txt; echo $?; wc -l < err.txt
+=== both to a file
+{ echo out; echo err >&2; } > all.txt 2>&1; cat all.txt
+=== both short
+{ echo out; echo err >&2; } &> all.txt; wc -l < all.txt
+=== swap
+{ echo out; echo err >&2; } 2>&1 >/dev/null | tr a-z A-Z
+=== read lines
+n=0; while read -r line; do n=$((n+1)); done < a.txt; echo $n
+=== read without a last newline
+printf 'a\nb' | while read -r l || [ -n "$l" ]; do echo "[$l]"; done
+=== read fields
+IFS=: read -r a b c <<< "x:y:z:w"; echo "$a|$b|$c"
+=== mapfile
+mapfile -t lines < a.txt; echo "${#lines[@]} ${lines[1]}"
+=== file descriptors
+exec 3> out3; echo to three >&3; exec 3>&-; cat out3
+=== reading from a descriptor
+exec 4< a.txt; read -r x <&4; read -r y <&4; exec 4<&-; echo $x $y
+=== stat
+stat -c '%s %n' a.txt; stat -c %F src
+=== permissions
+chmod 640 a.txt; stat -c %a a.txt; chmod +x a.txt; [ -x a.txt ] && echo x
+=== a script
+printf '#!/bin/bash\necho "hello $1 of $#"\nexit 4\n' > s.sh; chmod +x s.sh; ./s.sh you; echo $?; bash s.sh a b
+=== source
+printf 'greet() { echo hi $1; }\nV=5\n' > lib.sh; . ./lib.sh; greet you; echo $V
+=== temporary file
+t=$(mktemp); echo x > "$t"; cat "$t"; rm "$t"; [ -e "$t" ] || echo removed
+=== directory stack
+mkdir d; pushd d > /dev/null; basename "$PWD"; popd > /dev/null; [ -d d ] && echo back
+=== subshell folder
+(cd src && ls); ls -d src
+=== globs
+ls *.csv; echo src/*/*.py; echo [ab].txt; echo ?.txt
+=== globstar
+shopt -s globstar; printf '%s\n' **/*.py
+=== nullglob
+shopt -s nullglob; echo *.nope none
+=== extglob
+shopt -s extglob; ls !(*.txt|*.csv|src|logs)
+=== braces
+mkdir -p p/{a,b}/{1,2}; find p -type d | sort; echo f{1..3}.txt {c..a} {01..03}
+=== concatenation
+cat a.txt b.txt | sort | uniq -d
+=== archive
+tar czf s.tgz src && tar tzf s.tgz | sort && mkdir o && tar xzf s.tgz -C o && find o -type f | sort
+=== archive of some
+tar cf t.tar a.txt b.txt; tar tf t.tar; tar xf t.tar a.txt -O
+=== gzip
+gzip -k a.txt && ls a.txt.gz && zcat a.txt.gz && gunzip -c a.txt.gz | wc -l
+=== gzip pipe
+gzip < words.txt | gunzip | md5sum
+=== zip
+zip -q z.zip a.txt b.txt; mkdir u; unzip -q z.zip -d u; ls u
+=== checksums
+md5sum a.txt; sha256sum a.txt | cut -c1-16; sha1sum < b.txt
+=== check checksums
+sha256sum a.txt b.txt > sums; sha256sum -c sums
+=== base64
+base64 a.txt; base64 a.txt | base64 -d | head -1
+=== hex
+printf 'AB\n' | xxd -p; printf 'AB' | od -An -tx1
+=== truncate and dd
+dd if=/dev/zero of=z bs=1024 count=2 2>/dev/null; wc -c < z; truncate -s 10 z; wc -c < z
+=== du and counting
+find . -type f | wc -l; ls | wc -l
+=== realpath
+cd src/lib && realpath --relative-to=.. . ; cd - > /dev/null; basename "$(realpath .)" | wc -l
+=== patch
+diff -u a.txt b.txt > p.diff; patch -s a.txt p.diff; cat a.txt
+=== noclobber
+set -C; echo x > a.txt; echo $?
+=== which commands
+command -v grep > /dev/null && echo yes; command -v no-such-thing; echo $?
+=== not found
+no-such-command 2>/dev/null; echo $?
+=== heredoc to a loop
+while read -r k v; do echo "$v=$k"; done <<EOF
+a 1
+b 2
+EOF
+=== ini values
+sed -n '/^\[web\]/,/^\[/p' config.ini | grep -E '^port' | cut -d= -f2 | tr -d ' '

@@ -1,0 +1,3 @@
+import os
+
+VALUE = 1  # TODO later

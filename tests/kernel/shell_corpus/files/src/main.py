@@ -1,0 +1,3 @@
+def main():
+    # TODO: fix this
+    print("hi")

@@ -1,0 +1,393 @@
+"""JavaScript cells: a REPL's state, a world like Node's, errors of the cell, bounds, and the session's files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import running_kernel
+from .driver import DEADLINE, Kernel
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    with running_kernel() as running:
+        yield running
+
+
+def js(kernel: Kernel, code: str) -> str:
+    """What a cell prints and its result, or its error."""
+    ran = kernel.run(f"%%js\n{code}")
+    return ran.text() + (ran.result or "") + (ran.error if ran.status == "error" else "")
+
+
+def workspace(kernel: Kernel) -> Path:
+    """Where it is on the host, from what the JavaScript guest was started with."""
+    [arguments] = [found.cmdline() for found in kernel.guests() if "javascript" in " ".join(found.cmdline())]
+    return Path(json.loads(arguments[-1])["workspace"])
+
+
+def test_state_is_kept_and_declarations_can_be_made_again(kernel: Kernel) -> None:
+    assert (
+        js(kernel, "let x = 41; const y = [1, 2]; class A { hi() { return 1 } }\nfunction f() { return x + 1 }") == ""
+    )
+    assert js(kernel, "f()") == "42"
+    assert js(kernel, "let x = 1; const y = {a: {b: 'c'}}; class A { hi() { return x } }\n[f(), y, new A().hi()]") == (
+        "[ 2, { a: { b: 'c' } }, 1 ]"
+    )
+    assert js(kernel, "const { a: { b }, z = 7, ...rest } = { ...y, q: 1 }; let none;\n[b, z, rest, none]") == (
+        "[ 'c', 7, { q: 1 }, undefined ]"
+    )
+
+
+def test_a_cell_that_awaits_declares_for_the_next_one(kernel: Kernel) -> None:
+    code = """
+    const later = await new Promise(done => setTimeout(done, 5, 'later'));
+    let { length, none = 3 } = later, late;
+    function g() { return later }
+    class B {}
+    for (var i = 0; i < 3; i++) await null;
+    for (var k of ['p', 'q']) { var inner = k }
+    export const exported = 9;
+    [later, length]
+    """
+    assert js(kernel, code) == "[ 'later', 5 ]"
+    assert js(kernel, "[g(), B.name, i, k, inner, none, late, exported]") == (
+        "[ 'later', 'B', 3, 'q', 'q', 3, undefined, 9 ]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("1; let only = 2", ""),
+        ("undefined", ""),
+        ("null", "null"),
+        ("'it\\'s'", "'it\\'s'"),
+        ("new Map([[1, new Set(['a'])]])", "Map(1) { 1 => Set(1) { 'a' } }"),
+        ("(async () => { await null; return 7 })()", "7"),
+        ("Promise.resolve({ then: 5 })", "{ then: 5 }"),
+        ("console.log('%s has %d', 'it', 5, { a: 1 })", "it has 5 { a: 1 }\n"),
+        ("console.table([{ a: 1 }, { a: 22 }])", "(index) | a\n--------|---\n0       | 1\n1       | 22\n"),
+        ("await import('node:path').then(m => m.join('a', '..', 'b'))", "'b'"),
+        ("import p, { basename as base } from 'path'; [base('/a/b.c', '.c'), p.extname('x.tar.gz')]", "[ 'b', '.gz' ]"),
+        ("new URL('/p?a=1&b=2', 'http://x.org').searchParams.get('b')", "'2'"),
+        ("atob(btoa('\\xff')) === '\\xff' && new TextDecoder().decode(new TextEncoder().encode('é'))", "'é'"),
+        ("structuredClone({ when: new Date(0), in: [1] }).in", "[ 1 ]"),
+        (
+            "JSON.stringify([Buffer.from('é'), Buffer.from('aGk=', 'base64').toString()])",
+            """'[{"type":"Buffer","data":[195,169]},"hi"]'""",
+        ),
+        ("Buffer.concat([Buffer.from('ab'), Buffer.alloc(2, 'xy')]).slice(1).toString('hex')", "'627879'"),
+        (
+            "const b = Buffer.alloc(4); b.writeUInt32BE(258); [b.readUInt16LE(2), b.equals(Buffer.from([0, 0, 1, 2]))]",
+            "[ 513, true ]",
+        ),
+        (
+            "[Buffer.from('abc').indexOf('c'), Buffer.from('abc').includes('d'), Buffer.byteLength('é')]",
+            "[ 2, false, 2 ]",
+        ),
+        ("Buffer.alloc(52)", f"<Buffer{' 00' * 50} ... 2 more bytes>"),
+        (
+            "require('crypto').createHash('sha256').update('a').update(Buffer.from('b')).digest('hex').slice(0, 8)",
+            "'fb8e20fc'",
+        ),
+        (
+            "import { createHash as h, randomBytes as r } from 'node:crypto'; [h('md5').digest().length, r(8).length]",
+            "[ 16, 8 ]",
+        ),
+        ("// nothing", ""),
+        ("#!/usr/bin/env node\n5", "5"),
+    ],
+)
+def test_results(kernel: Kernel, code: str, shown: str) -> None:
+    assert js(kernel, code) == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "line"),
+    [
+        ("\nlet = ;", "SyntaxError", "line 2"),
+        ("function deep() {\n  throw new RangeError('far')\n}\ndeep()", "RangeError: far", ":2:"),
+        ("missing + 1", "ReferenceError: missing is not defined", ":1:"),
+        ("await Promise.reject(new TypeError('no'))", "TypeError: no", ""),
+        ("throw { code: 5 }", "Error: thrown: { code: 5 }", ""),
+        ("throw null", "Error: thrown: null", ""),
+        ("throw new Error('far', { cause: new TypeError('near') })", "[cause]: TypeError: near", ""),
+        ("const e = new Error('far'); e.cause = e; throw e", "[Circular]", ""),
+        ("let e = 5; for (let i = 0; i < 1e5; i++) e = new Error('far', { cause: e }); throw e", "Error: far", ""),
+        ("function f() { return f() + 1 }\nf()", "RangeError: Maximum call stack size exceeded", ":1:"),
+        ("require('lodash')", "npm packages cannot be installed", ""),
+        ("await new Promise(() => {})", "what the cell awaits never comes", ""),
+        ("require('crypto').createHash('nope')", "there is no hash nope", ""),
+        ("process.exit(1)", "ends nothing here", ""),
+    ],
+)
+def test_errors(kernel: Kernel, code: str, error: str, line: str) -> None:
+    ran = kernel.run(f"%%js\n{code}")
+    assert ran.status == "error"
+    [message] = [message for message in ran.outputs if message["msg_type"] == "error"]
+    text = "\n".join(message["content"]["traceback"])
+    assert error in text
+    assert line in text
+    assert "node:" not in text
+
+
+def test_files_are_the_sessions(kernel: Kernel) -> None:
+    write = "const fs = require('node:fs'); fs.mkdirSync('made/deep', { recursive: true });"
+    assert (
+        js(kernel, f"{write} fs.writeFileSync('made/deep/a.txt', 'é1\\n'); fs.appendFileSync('made/deep/a.txt', '2')")
+        == ""
+    )
+    assert kernel.run("open('made/deep/a.txt').read()").result == "'é1\\n2'"
+    assert js(kernel, "fs.readdirSync('made', { recursive: true }).sort()") == "[ 'deep', 'deep/a.txt' ]"
+    assert js(
+        kernel, "[fs.statSync('made/deep/a.txt').size, fs.existsSync('no'), fs.readFileSync('made/deep/a.txt')]"
+    ) == ("[ 5, false, <Buffer c3 a9 31 0a 32> ]")
+    kernel.run("open('lib.mjs', 'w').write('export const k = 9; export default () => 10')")
+    kernel.run("open('old.js', 'w').write('exports.n = require(\"./data.json\").n + 1')")
+    kernel.run("open('data.json', 'w').write('{\"n\": 1}')")
+    assert js(kernel, "import d, { k } from './lib.mjs'; [d(), k, require('./old').n]") == "[ 10, 9, 2 ]"
+    assert js(kernel, "process.chdir('made'); [process.cwd(), await fs.promises.readFile('deep/a.txt', 'utf8')]") == (
+        "[ '/workspace/made', 'é1\\n2' ]"
+    )
+    assert js(kernel, "process.chdir('..'); fs.rmSync('made', { recursive: true }); fs.existsSync('made')") == "false"
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/proc/self/environ", "/workspace/../etc/passwd"])
+def test_there_are_no_other_files(kernel: Kernel, path: str) -> None:
+    assert "ENOENT: no such file or directory" in js(kernel, f"require('fs').readFileSync({path!r})")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while (true) {}",
+        "await new Promise(done => setTimeout(done, 1e9))",
+        "/(a+)+$/.test('a'.repeat(60) + 'b')",
+        "for (;;) try { while (true) {} } catch {}",
+        "async function spin() { for (;;) await null }; await spin()",
+    ],
+)
+def test_an_interrupt_keeps_the_state(kernel: Kernel, code: str) -> None:
+    assert js(kernel, "let kept = 7; console.log('go')") == "go\n"
+    ran = kernel.interrupt_once_it_prints(f"%%js\nconsole.log('running');\n{code}")
+    assert (ran.status, ran.error) == ("error", "KeyboardInterrupt: ")
+    assert js(kernel, "kept") == "7"
+
+
+def test_memory_is_bounded_and_the_state_stays(kernel: Kernel) -> None:
+    assert js(kernel, "let kept = 8") == ""
+    assert "out of memory" in js(kernel, "{ const all = []; for (;;) all.push(new Array(1e6).fill(1)) }")
+    assert js(kernel, "kept") == "8"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "console.log('x'.repeat(2 ** 29))",
+        "require('fs').writeFileSync('big', 'x'.repeat(2 ** 29))",
+        "require('fs').writeFileSync('big', new Uint8Array(2 ** 28))",
+        "btoa('x'.repeat(2 ** 29))",
+        "display({ 'text/plain': 'x'.repeat(2 ** 29) })",
+        "'x'.repeat(2 ** 30 - 25)",
+        "{ let s = 'x'; for (;;) s += s }",
+    ],
+)
+def test_long_texts_are_refused_and_the_state_stays(kernel: Kernel, code: str) -> None:
+    assert js(kernel, "let kept = 9") == ""
+    ran = kernel.run(f"%%js\n{code}")
+    assert not ran.state_lost
+    assert js(kernel, "kept") == "9"
+
+
+def test_timers_go_on_after_their_cell(kernel: Kernel) -> None:
+    assert js(kernel, "let ticks = 0; const timer = setInterval(() => ticks++, 1); 0") == "0"
+    wait = "await new Promise(done => { const t = setInterval(() => ticks > 5 && done(clearInterval(t)), 1) })"
+    assert js(kernel, f"{wait}; ticks > 5") == "true"
+    assert js(kernel, "clearInterval(timer)") == ""
+
+
+def test_completion_inspection_and_whether_a_cell_is_complete(kernel: Kernel) -> None:
+    js(kernel, "const subject = { alpha: 1, get trap() { throw new Error('run') } }")
+    code = "%%js\nsubject.al"
+    reply = kernel.client.complete(code, reply=True, timeout=DEADLINE)["content"]
+    assert reply["matches"] == ["alpha"]
+    assert (reply["cursor_start"], reply["cursor_end"]) == (len("%%js\nsubject."), len(code))
+    assert kernel.client.complete("%%js\nsubject.trap.", reply=True, timeout=DEADLINE)["content"]["matches"] == []
+
+
+def test_a_nul_and_half_a_character_are_kept(kernel: Kernel) -> None:
+    assert js(kernel, "console.log('a\\0b\\ud800c')") == "a\0b\ufffdc\n"
+    write = "fs.writeFileSync('nul', 'a\\0b'.repeat(3e5)); fs.readFileSync('nul', 'utf8')"
+    assert js(kernel, f"const fs = require('fs'); {write} === 'a\\0b'.repeat(3e5)") == "true"
+    assert kernel.run("len(open('nul').read())").result == "900000"
+    assert (
+        js(kernel, "[atob(btoa('a\\0b')).length, new TextDecoder().decode(new Uint8Array([1, 0, 2])).length]")
+        == "[ 3, 3 ]"
+    )
+    assert "EINVAL" in js(kernel, "fs.readFileSync('nul\\0')")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "throw new Error('x'.repeat(2 ** 27))",
+        "throw new Array(5000).fill('x'.repeat(99999))",
+        "new Array(5000).fill('x'.repeat(99999))",
+        "{ const e = new Error('a'); e.stack = 'é'.repeat(2 ** 26); throw e }",
+        "display({ 'application/json': new Array(2e6).fill([]) })",
+        "display({ 'text/plain': '\\u20ac'.repeat(2 ** 25 - 100) })",
+        "new URLSearchParams('a&'.repeat(2 ** 23))",
+        "new URL('http://x/' + 'é'.repeat(2 ** 24))",
+        "fetch('http://x/', { method: 'POST', body: 'x'.repeat(2 ** 24) })",
+        "fs.writeFileSync('deep.json', '[' + '[],'.repeat(1e6) + '1]'); (await import('./deep.json')).default.length",
+    ],
+)
+def test_what_would_fill_nodes_memory_is_refused_or_cut(kernel: Kernel, code: str) -> None:
+    assert js(kernel, "let kept = 10; globalThis.fs = require('fs'); 0") == "0"
+    ran = kernel.run(f"%%js\n{code}")
+    assert not ran.state_lost, ran.error
+    assert js(kernel, "kept") == "10"
+
+
+@pytest.mark.parametrize(
+    "code", ["a" + ".b" * 100_000, "(" * 50_000, "'" + "x" * 2_000_000 + "'", "[" + "1," * 600_000 + "]"]
+)
+def test_code_that_cannot_be_read_is_an_error_of_the_cell(kernel: Kernel, code: str) -> None:
+    assert js(kernel, "let kept = 11; 0") == "0"
+    ran = kernel.run(f"%%js\n{code}")
+    assert ran.status == "error"
+    assert not ran.state_lost, ran.error
+    assert js(kernel, "kept") == "11"
+
+
+def test_a_full_memory_is_an_error_and_not_a_broken_memory(kernel: Kernel) -> None:
+    fill = "for (const size of [1e6, 1e3]) try { for (;;) full.push(new Uint8Array(size)) } catch {}"
+    kernel.run("open('big', 'w').write('x' * 20_000_000)")
+    assert js(kernel, f"let kept = 'k'.repeat(50); let full = []; {fill} 0") == "0"
+    for code in ("require('fs').readFileSync('big', 'utf8').length", "require('fs').readFileSync('big').length"):
+        assert "out of memory" in js(kernel, code)
+    assert js(kernel, "full = null; kept === 'k'.repeat(50) && require('fs').readFileSync('big').length") == "20000000"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for (;;) JSON.parse('[' + '1,'.repeat(1e6) + '1]')",
+        "for (;;) console.log('x'.repeat(1e6))",
+        "for (;;) display({ a: 1 })",
+        "const f = () => Promise.resolve().then(f); for (let i = 0; i < 1e4; i++) f(); await new Promise(() => {})",
+        "const f = () => { Promise.resolve().then(f); }; f(); for (;;);",
+        "for (let i = 0; i < 9999; i++) setInterval(() => { for (let k = 1e5; k--; ); }); await new Promise(isNaN)",
+        "const e = new Error('a'); Object.defineProperty(e, 'stack', { get() { for (;;); } }); throw e",
+        "console.log({ get [Symbol.for('nodejs.util.inspect.custom')]() { for (;;); } })",
+        "'x'.repeat(1e7).replace(/(x+x+)+y/g, '')",
+    ],
+)
+def test_an_interrupt_gets_through_what_is_slow_or_much(kernel: Kernel, code: str) -> None:
+    assert js(kernel, "var kept = 12; 0") == "0"
+    ran = kernel.interrupt_once_it_prints(f"%%js\nconsole.log('running');\n{code}")
+    assert not ran.state_lost
+    assert (ran.status, ran.error) == ("error", "KeyboardInterrupt: ")
+    kernel.run("%%js\nfor (let i = 0; i < 1e5; i++) clearInterval(i)")
+    assert js(kernel, "kept") == "12"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("new Array(2 ** 32 - 1)", "[ <100 empty items>, ... 4294967195 more items ]"),
+        ("new Set(new Array(1e5).keys()).size", "100000"),
+        ("({ get a() { for (;;); }, b: class A {}, c() {}, [Symbol.iterator]: -0 })", None),
+        ("new Proxy({}, { ownKeys() { throw 1 }, getPrototypeOf() { throw 2 } })", "[cannot be shown]"),
+        ("var loop = { in: [] }; loop.in.push(loop); loop", "{ in: [ [Circular] ] }"),
+        ("Object.create(null)", "[Object: null prototype] {}"),
+        (
+            "[undefined, , 3n, 'a\\n\\'b', new Date(NaN), /x/g]",
+            "[ undefined, <1 empty item>, 3n, 'a\\n\\'b', Invalid Date, /x/g ]",
+        ),
+        ("require('assert').deepStrictEqual({ a: [1, new Map([[1, 2]])] }, { a: [1, new Map([[1, 2]])] })", ""),
+        (
+            "await import('assert').then(m => m.default.deepStrictEqual([1], ['1'])).catch(e => e.name)",
+            "'AssertionError'",
+        ),
+    ],
+)
+def test_values_are_shown_within_bounds_and_run_nothing(kernel: Kernel, code: str, shown: str | None) -> None:
+    found = js(kernel, code)
+    assert found == shown or shown is None
+    if shown is None:
+        assert found == "{\n  a: [Getter],\n  b: [class A],\n  c: [Function: c],\n  [Symbol(Symbol.iterator)]: -0\n}"
+
+
+def test_a_million_entries_are_shown_in_part(kernel: Kernel) -> None:
+    for code in ("new Map(pairs)", "pairs", "Object.fromEntries(pairs)", "new Float64Array(1e6)"):
+        found = js(kernel, f"var pairs = Array.from({{ length: 1e5 }}, (_, i) => ['k' + i, i]); {code}")
+        assert len(found) < 100_000
+        assert "more " in found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "JSON.stringify = () => { throw 1 }",
+        "JSON.parse = () => ({})",
+        "Array.prototype.map = null; Array.prototype.push = null",
+        "globalThis.Promise = undefined",
+        "Map.prototype.get = () => { throw 2 }; Map.prototype.clear = null",
+        "String.prototype.slice = null; Array.prototype.slice = null",
+        "Object.freeze(globalThis)",
+        "Object.defineProperty(Object.prototype, 'name', { get() { throw 3 } })",
+        "Object.prototype.get = () => 5",
+        "setTimeout(() => { throw { get stack() { throw 4 } } }, 0)",
+        "process = null; console = null; Error = null",
+    ],
+)
+def test_a_cell_that_breaks_its_world_gets_errors_and_not_an_end(code: str) -> None:
+    with running_kernel() as kernel:
+        assert not kernel.run(f"%%js\n{code}; 0").state_lost
+        for cell in ("1 + 1", "throw new Error('mine')", "await null; ({ a: [1] })", "console.log({})", "missing"):
+            ran = kernel.run(f"%%js\n{cell}")
+            assert not ran.state_lost, ran.error
+            assert ran.status in ("ok", "error")
+        kernel.client.complete("%%js\nprocess.e", reply=True, timeout=DEADLINE)
+        kernel.client.inspect("%%js\nprocess", reply=True, timeout=DEADLINE)
+        assert not kernel.run("%%js\n0").state_lost
+
+
+def test_pipes_never_block(kernel: Kernel) -> None:
+    js(kernel, "0")
+    os.mkfifo(workspace(kernel) / "pipe")  # no guest may
+    for code in (
+        "fs.readFileSync('pipe')",
+        "fs.writeFileSync('pipe', 'x')",
+        "fs.appendFileSync('pipe', 'x')",
+        "fs.copyFileSync('pipe', 'to')",
+        "require('./pipe')",
+        "await import('./pipe')",
+    ):
+        error = js(kernel, f"globalThis.fs = require('fs'); {code}")
+        assert "EINVAL" in error or "ENXIO" in error or "Cannot find" in error, code
+    assert js(kernel, "fs.statSync('pipe').isFile()") == "false"
+
+
+def test_links_are_neither_followed_in_a_listing_nor_told(kernel: Kernel) -> None:
+    kernel.run("import os; os.makedirs('tree/in'); open('tree/in/a', 'w').close()")
+    kernel.run("os.path.lexists('tree/loop') or os.symlink('.', 'tree/loop')")
+    assert "loop/loop" not in js(kernel, "fs.readdirSync('tree', { recursive: true })")
+    assert js(kernel, "fs.rmSync('tree', { recursive: true })") == ""
+    assert js(kernel, "fs.existsSync('tree')") == "false"
+    assert js(kernel, "fs.realpathSync('/workspace/.')") == "'/workspace'"
+    for code in (
+        "fs.rmSync('/workspace')",
+        "fs.realpathSync('none')",
+        "fs.mkdirSync('/workspace')",
+        "fs.readdirSync('none')",
+    ):
+        assert "/sandbox" not in js(kernel, code)
+        assert "kernelmcp" not in js(kernel, code)

@@ -1,0 +1,152 @@
+"""Figures of plotly: a picture where it shows what the figure does, within bounds, else why there is none."""
+
+from __future__ import annotations
+
+import json
+import struct
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.pyodide_packages import pyodide_folder
+
+from .conftest import running_kernel
+from .driver import Kernel, Ran
+
+
+@pytest.fixture(scope="module")
+def plotly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    home = tmp_path_factory.mktemp("home")
+    settings = json.dumps({"pyodide_url": str(pyodide_folder())})
+    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
+        ran = kernel.run("%pip install -q plotly pandas matplotlib")
+        assert ran.status == "ok", ran.error
+        yield kernel
+
+
+def shown(ran: Ran, mime: str) -> list[Any]:
+    """What was displayed as this mime type, in order."""
+    bundles = [message["content"]["data"] for message in ran.outputs if "data" in message["content"]]
+    return [bundle[mime] for bundle in bundles if mime in bundle]
+
+
+PLOTLY = """import pandas as pd
+import plotly.express as px
+df = pd.DataFrame({"m": ["a", "b", "c"] * 2, "v": [1, 3, 2, 4, 1, 5], "g": ["x"] * 3 + ["y"] * 3})
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "drawn"),
+    [
+        ("px.bar(df, x='m', y='v', color='g', title='A<br>title')", True),
+        ("px.bar(df, x='v', y='m', orientation='h').show()", True),
+        ("px.line(df, x='m', y='v', color='g')", True),
+        ("px.scatter(df, x='v', y='v', color='v')", True),
+        ("px.histogram(df, x='v')", True),
+        ("px.pie(df, names='m', values='v')", True),
+        ("px.imshow([[1, 2], [3, 4]])", True),
+        ("px.box(df, x='g', y='v')", True),
+        ("px.histogram(df, x='m', y='v')", False),  # sums
+        ("px.area(df, x='m', y='v', color='g')", False),
+        ("px.scatter(df, x='m', y='v', facet_col='g')", False),
+        ("px.treemap(df, path=['g', 'm'], values='v')", False),
+        ("px.line(x=range(200_000), y=range(200_000))", False),
+    ],
+)
+def test_a_figure_of_plotly_is_a_picture_where_it_can_be_drawn(plotly: Kernel, code: str, drawn: bool) -> None:
+    ran = plotly.run(PLOTLY + code)
+    assert (ran.status, ran.text("stderr")) == ("ok", ""), ran.error
+    assert shown(ran, "text/plain")[-1].startswith("<plotly figure: ")
+    assert "cdn.plot.ly" in shown(ran, "text/html")[-1]
+    assert bool(shown(ran, "image/png")) == drawn
+
+
+GO = "import plotly.graph_objects as go\nfigure = go.Figure(go.Scatter(x=[1, 2], y=[3, 4], name='n'))\n"
+MATH = r"r'$\frac$ and $'"
+
+
+def drawn_size(ran: Ran) -> tuple[int, int]:
+    """In pixels."""
+    assert ran.status == "ok", ran.error
+    (picture,) = shown(ran, "image/png")
+    return struct.unpack(">II", b64decode(picture)[16:24])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "figure.add_annotation(x=3_000, y=3, text='far').update_xaxes(range=[0, 3])",
+        "go.Figure(go.Pie(labels=['a' * 3_000, 'b'], values=[1, 2]))",
+        "import matplotlib\nwith matplotlib.rc_context({'savefig.dpi': 5_000}): figure.show()",
+        "figure.update_layout(title='a<br>' * 200)",
+    ],
+)
+def test_a_picture_of_a_figure_has_an_end(plotly: Kernel, code: str) -> None:
+    assert max(drawn_size(plotly.run(GO + code))) <= 1_600
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"figure.update_layout(title={MATH})",
+        f"figure.update_xaxes(title={MATH})",
+        f"figure.add_scatter(y=[1], name={MATH})",
+        f"figure.add_scatter(y=[1]).update_layout(legend_title={MATH})",
+        f"go.Figure(go.Pie(labels=[{MATH}], values=[1]))",
+        f"go.Figure(go.Heatmap(z=[[1]], colorbar_title={MATH}))",
+        f"go.Figure(go.Scatter(x=[1], y=[1], mode='markers', marker=dict(color=[1], colorbar_title={MATH})))",
+    ],
+)
+def test_what_stands_between_dollars_in_a_figure_is_no_formula(plotly: Kernel, code: str) -> None:
+    ran = plotly.run(GO + code)
+    assert shown(ran, "image/png"), shown(ran, "text/plain")
+
+
+def test_a_name_with_an_underscore_is_in_the_legend(plotly: Kernel) -> None:
+    wide = drawn_size(plotly.run(GO + "figure.update_traces(name='_n').add_scatter(y=[1], name='_m')"))
+    assert wide > drawn_size(plotly.run(GO + "figure.add_scatter(y=[1]).update_layout(showlegend=False)"))
+
+
+def test_nobody_is_warned_of_how_a_figure_is_drawn(plotly: Kernel) -> None:
+    ran = plotly.run(GO + "figure.update_layout(title='\\u65e5\\u672c')")
+    assert shown(ran, "image/png")
+    assert ran.text("stderr") == ""
+
+
+def test_a_histogram_of_names_counts_each(plotly: Kernel) -> None:
+    code = (
+        "from kernelmcp_guest.shown import plotly_reader\n"
+        "names = [f'{n:02}-name' for n in range(40)] + ['00-name']\n"
+        "chart = plotly_reader.read(go.Figure(go.Histogram(x=names)))\n"
+        "[(type(mark).__name__, len(mark.at), mark.high[:2]) for mark in chart.marks], chart.x.categories[:2]"
+    )
+    assert plotly.run(GO + code).result == "([('Bars', 40, [2.0, 1.0])], ['00-name', '01-name'])"
+
+
+@pytest.mark.parametrize(
+    ("code", "why_not"),
+    [
+        ("go.Figure(go.Histogram(x=list(range(1_000)) + [1e9]))", None),
+        ("go.Figure(go.Histogram(x=[1.0, 1.0, None, 1.0]))", None),
+        ("go.Figure(go.Histogram(x=[1, 2], nbinsx=30_000))", "30,000 bins, more than 2,000"),
+        ("go.Figure([go.Scatter(x=[1], y=[1])] * 2_001)", "2,001 marks of these kinds, more than 2,000"),
+        ("go.Figure([go.Scatter(y=list(range(60_000)))] * 2)", "120,000 marks, more than 100,000"),
+        ("go.Figure(go.Heatmap(z=[[0] * 1_000] * 1_000))", "1,000,000 marks, more than 100,000"),
+    ],
+)
+def test_a_figure_is_drawn_only_where_it_takes_seconds(plotly: Kernel, code: str, why_not: str | None) -> None:
+    ran = plotly.run(GO + code)
+    (line,) = shown(ran, "text/plain")
+    assert line.partition("here: ")[2].rstrip(">") == (why_not or "")
+    assert bool(shown(ran, "image/png")) == (why_not is None)
+
+
+def test_of_a_figure_too_large_to_be_sent_there_is_still_the_line(plotly: Kernel) -> None:
+    ran = plotly.run(GO + "import numpy\ngo.Figure(go.Scatter(y=numpy.random.rand(1_000_000)))")
+    (line,) = shown(ran, "text/plain")
+    assert line.startswith("<plotly figure: scatter, 1,000,000 marks")
+    assert line.endswith(" MB, is left out: save the figure as an HTML file")
+    assert shown(ran, "text/html") == []

@@ -1,0 +1,507 @@
+"""Programs and commands: `python file.py` in the shell runs in the session's Python, `!cmd` in Python is the shell's.
+
+The shell is a stand-in of six commands, whose guest also does what a hostile one would.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..added_language import add_shell, without_shell
+from .conftest import running_kernel
+from .driver import Kernel, wait_until
+
+FILES = {
+    "helper.py": "def shout(text): return text.upper()",
+    "clean.py": """
+        import os, sys
+        from helper import shout
+        print(sys.argv, __name__, os.getcwd(), os.path.basename(__file__), file=sys.stderr)
+        for line in sys.stdin: print(shout(line.strip()))""",
+    "data.csv": "b\na\n",
+    "fails.py": "import sys\nprint('before')\n1 / 0",
+    "spins.py": """
+        print("spinning", flush=True)
+        while True: pass""",
+    "itself.py": """
+        import subprocess, sys
+        print(len(sys.argv), flush=True)
+        sys.exit(subprocess.run([sys.executable, "itself.py", *sys.argv[1:], "x"]).returncode)""",
+    "through_shell.py": """
+        import subprocess, sys
+        print(len(sys.argv))
+        line = f"python through_shell.py {' '.join(sys.argv[1:])} x | cat"
+        subprocess.run(line, shell=True, check=True)""",
+    "stubborn.py": """
+        import os
+        os.write(1, b"begun")
+        try:
+            while True: pass
+        except KeyboardInterrupt:
+            os.system("echo late && wait")""",
+    "rude.py": """
+        import asyncio, builtins, logging, os, signal, sys, helper
+        helper.shout = None
+        os.chdir("/tmp"); os.environ["LEFT"] = "1"; os.environ.pop("HOME", None)
+        sys.argv = ["changed"]; sys.path.clear(); sys.path += ["/nowhere"]; sys.stdout = None
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        logging.basicConfig(level="DEBUG")
+        builtins.print = None
+        x = "the program's"
+        asyncio.get_event_loop().create_task(asyncio.sleep(1000), name="left")
+        sys.exit("that was rude")""",
+}
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+    with running_kernel(search=add_shell(tmp_path_factory.mktemp("shell"))) as running:
+        for name, text in FILES.items():
+            running.run(f"open({name!r}, 'w').write({textwrap.dedent(text).lstrip()!r})")
+        running.run("import asyncio, os, subprocess, sys\nfrom kernelmcp_guest.blocking import host_call\nkept = 1")
+        yield running
+
+
+def is_usable(kernel: Kernel) -> None:
+    """Both languages work, and Python has kept its variables."""
+    assert kernel.run("kept").result == "1"
+    assert kernel.run("!echo still here").text() == "still here\n"
+    assert kernel.run("%%bash\ncat data.csv | python clean.py | sort").text() == "A\nB\n"
+
+
+# -- the shell has Python
+
+
+def test_a_program_in_a_pipe_has_its_arguments_folder_and_input(kernel: Kernel) -> None:
+    ran = kernel.run("%%bash\ncat data.csv | python clean.py one 'two words' | sort")
+    assert ran.text() == "A\nB\n"
+    assert ran.text("stderr") == "['clean.py', 'one', 'two words'] __main__ /workspace clean.py\n"
+
+
+PROGRAMS = {
+    "python -c 'import sys; print(sys.argv, repr(sys.path[0]))' -x": ("['-c', '-x'] ''\n", ""),
+    "echo 'print(6 * 7)' | python": ("42\n", ""),
+    "echo 'import sys; print(sys.argv)' | python - a": ("['-', 'a']\n", ""),
+    "python -m json.tool data.json": ('{\n    "a": 1\n}\n', ""),
+    "python --version": ("Python 3.14.2\n", ""),
+    "python -V": ("Python 3.14.2\n", ""),
+    "python -uIBc 'print(1)'": ("1\n", ""),
+    "python -W ignore -X utf8 -c 'print(2)'": ("2\n", ""),
+    "export A=5\ncd /tmp\npython -c 'import os; print(os.environ[\"A\"], os.getcwd())'": ("5 /tmp\n", ""),
+    "python -c 'import sys; print(sys.stdin.read() == str())'": ("True\n", ""),
+    "python -c 'import asyncio; asyncio.run(asyncio.sleep(0)); print(3)'": ("3\n", ""),
+    "python -c 'import atexit; atexit.register(print, 1); print(0)'": ("0\n1\n", ""),
+    "python -c 'import sys; sys.stdout.buffer.write(bytes([65, 10]))'": ("A\n", ""),
+    "python -c 'input()'": ("", "EOFError: EOF when reading a line\n"),
+    "python -c 'exit(str(5))'": ("", "5\n"),
+    "python fails.py": ("before\n", "ZeroDivisionError: division by zero\n"),
+    "python missing.py": ("", "[Errno 44] No such file or directory\n"),
+    "python -m nosuch.module": ("", "a package of that name exists\n"),
+    "python -m http.server": ("", "files in /workspace can be read directly\n"),
+    "python": ("", "give it a file, -c CODE, -m MODULE, or a program as its input\n"),
+    "python -i clean.py": ("", "give it a file, -c CODE, -m MODULE, or a program as its input\n"),
+    "python --nonsense": ("", "[ARGUMENT ...]\n"),
+    "pip install -e .": ("", "where FOLDER may also be a wheel in pure Python\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", PROGRAMS, ids=PROGRAMS)
+def test_programs_do_what_they_do_elsewhere(kernel: Kernel, command: str) -> None:
+    kernel.run("open('data.json', 'w').write('{\"a\": 1}')")
+    out, err = PROGRAMS[command]
+    ran = kernel.run(f"%%bash\n{command}")
+    assert (ran.status, ran.text()) == ("ok", out)
+    assert ran.text("stderr").endswith(err) if err else ran.text("stderr") == ""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("1 / 0", 1), ("exit()", 0), ("exit(300)", 44), ("import os; os._exit(4)", 4),
+                      ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143), ("raise SystemExit(True)", 1)],
+)  # fmt: skip
+def test_the_exit_code_is_the_programs(kernel: Kernel, end: str, code: int) -> None:
+    ran = kernel.run(f"subprocess.run([sys.executable, '-c', {end!r}], capture_output=True).returncode")
+    assert ran.result == str(code)
+
+
+def test_its_traceback_shows_nothing_of_what_runs_it(kernel: Kernel) -> None:
+    assert kernel.run("!python fails.py").text("stderr").splitlines() == [
+        "Traceback (most recent call last):",
+        '  File "/workspace/fails.py", line 3, in <module>',
+        "    1 / 0",
+        "    ~~^~~",
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+@pytest.mark.parametrize("how", ["%%bash\npython rude.py", "!python rude.py", "!echo x | python rude.py"])
+def test_a_program_leaves_everything_as_it_was(kernel: Kernel, how: str) -> None:
+    state = """
+        import builtins, helper, logging, signal
+        await asyncio.sleep(0.01)
+        (kept, "x" in globals(), sys.argv, sys.path, os.getcwd(), sorted(os.environ.items()), helper.shout("a"),
+         logging.root.handlers, logging.root.level, signal.getsignal(2), __import__("__main__").kept, print is not None,
+         [task for task in asyncio.all_tasks() if task.get_name() == "left"], sys.stdout, sys.stdin, input)"""
+    before = kernel.run(textwrap.dedent(state)).result
+    assert before is not None
+    assert kernel.run(how).text("stderr").endswith("that was rude\n")
+    assert kernel.run(textwrap.dedent(state)).result == before
+
+
+def test_each_program_imports_the_users_modules_as_they_are_now(kernel: Kernel) -> None:
+    kernel.run("open('changing.py', 'w').write('value = 1')\nimport changing")
+    assert kernel.run("!python -c 'import changing; print(changing.value)'").text() == "1\n"
+    kernel.run("open('changing.py', 'w').write('value = 22')")
+    assert kernel.run("!python -c 'import changing; print(changing.value)'").text() == "22\n"
+    assert kernel.run("changing.value, sys.modules['changing'] is changing").result == "(1, True)"
+
+
+def test_too_much_output_ends_a_program_and_is_said(kernel: Kernel) -> None:
+    code = "while True: print(chr(120) * 1_000_000)"
+    ran = kernel.run(f"done = subprocess.run([sys.executable, '-c', {code!r}], capture_output=True, text=True)")
+    assert ran.status == "ok", ran.error
+    assert kernel.run("len(done.stdout), done.returncode").result == f"({16 * 2**20}, 1)"
+    said = "a program's output is cut at 16 MiB: write it to a file\n"
+    assert kernel.run(f"done.stderr.endswith({said!r})").result == "True"
+
+
+def test_input_of_many_megabytes_arrives_and_more_is_refused(kernel: Kernel) -> None:
+    count = "import sys; print(len(sys.stdin.buffer.read()))"
+    code = "subprocess.run(f\"cat | python -c '{count}'\", shell=True, input=b'x' * size, stdout=-1).stdout"
+    assert kernel.run(f"count = {count!r}; size = 20_000_000\n{code}").result == repr(b"20000000\n")
+    assert kernel.run(f"size = 40_000_000\n{code}").status == "error"
+    is_usable(kernel)
+
+
+# -- Python has the shell
+
+
+COMMANDS = {
+    "print(get_ipython().alias_manager.retrieve_alias('ls'))": "ls -F\n",
+    "!echo one": "one\n",
+    "x = !cat data.csv\nprint(x, type(x).__name__)": "['b', 'a'] SList\n",
+    "name = 'data.csv'\n!cat {name}\n!cat $name": "b\na\nb\na\n",
+    "get_ipython().system('echo two')": "two\n",
+    "!exit 3\nprint(_exit_code)": "3\n",
+    "print(os.system('echo three'))": "three\n0\n",
+    "print(os.system('exit 3'))": "768\n",
+    "print(os.popen('echo four').read())": "four\n\n",
+    "with os.popen('echo five') as lines: print(list(lines))": "['five\\n']\n",
+    "print(os.popen('exit 2').close())": "512\n",
+    "subprocess.run('echo six', shell=True, check=True)": "six\n",
+    "subprocess.run(['echo', 'seven  words'])": "seven  words\n",
+    "print(subprocess.run(['cat'], input='eight', text=True, capture_output=True).stdout)": "eight\n",
+    "print(subprocess.check_output('cat data.csv | sort', shell=True, text=True))": "a\nb\n\n",
+    "print(subprocess.getoutput('echo nine && err ten'))": "nine\nten\n",
+    "print(subprocess.getstatusoutput('exit 7'))": "(7, '')\n",
+    "print(subprocess.run('err x', shell=True, capture_output=True).stderr)": "b'x\\n'\n",
+    "print(subprocess.run('err x', shell=True, stderr=subprocess.DEVNULL))": (
+        "CompletedProcess(args='err x', returncode=1)\n"),
+    "print(subprocess.run('cat', shell=True, stdin=open('data.csv'), stdout=subprocess.PIPE).stdout)": "b'b\\na\\n'\n",
+    "subprocess.run('echo kept', shell=True, stdout=open('o', 'w')); print(open('o').read())": "kept\n\n",
+    "subprocess.run('pwd', shell=True, cwd='/tmp')": "/tmp\n",
+    "subprocess.run('print B', shell=True, env={'B': 'c'})": "c\n",
+    "os.environ['C'] = 'd'\n!print C": "d\n",
+    "try: subprocess.run(['nosuch'], capture_output=True)\nexcept FileNotFoundError as error: print(error)": (
+        "[Errno 2] No such file or directory: 'nosuch'\n"),
+    "try: subprocess.check_call('exit 9', shell=True)\nexcept subprocess.CalledProcessError as e: print(e.returncode)":
+        "9\n",
+    "try: subprocess.run('wait', shell=True, timeout=0.1, capture_output=True)\n"
+    "except subprocess.TimeoutExpired as error: print(error)": "Command 'wait' timed out after 0.1 seconds\n",
+    "p = subprocess.Popen(['cat'], stdin=-1, stdout=-1, text=True)\np.stdin.write('1\\n2'); p.stdin.close()\n"
+    "print([line for line in p.stdout], p.wait(), p.poll())": "['1\\n', '2'] 0 0\n",
+    "!python -c 'print(1)' | cat": "1\n",
+    "!{sys.executable} -c 'print(2)'": "2\n",
+    "subprocess.run(['python3', '-c', 'import subprocess; subprocess.run([\"echo\", \"deep\"])'])": "deep\n",
+    "from IPython.utils.capture import capture_output\nwith capture_output() as c: get_ipython().system('echo no')\n"
+    "print(repr(c.stdout))": "'no\\n'\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", COMMANDS, ids=COMMANDS)
+def test_commands_do_what_they_do_elsewhere(kernel: Kernel, code: str) -> None:
+    ran = kernel.run(code)
+    assert (ran.status, ran.text()) == ("ok", COMMANDS[code]), ran.error
+    assert ran.text("stderr") == ""
+
+
+def test_output_comes_while_the_command_runs_and_in_order(kernel: Kernel) -> None:
+    request = kernel.send("print('before')\n!wait")
+    outputs = [kernel.output(request)]
+    while not outputs[-1]["content"]["text"].endswith("waiting\n"):
+        outputs.append(kernel.output(request))
+    kernel.interrupt()
+    ran = kernel.finish(request, outputs)
+    assert ran.text() == "before\nwaiting\n"
+    assert ran.error.startswith("KeyboardInterrupt")
+
+
+# -- nesting
+
+
+def test_a_program_that_runs_itself_ends_with_a_sentence(kernel: Kernel) -> None:
+    ran = kernel.run("!python itself.py")
+    assert (ran.text(), ran.text("stderr")) == (
+        "1\n2\n3\n4\n5\n", "python3: programs that run programs are nested more than 5 deep\n")  # fmt: skip
+    is_usable(kernel)
+
+
+@pytest.mark.parametrize("start", ["!python through_shell.py", "%%bash\npython through_shell.py"])
+def test_commands_of_programs_of_commands_have_shells_of_their_own_which_end_with_the_cell(
+    kernel: Kernel, start: str
+) -> None:
+    guests = len(kernel.guests())
+    ran = kernel.run(start)
+    assert "commands that start programs that start commands are nested more than 3 deep" in ran.text("stderr")
+    assert wait_until(lambda: len(kernel.guests()) == guests)
+    is_usable(kernel)
+
+
+# -- interrupts, limits and deaths
+
+
+SPINNING = {
+    "in the shell": "%%bash\npython spins.py",
+    "of Python's": "!python spins.py",
+    "within a command": "!echo x | python spins.py",
+    "of a program's": "subprocess.run([sys.executable, '-c', 'import os; os.system(\"python spins.py | cat\")'])",
+    "a command": "!wait",
+    "a captured command": "x = !wait",
+    "a program's command": "%%bash\npython -c 'import os; os.system(str().join([chr(119), \"ait\"]))'",
+}
+
+
+@pytest.mark.parametrize("what", SPINNING)
+def test_an_interrupt_ends_it_and_keeps_everything(kernel: Kernel, what: str) -> None:
+    request = kernel.send(SPINNING[what])
+    kernel.wait_until_busy(request)
+    # It comes before, while or after the program begins: each must end the cell.
+    kernel.interrupt()
+    ran = kernel.finish(request)
+    assert ran.status == "error"
+    assert not ran.state_lost
+    is_usable(kernel)
+
+
+def test_an_interrupt_in_the_middle_of_a_program_that_prints(kernel: Kernel) -> None:
+    ran = kernel.interrupt_once_it_prints("!python spins.py")
+    assert ran.error.startswith("KeyboardInterrupt")
+    is_usable(kernel)
+
+
+def test_a_program_that_nobody_waits_for_any_more_gets_no_command_done(kernel: Kernel) -> None:
+    ran = kernel.interrupt_once_it_prints("%%bash\npython stubborn.py")
+    assert ran.error.startswith("KeyboardInterrupt")
+    assert ran.text() == "begun"
+    is_usable(kernel)
+
+
+def test_a_shell_that_ignores_an_interrupt_is_ended_alone(kernel: Kernel) -> None:
+    request = kernel.send("!echo x && deaf")
+    kernel.wait_until_busy(request)
+    kernel.interrupt()
+    assert kernel.finish(request).status == "error"
+    is_usable(kernel)
+
+
+def test_the_limit_of_a_cell_holds_for_what_others_do_for_it(kernel: Kernel) -> None:
+    limit = {"kernelmcp": {"cpu_seconds": 1}}
+    for code in ("%%bash\npython spins.py", "for _ in range(50): os.system('python spins.py | cat')"):
+        message = kernel.client.session.msg("execute_request", {"code": code, "silent": False}, metadata=limit)
+        kernel.client.shell_channel.send(message)
+        ran = kernel.finish(message["header"]["msg_id"])
+        assert ran.reply["metadata"]["kernelmcp"]["limit"] == "cpu_seconds"
+    is_usable(kernel)
+
+
+def test_the_death_of_a_shell_is_an_error_of_the_command(kernel: Kernel) -> None:
+    ran = kernel.run("!crash")
+    assert ran.error.startswith("OSError: the sandbox process of the shell ended: it exited with status 3")
+    assert not ran.state_lost
+    is_usable(kernel)
+
+
+def test_the_death_of_python_is_an_error_in_the_shell_and_said_in_the_next_cell(tmp_path: Path) -> None:
+    with running_kernel(search=add_shell(tmp_path)) as kernel:
+        kernel.run("kept = 1")
+        ran = kernel.run("%%bash\npython -c 'from kernelmcp_guest.bridge import bridge; bridge.exit(9)'\necho on")
+        assert ran.text() == "on\n"
+        assert "python: the Python process ended: it exited with status 9. Its variables are lost" in ran.text("stderr")
+        lost = kernel.run("1")
+        assert lost.state_lost
+        assert lost.result == "1"
+        assert "earlier variables are lost" in lost.text("stderr")
+
+
+# -- hostile guests
+
+
+def hostile(kernel: Kernel, call: str) -> str:
+    """What a call of Python's guest is answered."""
+    ran = kernel.run(f"try: print(host_call({call}))\nexcept OSError as error: print('refused:', error)")
+    assert ran.status == "ok", ran.error
+    return ran.text()
+
+
+REFUSED = {
+    "'run_command'": "refused: a command is text",
+    "'run_command', command=5": "refused: a command is text",
+    "'run_command', command='x' * 3_000_000": "refused: a command is text",
+    "'run_command', command='echo', cwd=5": "refused: a working directory is a path",
+    "'run_command', command='echo', cwd='x' * 5000": "refused: a working directory is a path",
+    "'run_command', command='echo', environment=[]": "refused: an environment is an object",
+    "'run_command', command='echo', environment={'a': 1}": "refused: arguments and variables are text",
+    "'run_command', command='echo', environment={str(n): '' for n in range(20_000)}": "refused: arguments",
+    "'run_command', command='echo', stdin=5": "refused: stdin is base64",
+    "'run_command', command='echo', stdin='*'": "refused: stdin is base64",
+    "'run_command', command='echo', stdin='QUFB' * 13_000_000": "refused: stdin is over the limit of 36 MiB",
+    "'ran_program'": "refused: no command of this cell waits",
+    "'ran_program', token=[]": "refused: no command of this cell waits",
+    "'ran_program', token='x' * 16, exit_code=0, stdout='', stderr=''": "refused: no command of this cell waits",
+    "'run_program', argv=['python']": "refused: the host does not offer this call",
+}
+
+
+@pytest.mark.parametrize("call", REFUSED, ids=lambda call: call[:60])
+def test_calls_that_no_guest_of_ours_makes_are_refused(kernel: Kernel, call: str) -> None:
+    assert hostile(kernel, call).startswith(REFUSED[call])
+
+
+def test_a_program_can_be_answered_once_and_only_as_it_must(kernel: Kernel) -> None:
+    code = """
+        def call(kind, **arguments):
+            try: return host_call(kind, **arguments)
+            except OSError as error: return str(error)
+        run = call("run_command", command="python x && echo after", capture=True)
+        wrong = [call("ran_program", token=run["token"], exit_code=code, stdout=out, stderr="")
+                 for code, out in (("0", ""), (None, ""), (True, ""), (0, 5), (0, "*"))]
+        good = call("ran_program", token=run["token"], exit_code=256, stdout="aGkK", stderr="")
+        again = call("ran_program", token=run["token"], exit_code=0, stdout="", stderr="")
+        print(run["run"]["argv"], wrong, good, again, sep="\\n")"""
+    lines = kernel.run(textwrap.dedent(code)).text().splitlines()
+    number, text = "an exit code is a number", "stdout is base64"
+    assert lines[0] == "['python', 'x']"
+    assert lines[1] == repr([number, number, number, text, text])
+    assert lines[2].startswith("{'done': {'exit_code': 0,")
+    assert lines[3] == "no command of this cell waits for that program"
+
+
+def test_a_token_is_worth_nothing_in_another_cell(kernel: Kernel) -> None:
+    kernel.run("left = host_call('run_command', command='python x', capture=True)")
+    is_usable(kernel)
+    assert hostile(kernel, "'ran_program', token=left['token'], exit_code=0, stdout='', stderr=''").startswith(
+        "refused"
+    )
+
+
+def test_after_its_cell_nobody_runs_anything(kernel: Kernel) -> None:
+    kernel.run("from kernelmcp_guest.bridge import bridge, request_id\nold = request_id.get()")
+    code = """
+        import json
+        try: print(await bridge.ask(old, json.dumps({"call": "run_command", "command": "echo"})))
+        except Exception as error: print(error)"""
+    assert "the host answers only while a cell runs" in kernel.run(textwrap.dedent(code)).text()
+
+
+def test_a_thousand_commands_at_once_are_refused_but_for_a_few(kernel: Kernel) -> None:
+    code = """
+        import json
+        call = json.dumps({"call": "run_command", "command": "wait", "capture": True})
+        asked = [asyncio.ensure_future(bridge.ask(request_id.get(), call)) for _ in range(1000)]
+        done, waiting = await asyncio.wait(asked, timeout=1)
+        print(len(waiting), {str(task.exception()).split(",")[0] for task in done})
+        del asked, done, waiting"""
+    guests = len(kernel.guests())
+    kernel.run("from kernelmcp_guest.bridge import bridge, request_id")
+    ran = kernel.run(textwrap.dedent(code))
+    assert ran.text().startswith("3 {"), ran.error
+    assert wait_until(lambda: len(kernel.guests()) == guests)
+    is_usable(kernel)
+
+
+ASKED_BY_THE_SHELL = {
+    '{"call": "run_program"}': "a program is its name and its arguments",
+    '{"call": "run_program", "argv": []}': "a program is its name and its arguments",
+    '{"call": "run_program", "argv": "python"}': "a program is its name and its arguments",
+    '{"call": "run_program", "argv": ["python", 5]}': "arguments and variables are text",
+    '{"call": "run_program", "argv": ["python"], "cwd": {}}': "a working directory is a path",
+    '{"call": "run_program", "argv": ["python"], "environment": "x"}': "an environment is an object",
+    '{"call": "run_program", "argv": ["python"], "stdin": "*"}': "stdin is base64",
+    '{"call": "run_program", "argv": ["python"], "output": "x"}': "output is apart, merged or null",
+    '{"call": "run_command", "command": "echo"}': "the host does not offer this call",
+    '{"call": "ran_program", "token": "x"}': "the host does not offer this call",
+    '{"call": "install", "requirements": ["six"]}': "the host does not offer this call",
+    '{"call": "kill", "signal": "SIGKILL"}': "the host does not offer this call",
+}
+
+
+@pytest.mark.parametrize("call", ASKED_BY_THE_SHELL)
+def test_calls_that_no_shell_of_ours_makes_are_refused(kernel: Kernel, call: str) -> None:
+    assert ASKED_BY_THE_SHELL[call] in kernel.run(f"%%bash\ncall {call}").text()
+    assert ASKED_BY_THE_SHELL[call] in kernel.run(f"!call {call}").text()
+
+
+def test_a_shell_that_asks_when_its_cell_has_ended_gets_nothing_run(kernel: Kernel) -> None:
+    program = '{"call": "run_program", "argv": ["python", "-c", "open(\'late.txt\', \'w\')"]}'
+    kernel.run(f"%%bash\nlate {program}")
+    kernel.run(f"!late {program}")
+    is_usable(kernel)
+    assert kernel.run("os.path.exists('late.txt')").result == "False"
+
+
+def test_a_shell_that_ends_its_cell_while_a_program_runs_ends_the_program(kernel: Kernel) -> None:
+    ran = kernel.run('%%bash\nleave {"call": "run_program", "argv": ["python", "spins.py"]}')
+    assert ran.status == "ok"
+    is_usable(kernel)
+
+
+ANSWERS = [
+    '{"status": "ok"}',
+    '{"status": "ok", "exit_code": "0"}',
+    '{"status": "error"}',
+    "{}",
+    '{"status": "ok", "exit_code": 0, "stdout": 5}',
+]
+
+
+@pytest.mark.parametrize("reply", ANSWERS)
+def test_a_malformed_answer_of_the_shell_is_an_error_of_the_command(kernel: Kernel, reply: str) -> None:
+    ran = kernel.run(f"subprocess.run('answer {reply}', shell=True, capture_output=True)")
+    assert ran.error.startswith("OSError: ")
+    is_usable(kernel)
+
+
+# -- without a shell
+
+
+SENTENCES = {
+    "%%ruby\nputs 1": "UsageError: the sandbox has no such program: cells are Python, or begin with %%bash",
+    "%%bash\nls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "!ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "x = !ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "%ls": "UsageError: the sandbox cannot start processes, so there is no shell yet",
+    "import subprocess; subprocess.run(['ls'])": "OSError: the sandbox cannot start processes: use Python instead",
+    "import os; os.system('ls')": "OSError: the sandbox cannot start processes: use Python instead",
+    "import os; os.popen('ls')": "OSError: the sandbox cannot start processes: use Python instead",
+    "import subprocess; subprocess.check_call('pip install six && echo ok', shell=True)": (
+        "OSError: the sandbox cannot start processes: to install packages, write %pip install six in a cell"),
+}  # fmt: skip
+
+
+def test_where_there_is_no_shell_a_sentence_says_so_and_python_still_runs(tmp_path: Path) -> None:
+    with running_kernel(search=without_shell(tmp_path)) as kernel:
+        for code, sentence in SENTENCES.items():
+            ran = kernel.run(code)
+            assert ran.error.startswith(sentence), code
+            assert "se Python instead" in ran.error or "%pip install six" in ran.error or "%%ruby" in code
+            advised = "[kernelmcp] instead of commands use pathlib and shutil" in ran.reply["content"]["traceback"][-1]
+            assert advised == (ran.error == "OSError: the sandbox cannot start processes: use Python instead")
+        assert kernel.run("!python -c 'print(1)'").text() == "1\n"
+        code = "import subprocess, sys; subprocess.check_output([sys.executable, '-c', 'print(2)'])"
+        assert kernel.run(code).result == repr(b"2\n")
+        assert (
+            kernel.run("!pip list && echo done").text().endswith("[not done, because there is no shell: echo done]\n")
+        )

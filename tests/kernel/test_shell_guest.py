@@ -1,0 +1,340 @@
+"""What a shell guest and the kernel process say to each other: commands in a shell of their own, programs, requests."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .conftest import running_kernel
+from .shell_guest import Apart, ShellGuest, shell_guest
+
+Content = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def guest() -> Iterator[ShellGuest]:
+    with shell_guest() as running:
+        yield running
+
+
+def test_a_command_apart_sees_and_leaves_nothing_but_files(guest: ShellGuest) -> None:
+    guest.execute("x=5; f() { :; }; cd /tmp; alias hi=echo; set -u; mkdir -p /workspace/a")
+    asked = 'pwd; echo "[$x][$GIVEN]"; type f 2>&1; cat; echo made > file; cd /; export x=7; exit 9'
+    assert guest.apart(asked, cwd="/workspace/a", stdin=b"in\n", GIVEN="yes") == Apart(
+        9, "/workspace/a\n[][yes]\nbash: line 1: type: f: not found\nin\n", ""
+    )
+    assert guest.frames[0]["content"] == {"changed": ["a/file"]}
+    assert guest.apart("cat; echo <<< x", cwd="/workspace/a") == Apart(0, "\n", "")
+    guest.execute("pwd; echo $x; cat a/file 2>/dev/null || cat /workspace/a/file; set +u")
+    assert guest.text() == "/tmp\n5\nmade\n"
+
+
+def test_a_command_apart_streams_when_it_is_not_captured(guest: ShellGuest) -> None:
+    reply = guest.execute("echo out; echo err >&2; exit 3", capture=False, cwd=None, environment=None, stdin=None)
+    assert reply == {"status": "ok", "exit_code": 3}
+    assert (guest.text(), guest.text("stderr")) == ("out\n", "err\n")
+
+
+def test_bytes_pass_through_a_command_apart(guest: ShellGuest) -> None:
+    given = bytes(range(1, 256)) * 10
+    reply = guest.execute("cat", capture=True, cwd=None, environment=None, stdin=base64.b64encode(given).decode())
+    assert base64.b64decode(reply["stdout"]) == given
+
+
+def test_what_ends_a_command_apart_is_said_with_what_it_has_printed(guest: ShellGuest) -> None:
+    found = guest.apart("echo first; f() { f; }; f")
+    assert (found.exit_code, found.stdout) == (1, "first\n")
+    assert "levels deep" in found.stderr
+    number = guest.start("execute", code="echo first; sleep 1000", capture=True, cwd=None, environment=None, stdin=None)
+    guest.interrupt(number)
+    assert guest.finish()["exit_code"] == 130
+    assert guest.apart("echo usable").stdout == "usable\n"
+
+
+def test_files_are_not_lost_by_what_is_done_with_themselves(guest: ShellGuest) -> None:
+    done = "echo b > s; echo a >> s; cp s s; cp s ./s; mv s s; sort -o s s; cat s; tee s < s > /dev/null; cp nope s"
+    done += "; wc -l < s"
+    assert guest.apart(done, "/workspace").stdout == "a\nb\n2\n"
+
+
+def program(stdout: bytes = b"", stderr: bytes = b"", exit_code: int = 0) -> Content:
+    encoded = {name: base64.b64encode(data).decode() for name, data in (("stdout", stdout), ("stderr", stderr))}
+    return {"value": {"exit_code": exit_code, **encoded}}
+
+
+def test_python_is_a_host_call(guest: ShellGuest) -> None:
+    asked: list[Content] = []
+
+    def answer(call: Content) -> Content:
+        asked.append(call)
+        return program(base64.b64decode(call["stdin"] or "").upper(), b"said\n", 3 if call["argv"][-1] == "3" else 0)
+
+    guest.answer_call = answer
+    found = guest.apart(
+        "export E=1; echo b a | python3 clean.py 'x y' | tr ' ' '\\n' | sort; python -c 3; echo $?", "/workspace"
+    )
+    assert found == Apart(0, "A\nB\n3\n", "said\nsaid\n")
+    first, second = asked
+    assert (first["call"], first["argv"], first["cwd"]) == ("run_program", ["python3", "clean.py", "x y"], "/workspace")
+    assert first["environment"]["E"] == "1"
+    assert base64.b64decode(first["stdin"]) == b"b a\n"
+    assert (second["argv"], second["stdin"]) == (["python", "-c", "3"], None)
+
+
+def test_python_in_a_loop_leaves_the_loop_its_lines(guest: ShellGuest) -> None:
+    guest.answer_call = lambda call: program(call["argv"][1].encode() + b"\n")
+    assert (
+        guest.apart("printf '1\\n2\\n' > l; while read x; do pytest $x; done < l; echo q | xargs pip").stdout
+        == "1\n2\nq\n"
+    )
+
+
+def test_python_that_is_not_there_or_prints_no_text(guest: ShellGuest) -> None:
+    guest.answer_call = lambda call: {"error": "there is no Python"}
+    assert guest.apart("python x.py; echo $?") == Apart(0, "126\n", "python: there is no Python\n")
+    guest.answer_call = lambda call: program(b"\xff")
+    assert guest.apart("python x.py").stderr == "python: its output is no UTF-8 text: let it write to a file\n"
+    assert "no UTF-8 text" in guest.apart("printf '\\xff' | python x.py").stderr
+
+
+def test_an_interrupt_ends_a_host_call(guest: ShellGuest) -> None:
+    number = guest.start("execute", code="kept=1; echo go; python x.py; echo never", silent=False)
+    guest.wait_for_text()
+    guest.interrupt(number)
+    guest.answer_call = lambda call: {"error": "too late"}
+    assert guest.finish()["ename"] == "KeyboardInterrupt"
+    assert "never" not in guest.text()
+    guest.execute("echo $kept")
+    assert guest.text() == "1\n"
+
+
+def response(call: Content) -> Content:
+    status = 404 if call["url"].endswith("missing") else 200
+    body = b"\xff\x00" if call["url"].endswith("binary") else f"{call['method']} {call['url']}\n".encode()
+    headers = [["Content-Type", "text/plain"]]
+    value = {"status": status, "reason": "OK", "headers": headers, "url": call["url"], "redirected": False}
+    return {"value": {**value, "body": base64.b64encode(body).decode()}}
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("curl -s http://x.org/a", "GET http://x.org/a\n"),
+        ("curl -sSL x.org", "GET http://x.org\n"),
+        ("curl -I http://x.org/a | head -1 | tr -d '\\r'", "HTTP/1.1 200 OK\n"),
+        ("curl -i http://x.org/a | tail -1", "GET http://x.org/a\n"),
+        ("curl -sfo out http://x.org/a && cat out", "GET http://x.org/a\n"),
+        ("curl -sO http://x.org/d/file.txt?q=1; cat file.txt", "GET http://x.org/d/file.txt?q=1\n"),
+        ("curl -s -o b http://x.org/binary; wc -c < b", "2\n"),
+        ("curl -s -X DELETE http://x.org/", "DELETE http://x.org/\n"),
+        ("curl -s -d a=1 http://x.org/", "POST http://x.org/\n"),
+        ("curl -G -d a=1 --data-urlencode 'q=é b' http://x.org/", "GET http://x.org/?a=1&q=%C3%A9%20b\n"),
+        ("curl -s -o /dev/null -w '%{http_code}\\n' http://x.org/missing", "404\n"),
+        ("wget -qO- http://x.org/a", "GET http://x.org/a\n"),
+        ("wget -q -O w http://x.org/a; cat w", "GET http://x.org/a\n"),
+        ("wget http://x.org/d/page 2>&1; cat page", "'page' saved [24]\nGET http://x.org/d/page\n"),
+    ],
+)
+def test_curl_and_wget(guest: ShellGuest, command: str, shown: str) -> None:
+    guest.answer_call = response
+    assert guest.apart(command, "/tmp") == Apart(0, shown, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("curl -f http://x.org/missing", 22, "curl: (22) The requested URL returned error: 404\n"),
+        ("curl -k https://x.org", 2, "certificates are always checked"),
+        ("curl --proxy http://p https://x.org", 2, "the network's policy"),
+        ("curl --nope https://x.org", 2, "option --nope is not known here"),
+        ("curl", 2, "no URL specified"),
+        ("curl -s http://x.org/binary", 23, "this is no text"),
+        ("curl -o /volumes/none/x http://x.org", 23, "Read-only file system"),
+        ("curl -d @/etc/passwd http://x.org", 26, "Failed to open /etc/passwd: No such file"),
+        ("curl -sk https://x.org", 2, ""),
+        ("wget http://x.org/missing", 8, "404"),
+        ("wget --mirror http://x.org", 4, "not known here"),
+    ],
+)
+def test_curl_and_wget_fail_as_they_do(guest: ShellGuest, command: str, code: int, said: str) -> None:
+    guest.answer_call = response
+    found = guest.apart(command, "/tmp")
+    assert found.exit_code == (2 if "mirror" in command else code)
+    assert said in found.stderr
+
+
+def test_curl_sends_what_it_is_told(guest: ShellGuest) -> None:
+    asked: list[Content] = []
+    guest.answer_call = lambda call: (asked.append(call), response(call))[1]
+    guest.apart("curl -u me:secret -H 'X-A: b' -H 'Accept:' --json '{\"a\":1}' -m 5 https://x.org/", "/tmp")
+    guest.apart("printf 'a\\nb\\n' | curl -L --data-binary @- https://x.org/", "/tmp")
+    assert asked[0] == {
+        "call": "fetch",
+        "method": "POST",
+        "url": "https://x.org/",
+        "headers": [
+            ["Authorization", "Basic bWU6c2VjcmV0"],
+            ["X-A", "b"],
+            ["Content-Type", "application/json"],
+            ["Accept", "application/json"],
+        ],
+        "body": base64.b64encode(b'{"a":1}').decode(),
+        "follow": False,
+        "timeout": 5.0,
+    }
+    assert (base64.b64decode(asked[1]["body"]), asked[1]["follow"]) == (b"a\nb\n", True)
+
+
+def test_the_policy_decides() -> None:
+    with running_kernel() as kernel:
+        ran = kernel.run("%%bash\ncurl https://example.org/; echo $?; wget https://example.org/")
+        assert ran.text() == "6\n"
+        refused = "example.org cannot be reached: the sandbox has no network"
+        assert f"curl: (6) {refused}" in ran.text("stderr")
+        assert f"wget: (6) {refused}" in ran.text("stderr")
+
+
+def test_which_knows_what_a_command_is_and_what_is_none(guest: ShellGuest) -> None:
+    found = guest.apart("which python pip sort; echo $?; which nosuch; echo $?")
+    assert found.stdout == "python\npip\nsort\n0\n1\n"
+    found = guest.apart("ssh host; echo $?")
+    assert (found.stdout, found.stderr) == (
+        "127\n", "ssh: command not found: no connections but those of curl and wget leave the sandbox\n"
+    )  # fmt: skip
+
+
+def test_set_quota_and_environment(guest: ShellGuest) -> None:
+    guest.tell("set_environment", {"LATE": "yes"})
+    guest.execute("echo $LATE")
+    assert guest.text() == "yes\n"
+    assert guest.apart("echo $LATE").stdout == "yes\n"
+    guest.tell("set_quota", {"max_bytes": 10, "max_files": 100})
+    assert "No space left on device" in guest.apart("echo 0123456789a > f").stderr
+    guest.tell("end_background", {})
+    guest.tell("unheard-of", {})
+    guest.tell("set_quota", {"max_bytes": 1 << 30, "max_files": 10_000})
+    assert guest.apart("echo 0123456789a > f; cat f").stdout == "0123456789a\n"
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[ShellGuest]:
+    with shell_guest() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("python x.py", "apart"),
+        ("mkdir -p d && cd d && X=1 python -m pytest -q; echo done", "apart"),
+        ("pip install a\n\npython3 - \\\n  b", "apart"),
+        ("python -c 'import time; time.sleep(1); set()'", "apart"),
+        ("python x.py 2>&1", "merged"),
+        ("set -e; python x.py 2>&1 || echo failed", "merged"),
+        ("python x.py 2>&1; python y.py", None),
+        ("python x.py | tee log", None),
+        ("python x.py > log", None),
+        ("python x.py 2>&1 > log", None),
+        ("python x.py 2 >& 1", None),
+        ("x=$(python x.py)", None),
+        ("echo `python x.py`", None),
+        ("(python x.py)", None),
+        ("{ python x.py; } > log", None),
+        ("python x.py &", None),
+        ("python x.py <<< a", "apart"),
+        ("python x.py < /dev/null 2>&1", "merged"),
+        ("for i in 1 2; do python x.py; done", "apart"),
+        ('for i in 1 2; do\n  if ! python x.py $i; then echo "failed: ${i}"; fi\ndone < /dev/null', "apart"),
+        ("for i in 1 2; do python x.py; done > log", None),
+        ("for i in 1 2; do python x.py; done | tac", None),
+        ("if true; then { python x.py; } > log; fi", None),
+        ("echo a | while read i; do python x.py; done", None),
+        ("if python x.py | grep -q a; then echo b; fi", None),
+        ("cat > x.py <<'EOF'\nprint('it`s $(\nEOF\npython x.py", "apart"),
+        ('cat > x.py <<-EOF && python x.py 2>&1\n\ta " b\n\tEOF\n', "merged"),
+        ("cat <<A <<B\npython x.py | tac\nA\nB\npython x.py", "apart"),
+        ("cat > x <<EOF\n$(python x.py)\nEOF", None),
+        ("cat > x <<EOF\n`python x.py`\nEOF\npython x.py", None),
+        ("cat <<EOF\npython x.py", None),
+        ("cat <<'EOF'\nEOF \nEOF\npython x.py > f", None),
+        ("python - <<'EOF'\nprint(1 < 2 | 3)\nEOF", "apart"),
+        ("python - <<'EOF' | tac\nprint(1)\nEOF", None),
+        ("# it's all\npython x.py # here", "apart"),
+        ("python -c 'print(1 << 3); x = \"$(a)\"'", "apart"),
+        ('python x.py "$(a)"', None),
+        ("python x.py '&&' echo > f", None),
+        ("python x.py '|' y", "apart"),
+        ("cat a | sort > b 2> /dev/null; python x.py; exit 3", "apart"),
+        ("python x.py 2> /dev/null", None),
+        ("python x.py > >(tac)", None),
+        ("python x.py >| f", None),
+        ("python x.py &> f", None),
+        ("env | sort; python x.py", None),
+        ("'python' x.py > f", None),
+        ("f", None),
+        ("time python x.py", None),
+        ("exec > log; python x.py", None),
+        ("python 'x", None),
+        ("python # 'x\npython y | tac", None),
+        ("echo a#b | python x.py", None),
+        ("echo hi", None),
+        ("", None),
+        ("python " + "x" * 70_000, None),
+    ],
+)
+def test_programs_stream_where_nothing_stands_between_them_and_the_cell(
+    fresh: ShellGuest, code: str, expected: str | None
+) -> None:
+    asked: list[Content] = []
+
+    def answer(call: Content) -> Content:
+        asked.append(call)
+        return program()
+
+    fresh.answer_call = answer
+    fresh.execute(code)
+    assert {call["output"] for call in asked} <= {expected}
+    assert asked or expected is None
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "python() { command python y | tac; }",
+        "alias python=echo",
+        "eval 'python() { :; }'",
+        "echo 'echo() { exec > f; }' > f; source f",
+        "echo 'python() { :; }' > f; command . f",
+    ],
+)
+def test_where_a_name_may_mean_something_else_nothing_streams(before: str) -> None:
+    with shell_guest() as guest:
+        asked: list[Content] = []
+        guest.answer_call = lambda call: asked.append(call) or program()
+        guest.execute("python x.py")
+        guest.execute(before)
+        guest.execute("python x.py")
+        assert [call["output"] for call in asked][:1] == ["apart"]
+        assert {call["output"] for call in asked[1:]} <= {None}
+
+
+def test_what_no_longer_means_something_else_streams_again(fresh: ShellGuest) -> None:
+    asked: list[Content] = []
+    fresh.answer_call = lambda call: asked.append(call) or program()
+    for before in ("f() { python x.py | tac; }", "echo > f; source f", "pip() { :; }", "unset -f pip", "sleep 0"):
+        fresh.execute(before)
+        fresh.execute("python x.py")
+    assert [call["output"] for call in asked] == ["apart", "apart", None, "apart", "apart"]
+
+
+def test_what_is_captured_or_not_shown_does_not_stream(fresh: ShellGuest) -> None:
+    asked: list[Content] = []
+    fresh.answer_call = lambda call: asked.append(call) or program()
+    fresh.apart("python x.py")
+    fresh.start("execute", code="python x.py", silent=True, execution_count=1)
+    fresh.finish()
+    fresh.execute("python x.py", capture=False, cwd=None, environment=None, stdin=None)
+    assert [call["output"] for call in asked] == [None, None, "apart"]

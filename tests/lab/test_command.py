@@ -1,0 +1,231 @@
+"""`kernelmcp lab` says in a sentence why it does not open, and reads nobody else's configuration."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from kernelmcp.commands import lab
+from kernelmcp.config.models import Values
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import ConfigurationError
+
+from .support import DEADLINE_SECONDS, Running, running
+
+ROOT = Path(__file__).parents[2]
+
+
+def settings(home: Path, runtime: Path) -> Settings:
+    return Settings(Values.model_validate({"config": {"server": {"home": home, "runtime": runtime}}}))
+
+
+def refusal(home: Path, runtime: Path, port: int | None = None) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        lab.main(settings(home, runtime), port=port, open_browser=False)
+    return refused.value.to_text()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    for name in ("home", "runtime"):
+        (tmp_path / name).mkdir(mode=0o700)
+    return tmp_path / "home", tmp_path / "runtime"
+
+
+def test_the_extra_has_the_versions_that_are_checked() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert project["lab"] == [name + versions for name, versions in lab.NEEDS.items()]
+    assert set(project["lab"]) <= set(project["test"])
+
+
+def test_without_the_extra_it_says_how_to_get_it(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(lab.metadata, "version", version)
+    assert "pip install 'jupyterlab>=" in refusal(*places)
+
+
+def test_a_lab_of_another_version_is_refused(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab.metadata, "version", lambda name: "3.0.1")
+    said = refusal(*places)
+    assert "needs jupyterlab >=4.6,<4.7; 3.0.1 is installed" in said
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_directories_that_others_may_write_or_own_are_refused(places: tuple[Path, Path], which: int) -> None:
+    places[which].chmod(0o777)
+    assert f"{places[which]} may be written by other users" in refusal(*places)
+    places[which].rmdir()
+    places[which].write_text("no directory")
+    assert "is not a directory of this user" in refusal(*places)
+    places[which].unlink()
+    places[which].symlink_to("/tmp")
+    assert "is not a directory of this user" in refusal(*places)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
+def test_directories_of_another_user_are_refused_for_root_too(places: tuple[Path, Path]) -> None:
+    os.chown(places[1], 12345, 12345)
+    assert f"{places[1]} is not a directory of this user" in refusal(*places)
+
+
+def test_a_port_that_is_taken_is_a_sentence(places: tuple[Path, Path]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert f"port {taken.getsockname()[1]} cannot be had" in refusal(*places, port=taken.getsockname()[1])
+    assert "there is no port 70000" in refusal(*places, port=70000)
+
+
+# -- one that runs -----------------------------------------------------------------------------------------------------
+
+LOADED = "open({!r}, 'a').write(__file__)"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, Path, dict[str, str]]]:
+    """A Lab that is started where everything that Jupyter could read is somebody else's."""
+    folder = tmp_path_factory.mktemp("lab")
+    mark, cwd, user = folder / "loaded", folder / "cwd", folder / "user"
+    for place in (cwd, user / ".jupyter", user / "config", user / ".ipython/profile_default/startup"):
+        place.mkdir(parents=True)
+        for name in ("jupyter_config.py", "jupyter_server_config.py", "jupyter_lab_config.py", "ipython_config.py"):
+            (place / name).write_text(LOADED.format(str(mark)))
+    (cwd / "jupyter_server_config.json").write_text(json.dumps({"ServerApp": {"ip": "0.0.0.0", "token": ""}}))
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")},
+        "HOME": str(user),
+        "KERNELMCP_HOME": str(folder / "home"),
+        "KERNELMCP_SERVER__RUNTIME": str(folder / "rt"),
+        "JUPYTER_CONFIG_DIR": str(user / "config"),
+        "JUPYTER_CONFIG_PATH": str(user / "config"),
+        "JUPYTER_TOKEN": "guessed",
+        "JUPYTERLAB_SETTINGS_DIR": str(user / "settings"),
+    }
+    with running(environment, cwd) as lab:
+        yield lab, folder, environment
+
+
+Hostile = tuple[Running, Path, dict[str, str]]
+
+
+def test_no_configuration_of_the_user_or_of_the_folder_is_read(hostile: Hostile) -> None:
+    lab, folder, _ = hostile
+    assert not (folder / "loaded").exists()
+    assert lab.root.startswith("http://127.0.0.1:")
+    assert lab.get("/api/status")[0] == 200
+    assert [lab.get("/api/kernels", token)[0] for token in ("", "guessed")] == [403, 403]
+    with socket.socket() as probe, pytest.raises(OSError, match="refused"):
+        # Loopback alone, and on it alone this address.
+        probe.connect(("127.0.0.2", int(lab.root.rpartition(":")[2])))
+
+
+def test_what_could_run_code_or_ask_the_internet_is_off(hostile: Hostile) -> None:
+    lab = hostile[0]
+    status, page, headers = lab.get("/lab")
+    assert status == 200
+    policy = dict(part.strip().partition(" ")[::2] for part in headers["Content-Security-Policy"].split(";"))
+    assert policy["script-src"] == "'self' 'unsafe-eval'"
+    assert [policy[name] for name in ("object-src", "frame-src", "base-uri", "form-action")] == ["'none'"] * 4
+    assert policy["img-src"] == "'self' data: blob:"
+    assert policy["connect-src"] == "'self'"
+    [data] = re.findall(rb'<script id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.DOTALL)
+    config = json.loads(data)
+    off = {"javascript", "vega5", "mermaid", "terminal", "extensionmanager"}
+    assert {f"@jupyterlab/{name}-extension" for name in off} <= set(config["disabledExtensions"])
+    assert not config["terminalsAvailable"]
+    assert config["news"] == {"disabled": True}
+    assert lab.get("/api/terminals")[0] == 404
+    assert lab.get("/terminals/websocket/1")[0] == 404
+    notification = json.loads(lab.get("/lab/api/settings/@jupyterlab/apputils-extension:notification")[1])
+    properties = notification["schema"]["properties"]
+    assert (properties["fetchNews"]["default"], properties["checkForUpdates"]["default"]) == ("false", False)
+
+
+def test_only_notebooks_are_shown_of_the_home(hostile: Hostile) -> None:
+    lab, folder, _ = hostile
+    (folder / "home" / "tokens.toml").write_text("secret")
+    assert json.loads(lab.get("/api/contents")[1])["content"] == []
+    for path in ("../state/address.json", "%2e%2e/state/address.json", "..%2f..%2ftokens.toml", "/etc/passwd"):
+        for api in ("/api/contents/", "/files/", "/lab/api/listings/", "/api/contents/checkpoints/"):
+            status, body, _ = lab.get(api + path)
+            assert status in (400, 403, 404), (api, path)
+            assert b"secret" not in body
+            assert b"lab?token=" not in body
+
+
+def test_what_it_keeps_is_its_users_alone(hostile: Hostile) -> None:
+    _, folder, _ = hostile
+    lab_folder = folder / "home" / "lab"
+    assert stat.S_IMODE(lab_folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((lab_folder / "state" / "address.json").stat().st_mode) == 0o600
+
+
+def test_no_kernel_is_started_for_a_notebook_that_is_no_sessions(hostile: Hostile) -> None:
+    lab = hostile[0]
+    kernelspecs = json.loads(lab.get("/api/kernelspecs")[1])
+    assert (kernelspecs["default"], set(kernelspecs["kernelspecs"])) == ("kernelmcp", {"kernelmcp"})
+    sessions = {"path": "x.ipynb", "name": "x", "type": "notebook", "kernel": {"name": "kernelmcp"}}
+    for path, body in {"/api/kernels": {}, "/api/sessions": sessions}.items():
+        headers = {"Authorization": f"token {lab.token}"}
+        request = urllib.request.Request(lab.root + path, json.dumps(body).encode(), headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=DEADLINE_SECONDS)
+        assert refused.value.code == 403
+        assert "starts no kernels of its own" in json.loads(refused.value.read())["message"]
+
+
+@pytest.mark.parametrize("path", ["/api/collaboration/room/JupyterLab:globalAwareness", "/api/events/subscribe"])
+def test_a_page_of_another_site_cannot_join_with_the_browsers_cookie(hostile: Hostile, path: str) -> None:
+    lab = hostile[0]
+    cookie = lab.get("/lab")[2]["Set-Cookie"].partition(";")[0]
+    assert cookie.startswith("username-")
+
+    def status(origin: str) -> int:
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        client = http.client.HTTPConnection(lab.root.removeprefix("http://"), timeout=DEADLINE_SECONDS)
+        with closing(client):
+            headers = {**upgrade, "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==", "Cookie": cookie, "Origin": origin}
+            client.request("GET", path, headers=headers)
+            return client.getresponse().status
+
+    assert [status(origin) for origin in (lab.root, "http://evil.example", "http://127.0.0.1:1")] == [101, 403, 403]
+
+
+def test_a_second_lab_says_where_the_first_one_is(hostile: Hostile, tmp_path: Path) -> None:
+    lab, _, environment = hostile
+    command = [sys.executable, "-m", "kernelmcp", "lab", "--no-browser"]
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_SECONDS
+    )
+    assert done.returncode == 1
+    assert lab.address in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_soon_and_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    environment = {
+        **os.environ,
+        "KERNELMCP_HOME": str(tmp_path / "home"),
+        "KERNELMCP_SERVER__RUNTIME": str(tmp_path / "rt"),
+    }
+    with running(environment, tmp_path) as lab:
+        lab.process.send_signal(number)
+        assert lab.process.wait(DEADLINE_SECONDS) == 0, "a Lab that waits for its sockets never ends"
+        assert not (tmp_path / "home/lab/state/address.json").exists()

@@ -1,0 +1,138 @@
+"""Lab as the servers are: what fails for one session, or is taken away from it, costs the others nothing."""
+
+import asyncio
+import json
+import logging
+import os
+import sqlite3
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jupyter_ydoc import YNotebook
+
+from kernelmcp.lab import watch as watch_module
+from kernelmcp.lab.descriptors import Descriptor
+from kernelmcp.lab.names import Names
+from kernelmcp.lab.shared import documents as documents_module
+from kernelmcp.lab.shared.contents import Contents
+from kernelmcp.lab.shared.history import History, complete_files
+from kernelmcp.lab.watch import Watch
+
+NOTEBOOK = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def session(folder: Path, number: int, *, live: bool) -> Descriptor:
+    kernel_id = f"00000000-0000-0000-0000-{number:012}"
+    connection = folder / f"{number}.json" if live else None
+    return Descriptor(kernel_id, f"s{number}", "", "python", folder, folder / "control", connection)
+
+
+class Room:
+    """A document that is open."""
+
+    def __init__(self, name: str) -> None:
+        self.ready, self.clients, self.room_id = True, {1}, f"json:notebook:{name}"
+        self._saving_document = asyncio.get_running_loop().create_future()
+        self._update_lock, self.saved = asyncio.Lock(), 0
+        self._document = SimpleNamespace(path=name, aget=self.aget)
+        self._file = SimpleNamespace(_lock=asyncio.Lock(), last_modified=None)
+
+    async def _maybe_save_document(self, saving: None, save_now: bool) -> None:
+        self.saved += save_now
+
+    async def aget(self) -> dict[str, Any]:
+        return NOTEBOOK | {"cells": [{"cell_type": "markdown", "id": "a", "metadata": {}, "source": "typed"}]}
+
+
+def watching(folder: Path, sessions: list[Descriptor], *rooms: Room) -> Any:
+    notebooks = folder / "notebooks"
+    notebooks.mkdir(exist_ok=True)
+    server = SimpleNamespace(rooms=dict(enumerate(rooms)))
+    app = SimpleNamespace(
+        root_dir=str(notebooks),
+        log=logging.getLogger(__name__),
+        kernel_manager=SimpleNamespace(list_kernel_ids=list),
+        contents_manager=Contents(root_dir=str(notebooks)),
+        extension_manager=SimpleNamespace(
+            extension_apps={"jupyter_server_ydoc": [SimpleNamespace(ywebsocket_server=server)]}
+        ),
+    )
+    found = SimpleNamespace(left_out=[], read=lambda: {one.kernel_id: one for one in sessions})
+    questions = SimpleNamespace(follow=lambda _: None)
+    names = Names(folder / "names.json", notebooks)
+    return Watch(app, found, names, None, questions)  # type: ignore[arg-type]
+
+
+async def test_a_notebook_that_cannot_be_written_keeps_no_other_from_being_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = watching(tmp_path, [session(tmp_path, number, live=False) for number in range(3)])
+    made = watch._documents.make
+
+    def make(name: str, language: str) -> None:
+        if name == "s1.ipynb":
+            raise PermissionError("read-only")
+        made(name, language)
+
+    monkeypatch.setattr(watch._documents, "make", make)
+    for _ in range(3):
+        await watch._look()
+    assert {file.name for file in (tmp_path / "notebooks").glob("*.ipynb")} == {"s0.ipynb", "s2.ipynb"}
+    assert caplog.text.count("'s1' cannot be shown") == 1
+
+
+async def test_a_notebook_that_is_deleted_while_it_is_open_is_written_again(tmp_path: Path) -> None:
+    one, room = session(tmp_path, 0, live=True), Room("s0.ipynb")
+    watch = watching(tmp_path, [one], room)
+    watch._followed[one.kernel_id] = watch_module._Followed(one, None, None)  # type: ignore[arg-type]
+    file = tmp_path / "notebooks" / "s0.ipynb"
+    await watch._look()
+    assert json.loads(file.read_text())["cells"][0]["source"] == ["typed"]
+    assert room._file.last_modified is not None  # or it would be taken for a change of somebody else's
+    watch._app.extension_manager.extension_apps["jupyter_server_ydoc"][0].ywebsocket_server.rooms.clear()
+    file.unlink()
+    await watch._look()
+    assert json.loads(file.read_text())["cells"] == []
+
+
+async def test_a_document_that_does_not_stop_changing_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents_module, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(documents_module, "SAVE_SHARE", 0.0)
+    room = Room("s0.ipynb")
+    kept = watching(tmp_path, [], room)._documents
+    for _ in range(3):
+        await kept.save_late()
+    assert room.saved == 2
+    room._saving_document.set_result(None)
+    await kept.save_late()
+    assert room.saved == 2
+
+
+@pytest.mark.parametrize(("later", "source"), [(-60, "typed"), (3600, "in the file")])
+async def test_what_a_killed_lab_had_not_saved_is_in_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float, source: str
+) -> None:
+    monkeypatch.setattr(History, "file", tmp_path / "histories.db", raising=False)
+    monkeypatch.setattr(History, "_database", None)
+    typed = YNotebook()
+    typed.set(await Room("").aget())
+    await History(".notebook:id-s0.ipynb.y").write(typed._ydoc.get_update())
+    (tmp_path / "notebooks").mkdir()
+    file = tmp_path / "notebooks" / "s0.ipynb"
+    cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "in the file"}
+    file.write_text(json.dumps(NOTEBOOK | {"cells": [cell]}))
+    os.utime(file, (time.time() + later,) * 2)
+    with sqlite3.connect(tmp_path / "ids.db") as ids:
+        ids.execute("CREATE TABLE Files (id TEXT, path TEXT)")
+        ids.execute("INSERT INTO Files VALUES ('id-s0.ipynb', ?)", [str(file)])
+    complete_files(History.file, tmp_path / "ids.db", tmp_path / "notebooks")
+    assert "".join(json.loads(file.read_text())["cells"][0]["source"]) == source

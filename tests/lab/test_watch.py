@@ -1,0 +1,70 @@
+"""The watch over all sessions goes on whatever one of them has."""
+
+import asyncio
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from traitlets import TraitError
+
+from kernelmcp.lab.descriptors import Descriptor
+from kernelmcp.lab.names import Names
+from kernelmcp.lab.persons import Persons
+from kernelmcp.lab.questions import Questions
+from kernelmcp.lab.watch import Watch
+
+
+class App:
+    """As much of a Jupyter server as a look at the sessions needs."""
+
+    log = logging.getLogger(__name__)
+    kernel_manager: Any
+
+    def __init__(self, folder: Path) -> None:
+        self.root_dir = str(folder)
+        self.kernel_manager = self
+        documents = SimpleNamespace(ywebsocket_server=SimpleNamespace(rooms={}))
+        self.extension_manager = SimpleNamespace(extension_apps={"jupyter_server_ydoc": [documents]})
+        self.tried: list[str] = []
+
+    def list_kernel_ids(self) -> list[str]:
+        return []
+
+    def attach(self, session: Descriptor, *, restarted: bool) -> Any:
+        self.tried.append(session.session_id)
+        raise (TraitError if session.session_id == "odd" else FileNotFoundError)("its connection file")
+
+
+class Found:
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    left_out: ClassVar[list[str]] = []
+
+    def read(self) -> dict[str, Descriptor]:
+        return {
+            name: Descriptor(name, name, "", "python", Path(), Path("control.sock"), Path("k.json"))
+            for name in self.names
+        }
+
+
+def test_a_session_that_cannot_be_shown_keeps_no_other_from_being_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, found = App(tmp_path), Found("odd", "other")
+    descriptors: Any = found
+
+    async def run() -> None:
+        questions = Questions()
+        names, persons = Names(tmp_path / "names.json", tmp_path), Persons(tmp_path / "persons.json")
+        watch = Watch(app, descriptors, names, persons, questions)
+        for _ in range(3):
+            await watch._look()
+        questions.close()
+
+    asyncio.run(run())
+    assert app.tried == ["odd", "other", "other", "other"]
+    assert caplog.text.count("session 'odd' cannot be shown") == 1
+    assert (tmp_path / "other.ipynb").exists()

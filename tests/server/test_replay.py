@@ -1,0 +1,224 @@
+"""A notebook that runs in a session: from a workspace, a volume or a transcript, in order, until a cell fails."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio import to_thread
+from mcp import Client
+from mcp_types import TextContent
+
+from kernelmcp.config.models import Values
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import InvalidArgument, PermissionDenied
+from kernelmcp.mcp_server.notebook_sources import NotebookSources
+from kernelmcp.notebook import code_cells as module
+from kernelmcp.notebook.code_cells import CodeCell, code_cells
+
+from .support import DEADLINE, Connect
+
+pytestmark = pytest.mark.anyio
+ERROR = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
+
+
+def notebook(*cells: str | dict[str, Any]) -> str:
+    made = [{"cell_type": "code", "source": cell} if isinstance(cell, str) else cell for cell in cells]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": made})
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    result = await client.call_tool(tool, arguments)
+    text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+    return text, result.structured_content or {}
+
+
+async def test_a_notebook_of_the_workspace(connect: Connect) -> None:
+    async with connect() as client:
+        cells = notebook(
+            "x = 1",
+            {"cell_type": "markdown", "source": "words"},
+            "",
+            {"cell_type": "code", "source": ["x += 1\n", "x"]},
+        )
+        await call(client, "write_file", session_id="s", path="a/b.ipynb", content=cells)
+        text, fields = await call(client, "create_session", session_id="s", from_notebook="a/b.ipynb")
+        assert "Its notebook ran: 2 code cells" in text
+        assert fields["created"] is False
+        assert (fields["replay"]["cells"], fields["replay"]["ended"], fields["replay"]["status"]) == (2, 2, "ok")
+        _, last = await call(client, "get_execution", execution_id=fields["replay"]["execution_id"])
+        assert last["result"] == "2"
+        _, fields = await call(client, "execute_code", session_id="s", code="x")
+        assert fields["result"] == "2"
+
+
+async def test_the_transcript_and_the_files_of_another_session(connect: Connect) -> None:
+    async with connect() as client:
+        await call(client, "execute_code", session_id="old", code="import math\ny = math.tau")
+        await call(client, "execute_code", session_id="old", code="1/0")
+        await call(client, "execute_code", session_id="old", code="z = y / 2")
+        await call(client, "write_file", session_id="old", path="ü 1.ipynb", content=notebook("w = 'of a file'"))
+        text, fields = await call(
+            client, "create_session", session_id="new", from_notebook="kernelmcp://sessions/old/notebook"
+        )
+        assert fields["created"] is True
+        assert fields["replay"]["ended"] == 3, text  # what failed there may fail again
+        _, fields = await call(client, "execute_code", session_id="new", code="round(z, 2)")
+        assert fields["result"] == "3.14"
+        uri = "kernelmcp://sessions/old/files/%C3%BC%201.ipynb"
+        await call(client, "create_session", session_id="new", from_notebook=uri)
+        _, fields = await call(client, "execute_code", session_id="new", code="w")
+        assert fields["result"] == "'of a file'"
+
+
+async def test_a_notebook_of_a_volume(connect: Connect, tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / "n.ipynb").write_text(notebook("v = 5"))
+    (tmp_path / "secret.ipynb").write_text(notebook("stolen = 1"))
+    (folder / "link.ipynb").symlink_to(tmp_path / "secret.ipynb")
+    os.mkfifo(folder / "pipe.ipynb")
+    async with connect(VOLUMES__DEFAULT_VOLUME=str(folder)) as client:
+        _, fields = await call(client, "create_session", session_id="s", from_notebook="/volumes/shared/n.ipynb")
+        assert fields["replay"]["status"] == "ok"
+        for name in ("shared/link.ipynb", "shared/../../secret.ipynb", "shared/none.ipynb", "other/n.ipynb", "shared/"):
+            text, fields = await call(client, "create_session", session_id="t", from_notebook=f"/volumes/{name}")
+            assert fields["error"]["error_code"] in ("INVALID_ARGUMENT", "PERMISSION_DENIED"), text
+        text, fields = await call(client, "create_session", session_id="t", from_notebook="/volumes/shared/pipe.ipynb")
+        assert "is not" in text
+        _, fields = await call(client, "get_sessions")
+        assert [one["session_id"] for one in fields["sessions"]] == ["s"]  # a notebook that is none makes no session
+
+
+async def test_what_is_no_file_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "shared" / "folder").mkdir(parents=True)
+    values = Values.model_validate({"config": {"volumes": {"default_volume": tmp_path / "shared"}}})
+    nobody: Any = None
+    sources = NotebookSources(Settings(values), nobody)
+    opened: list[int] = []
+    for _ in range(3):
+        with pytest.raises(PermissionDenied, match="not a regular file"):
+            await sources.read("/volumes/shared/folder", nobody, None)
+        opened.append(len(os.listdir("/proc/self/fd")))
+    assert opened[1:] == opened[:-1]
+
+
+async def test_it_stops_at_the_first_cell_that_fails_now(connect: Connect) -> None:
+    async with connect() as client:
+        cells = notebook(
+            {"cell_type": "code", "source": "1/0", "outputs": [ERROR]},
+            {"cell_type": "code", "source": "1/0", "metadata": {"tags": ["raises-exception"]}},
+            "ran = True",
+            "{}['no such key']",
+            "too_far = True",
+            "too_far = True",
+        )
+        await call(client, "write_file", session_id="s", path="n.ipynb", content=cells)
+        text, fields = await call(client, "create_session", session_id="s", from_notebook="n.ipynb")
+        assert "Code cell 4 of 6 ended with 'error'; the 2 after it did not run." in text
+        assert "KeyError: 'no such key'" in text
+        assert (fields["replay"]["ended"], fields["replay"]["status"]) == (3, "error")
+        _, fields = await call(client, "execute_code", session_id="s", code="ran, 'too_far' in dir()")
+        assert fields["result"] == "(True, False)"
+
+
+async def test_a_long_one_goes_on_and_nothing_comes_between(connect: Connect) -> None:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="0.2", SESSIONS__MAX_QUEUED="2") as client:
+        wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)"
+        many = notebook(wait, *[f"n = {number}" for number in range(20)])
+        await call(client, "write_file", session_id="s", path="n.ipynb", content=many)
+        text, fields = await call(client, "create_session", session_id="s", from_notebook="n.ipynb")
+        assert "0 of 21 code cells have run, the others are on their way" in text
+        assert fields["replay"]["execution_id"] in text
+        text, _ = await call(client, "execute_code", session_id="s", code="n")
+        assert "RESOURCE_LIMIT_EXCEEDED" in text
+        _, cancelled = await call(client, "cancel_execution", execution_id=fields["replay"]["execution_id"])
+        assert cancelled["cancelled"]
+        _, fields = await call(client, "execute_code", session_id="s", code="'n' in dir()")
+        _, fields = await call(client, "get_execution", execution_id=fields["execution_id"], wait_seconds=60)
+        assert fields["result"] == "False"
+
+
+def replay(env: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "kernelmcp", "replay", *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
+
+
+async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "my notes (1).ipynb"
+    file.write_text(
+        notebook("x = 20", "print('shown')\nx + 2", {"cell_type": "code", "source": "1/0", "outputs": [ERROR]})
+    )
+    done = await to_thread.run_sync(replay, server_env, str(file))
+    assert done.returncode == 0, done.stderr
+    assert "[2/3] print('shown') ...\nshown\n22\n" in done.stdout
+    assert "all 3 code cells ran. Their files are kept in session 'my-notes-1'" in done.stderr
+    file.write_text(notebook("y = 1", "nothing", "z = 1"))
+    async with connect() as client:
+        _, found = await call(client, "get_execution", execution_id="none")
+        assert found["error"]["error_code"] == "EXECUTION_NOT_FOUND"
+        _, found = await call(client, "execute_code", session_id="held", code="1")
+        done = await to_thread.run_sync(replay, server_env, str(file), "--session", "held")
+        assert done.returncode == 1
+        assert "session 'held' is in use by another kernelmcp server" in done.stderr
+    done = await to_thread.run_sync(replay, server_env, str(file), "--session", "held")
+    assert done.returncode == 1
+    assert "NameError: name 'nothing' is not defined" in done.stdout
+    assert "cell 2 of 3 ended with 'error'; 1 did not run. The session is 'held'." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("none.ipynb", "No such file"), ("text.ipynb", "it is not JSON"), ("", "Is a directory"), ("empty.ipynb", "JSON")],
+)
+def test_the_command_says_what_is_wrong_with_a_file(
+    server_env: dict[str, str], tmp_path: Path, name: str, words: str
+) -> None:
+    (tmp_path / "text.ipynb").write_text("words")
+    (tmp_path / "empty.ipynb").touch()
+    done = replay(server_env, str(tmp_path / name))
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "too large|not JSON"),
+        (b"[]", "not a notebook of format 4"),
+        (b'{"nbformat": 3, "worksheets": []}', "not a notebook of format 4"),
+        (notebook().encode(), "no code cells"),
+        (notebook(*["1"] * (module.MAX_CELLS + 1)).encode(), "divide it"),
+        (notebook("#" * (module.MAX_CODE_CHARS + 1)).encode(), "divide it"),
+        (b'{"a": [' + b"[]," * 20_000_000, "too large"),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_notebook_is_refused_with_advice(data: bytes, words: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        code_cells(data, "'n.ipynb'")
+    assert re.search(words, caught.value.to_text())
+    assert caught.value.suggestions
+
+
+def test_cells_of_any_shape() -> None:
+    made: list[Any] = [
+        {"cell_type": "code", "source": 5},
+        {"cell_type": "code", "source": [1, "a\ud800"], "outputs": 3},
+    ]
+    made += [7, None, {"cell_type": ["code"]}, {"cell_type": "code", "source": "b", "metadata": {"tags": "x"}}]
+    data = json.dumps({"nbformat": 4, "cells": made}).encode()
+    assert [cell for cell in code_cells(data, "n") if cell.code.strip() == "b"] == [CodeCell("b", may_fail=False)]
