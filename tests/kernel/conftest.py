@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
+from ..processes import is_alive
 from .driver import DEADLINE, Kernel, wait_until
 
 
@@ -44,7 +44,7 @@ def running_kernel(search: Path | None = None, cwd: Path | None = None, **enviro
         finally:
             client.stop_channels()
             manager.shutdown_kernel(now=True)
-        assert wait_until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes))
+        assert wait_until(lambda: not any(is_alive(p) for p in processes))
 
 
 @pytest.fixture(scope="module")

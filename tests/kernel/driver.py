@@ -11,6 +11,8 @@ import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from ..processes import is_alive
+
 # Generous: a loaded CI machine takes seconds where an idle one takes milliseconds.
 DEADLINE = 60
 
@@ -69,7 +71,7 @@ class Kernel:
         self.process = psutil.Process(manager.provisioner.pid)
 
     def guests(self) -> list[psutil.Process]:
-        return [child for child in self.process.children() if child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in self.process.children() if is_alive(child)]
 
     def send(self, code: str, **options: Any) -> str:
         return self.client.execute(code, **options)

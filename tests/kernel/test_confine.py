@@ -26,6 +26,7 @@ from kernelmcp_kernel.sandbox import cgroup, landlock, probe, seatbelt
 from kernelmcp_kernel.sandbox.confine import Policy, layers
 from kernelmcp_kernel.sandbox.elf import linked_files
 
+from ..processes import command_line
 from .conftest import running_kernel
 from .driver import DEADLINE, wait_until
 
@@ -146,7 +147,7 @@ def test_after_its_end_a_kernel_starts_no_guest_for_what_is_queued(tmp_path: Pat
         with pytest.raises(GuestDied, match="shutting down"):
             await supervisor.request("execute", {"code": "1"}, new_request_id())
         supervisor.guest.kill("the test is over")
-        return [child for child in psutil.Process().children() if "main.mjs" in " ".join(child.cmdline())]
+        return [child for child in psutil.Process().children() if "main.mjs" in " ".join(command_line(child))]
 
     assert asyncio.run(run()) == []
 

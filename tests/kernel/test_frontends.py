@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import nbformat
-import psutil
 from nbclient import NotebookClient
 
+from ..processes import is_alive
 from .conftest import running_kernel
 from .driver import DEADLINE, wait_until
 
@@ -59,7 +59,7 @@ def test_the_kernel_runs_under_ipkernelapp(tmp_path: Path) -> None:
         guests = kernel.guests()
         kernel.send("import os; os.kill(os.getpid(), 9)")
         assert wait_until(lambda: not kernel.manager.is_alive())
-        assert not any(guest.is_running() and guest.status() != psutil.STATUS_ZOMBIE for guest in guests)
+        assert not any(is_alive(guest) for guest in guests)
 
 
 def test_a_private_directory_goes_with_its_kernel_and_a_killed_one_is_swept(tmp_path: Path) -> None:

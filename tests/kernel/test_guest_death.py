@@ -9,6 +9,7 @@ import pytest
 
 from kernelmcp_kernel.guests.death import explain
 
+from ..processes import is_alive
 from .conftest import running_kernel
 from .driver import Kernel, wait_until
 
@@ -89,7 +90,7 @@ def test_no_guest_outlives_a_killed_kernel_process() -> None:
         request = kernel.send("print('go', flush=True)\nwhile True: pass")
         kernel.output(request)
         kernel.process.kill()
-        assert wait_until(lambda: not any(g.is_running() and g.status() != psutil.STATUS_ZOMBIE for g in guests))
+        assert wait_until(lambda: not any(is_alive(g) for g in guests))
 
 
 def test_a_restart_gives_a_fresh_namespace() -> None:

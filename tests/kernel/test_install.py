@@ -11,6 +11,7 @@ import pytest
 
 from kernelmcp_kernel.jupyter.iopub import PACKAGES_TYPE
 
+from ..processes import command_line
 from .conftest import running_kernel
 from .driver import Kernel, Ran, wait_until
 from .wheels import Index, serve_index
@@ -140,10 +141,7 @@ def test_an_interrupt_ends_pip(kernel: Kernel, index: Index) -> None:
 
 
 def _is_pip(process: psutil.Process) -> bool:
-    try:
-        return any(part.endswith("pip_main.py") for part in process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
+    return any(part.endswith("pip_main.py") for part in command_line(process))
 
 
 def test_packages_outlive_the_guest(kernel: Kernel) -> None:

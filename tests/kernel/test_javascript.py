@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ..processes import command_line
 from .conftest import running_kernel
 from .driver import DEADLINE, Kernel
 
@@ -27,7 +28,7 @@ def js(kernel: Kernel, code: str) -> str:
 
 def workspace(kernel: Kernel) -> Path:
     """Where it is on the host, from what the JavaScript guest was started with."""
-    [arguments] = [found.cmdline() for found in kernel.guests() if "javascript" in " ".join(found.cmdline())]
+    [arguments] = [found for guest in kernel.guests() if "javascript" in " ".join(found := command_line(guest))]
     return Path(json.loads(arguments[-1])["workspace"])
 
 

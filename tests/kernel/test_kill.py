@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 
+from ..processes import is_alive
 from .conftest import running_kernel
 from .driver import DEADLINE, Kernel, wait_until
 from .test_hostile_frames import FLOOD
@@ -47,7 +47,7 @@ def test_a_deadly_signal_ends_the_kernel_process_without_a_reply(code: str, numb
         guests = kernel.guests()
         request = kernel.send(f"{PLAIN}print('before')\n{code}\nprint('after')")
         assert exit_status(kernel) == 128 + number
-        assert not any(guest.is_running() and guest.status() != psutil.STATUS_ZOMBIE for guest in guests)
+        assert not any(is_alive(guest) for guest in guests)
         assert kernel.output(request)["content"]["text"] == "before\n"
         while kernel.client.shell_channel.msg_ready():  # replies to what asked whether the kernel is ready
             assert kernel.client.get_shell_msg(timeout=DEADLINE)["parent_header"]["msg_id"] != request

@@ -25,6 +25,7 @@ from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.settings import Quota
 
 from ..added_language import add_tally
+from ..processes import command_line, is_alive
 from .conftest import running_kernel
 from .driver import DEADLINE, Kernel
 
@@ -141,12 +142,12 @@ def with_guests(folder: Path, use: Callable[[Guests], Awaitable[None]]) -> None:
                     os.waitpid(supervisor.guest.pid, 0)  # noqa: ASYNC222  # it has been killed
 
     asyncio.run(main())
-    left = [child for child in psutil.Process().children() if str(folder) in " ".join(child.cmdline())]
+    left = [child for child in psutil.Process().children() if str(folder) in " ".join(command_line(child))]
     assert left == []
 
 
 def living(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    return [one.pid for one in psutil.process_iter() if one.pid in pids and is_alive(one)]
 
 
 def test_quotas_and_ends_are_for_every_guest(tmp_path: Path, second: str) -> None:

@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 import psutil
 from mcp import Client
 
+from ..processes import command_line
+
 # Generous: on a machine with both cores busy a server with its kernels takes half a minute to start.
 DEADLINE = 180
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
@@ -24,7 +26,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool
 
 def server_of_test() -> psutil.Process:
     """The server that this test has started. Earlier tests of the same worker may have left other children behind."""
-    [found] = [one for one in psutil.Process().children() if one.cmdline()[1:3] == ["-m", "kernelmcp"]]
+    [found] = [one for one in psutil.Process().children() if command_line(one)[1:3] == ["-m", "kernelmcp"]]
     return found
 
 
@@ -34,7 +36,7 @@ def kernel_pids() -> list[int]:
         process.pid
         for server in psutil.Process().children()
         for process in server.children()
-        if any(argument.endswith(".json") for argument in process.cmdline())
+        if any(argument.endswith(".json") for argument in command_line(process))
     ]
 
 

@@ -19,6 +19,7 @@ from kernelmcp.commands import demo, terminal_pictures
 from kernelmcp.commands.demo_cells import steps
 from kernelmcp.commands.demo_screen import Screen
 
+from ..processes import command_line
 from .support import DEADLINE
 
 
@@ -139,7 +140,7 @@ def wait_for_child(pid: int) -> bool:
     from .support import wait_until
 
     return wait_until(
-        lambda: any("kernelmcp_kernel" in " ".join(one.cmdline()) for one in psutil.Process(pid).children())
+        lambda: any("kernelmcp_kernel" in " ".join(command_line(one)) for one in psutil.Process(pid).children())
     )
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import anyio
 import nbformat
-import psutil
 import pytest
 from mcp import Client
 
 from kernelmcp.notebook.transcript import Transcript
 
-from .support import Connect, wait_until
+from .support import Connect, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
 NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
@@ -28,11 +27,6 @@ def valid(file: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(file, as_version=4)
     nbformat.validate(notebook)
     return notebook
-
-
-def server() -> psutil.Process:
-    [found] = [one for one in psutil.Process().children() if one.cmdline()[1:3] == ["-m", "kernelmcp"]]
-    return found
 
 
 async def grown(file: Path, cells: int) -> None:
@@ -55,10 +49,10 @@ async def test_a_cell_costs_the_same_however_long_the_notebook_is(connect: Conne
         await run(client, "1")  # the second copy of the notebook gets the last large cell, too
         await grown(file, 8)
         for number in range(1, 4):
-            before = server().io_counters()
+            before = server_of_test().io_counters()
             await run(client, "1")
             await grown(file, 8 + number)
-            after = server().io_counters()
+            after = server_of_test().io_counters()
             assert file.stat().st_size > 12_000_000
             assert after.write_chars - before.write_chars < 200_000
             assert after.read_chars - before.read_chars < 1_000_000, "what a message and /proc take"

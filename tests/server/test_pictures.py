@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -21,8 +21,9 @@ from PIL import Image
 from kernelmcp.pictures import decoder, headers
 from kernelmcp.pictures.decoder import DEADLINE_SECONDS, Decoder
 
+from ..processes import command_line
 from . import bombs
-from .support import DEADLINE, Connect, wait_until
+from .support import DEADLINE, Connect, server_of_test, wait_until
 from .test_lifecycle import INITIALIZE, receive, send
 
 pytestmark = pytest.mark.anyio
@@ -33,17 +34,10 @@ MAX_GROWTH_BYTES = 64 * 2**20
 ANSWER_SECONDS = 20.0
 
 
-def server() -> psutil.Process:
-    """The server that this test has started."""
-    [found] = [one for one in psutil.Process().children() if one.cmdline()[1:3] == ["-m", "kernelmcp"]]
-    return found
-
-
 def decoders(of: psutil.Process) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for child in of.children():
-        with suppress(psutil.NoSuchProcess):
-            found += [child] if any(argument.endswith("main.py") for argument in child.cmdline()) else []
+        found += [child] if any(argument.endswith("main.py") for argument in command_line(child)) else []
     return found
 
 
@@ -98,7 +92,7 @@ async def test_a_picture_of_any_shape_costs_the_server_neither_memory_nor_time(
     async with connect(**NO_POOL) as client:
         await run(client, bombs.show(bombs.flat_jpeg(20, 20), "image/jpeg"))
         await run(client, f"data = {base64.b64encode(data).decode()!r}")
-        process = server()
+        process = server_of_test()
         with growth(process) as grown:
             begun = time.monotonic()
             result = await run(client, f"display({{{kind!r}: data}}, raw=True)")
@@ -119,7 +113,7 @@ async def test_small_pictures_pay_for_no_process(connect: Connect) -> None:
     async with connect(**NO_POOL) as client:
         await run(client, "1")
         started: set[int] = set()
-        process = server()
+        process = server_of_test()
         known = {child.pid for child in process.children()}
         over = threading.Event()
 
@@ -158,7 +152,7 @@ async def test_many_slow_pictures_share_one_deadline_and_few_processes(connect: 
                     await anyio.sleep(0.02)
 
             await run(client, "1")
-            process = server()
+            process = server_of_test()
             tasks.start_soon(watch)
             async with anyio.create_task_group() as calls:
                 for number in range(4):
@@ -287,7 +281,7 @@ async def test_a_hostile_svg_costs_a_process_of_its_own_and_little_time(document
 async def test_a_display_that_no_client_could_take_is_dropped_by_the_kernel_and_said(connect: Connect) -> None:
     async with connect(**NO_POOL) as client:
         await run(client, "1")
-        with growth(server()) as grown:
+        with growth(server_of_test()) as grown:
             result = await run(client, "for _ in range(3): display({'text/plain': 'x' * 40_000_000}, raw=True)")
         assert grown[0] < MAX_GROWTH_BYTES
         assert "3 more outputs of this cell were dropped" in result.content[0].text
@@ -313,7 +307,7 @@ async def test_a_display_that_no_client_could_take_is_dropped_by_the_kernel_and_
 async def test_a_result_of_any_shape_costs_the_server_no_memory(connect: Connect, code: str, dropped: int) -> None:
     async with connect(**NO_POOL) as client:
         await run(client, "display({'text/plain': 'x'}, raw=True)")
-        with growth(server()) as grown:
+        with growth(server_of_test()) as grown:
             result = await run(client, code)
         print(f"{grown[0] / 2**20:.0f} MiB")
         assert grown[0] < MAX_GROWTH_BYTES

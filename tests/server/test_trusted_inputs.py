@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ..processes import command_line
 from .support import Connect
 
 DEADLINE = 60
@@ -30,7 +31,7 @@ def sandboxes_with(file: str, sandboxes: Path) -> list[Path]:
 
 
 def kernels_of(server: psutil.Process) -> list[psutil.Process]:
-    return [child for child in server.children(recursive=True) if "kernelmcp_kernel" in child.cmdline()]
+    return [child for child in server.children(recursive=True) if "kernelmcp_kernel" in command_line(child)]
 
 
 @pytest.mark.anyio
