@@ -20,6 +20,8 @@ from kernelmcp.config.policy import LayerName as LayerName
 from kernelmcp.config.policy import Policy as Policy
 from kernelmcp.config.section import Section
 from kernelmcp.config.tool_names import check_tool_name
+from kernelmcp.config.upstreams import UpstreamSettings as UpstreamSettings
+from kernelmcp.config.upstreams import UpstreamsSection as UpstreamsSection
 
 
 class ServerSection(Section):
@@ -113,6 +115,7 @@ class Config(Section):
     network: NetworkSection = NetworkSection()
     packages: PackagesSection = PackagesSection()
     volumes: VolumesSection = VolumesSection()
+    upstreams: UpstreamsSection = UpstreamsSection()
     logging: LoggingSection = LoggingSection()
     telemetry: TelemetrySection = TelemetrySection()
 

@@ -18,6 +18,7 @@ from kernelmcp import errors
 from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import FIXED_AT_START
 from kernelmcp.config.tool_names import TOOL_NAMES
+from kernelmcp.config.upstreams import UpstreamSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60
@@ -65,6 +66,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
     }
     for name, field in Config.model_fields.items():
         assert documented[name] == set(field.annotation.model_fields), name
+    assert documented["upstreams.servers.NAME"] == set(UpstreamSettings.model_fields)
     assert documented["policy.toml"] == set(Policy.model_fields)
 
 

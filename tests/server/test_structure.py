@@ -25,6 +25,7 @@ SERVER_ORDER = [
     "pictures",
     "observability",
     "sessions",
+    "upstreams",
     "notebook",
     "executions",
     "kernel",
