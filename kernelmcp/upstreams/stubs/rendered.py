@@ -1,0 +1,100 @@
+"""All files of an offer: a folder for each server, a file for each tool, and an index that a search reads.
+
+    index.json          {"servers": {NAME: {"name", "about", "tools": {TOOL: [name, brief, result, description]}}}}
+    NAME/__init__.py    a docstring: what the server says of itself, one line a tool
+    NAME/TOOL.py        see module.py
+
+Paths are made of identifiers alone, so no name leads out of the folder. Half a second of computing for a thousand
+tools: for a thread, never for the event loop.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelmcp.upstreams.catalogue import Catalogue, Tool
+from kernelmcp.upstreams.stubs.module import RESERVED, Stub, stub
+from kernelmcp.upstreams.stubs.names import identifiers
+from kernelmcp.upstreams.stubs.text import docstring, lines, one_line, sentence
+
+# What the module `servers` has itself; no server is called so.
+SERVERS_OWN = frozenset(
+    {"Blob", "LimitExceeded", "ServerUnavailable", "Text", "ToolDenied", "ToolError", "ToolTimeout"}
+    | {"callMCPTool", "index", "search", "skills", "test_skills"}
+)
+# Tools beyond are left out, which the server's docstring says.
+MAX_TOTAL_CHARS = 16_000_000
+MAX_NAME_CHARS = 500  # the protocol advises 128
+MAX_INSTRUCTIONS_CHARS = 600
+MAX_LISTED_SENTENCE_CHARS = 60
+
+
+@dataclass(frozen=True)
+class Rendered:
+    files: dict[str, str]
+    """By path within the folder."""
+    digest: str
+
+
+def render(catalogues: Sequence[Catalogue], allowed: Callable[[str, Tool], bool]) -> Rendered:
+    """The files of all tools that are allowed. Whatever the catalogues say, it does not raise."""
+    files: dict[str, str] = {}
+    index: dict[str, object] = {}
+    folders = identifiers((catalogue.server for catalogue in catalogues), SERVERS_OWN)
+    room = MAX_TOTAL_CHARS
+    for catalogue in sorted(catalogues, key=lambda each: each.server):
+        folder = folders[catalogue.server]
+        tools = {tool.name: tool for tool in catalogue.tools if allowed(catalogue.server, tool)}
+        stubs: dict[str, tuple[Tool, Stub]] = {}
+        for original, name in identifiers(filter(_is_short, tools), RESERVED).items():
+            if room < 0:
+                break
+            made = stub(catalogue.server, tools[original], name)
+            stubs[name] = tools[original], made
+            files[f"{folder}/{name}.py"] = made.source
+            room -= len(made.source)
+            time.sleep(0)  # the event loop's thread may go on
+        files[f"{folder}/__init__.py"] = _package(catalogue, stubs, left_out=len(tools) - len(stubs))
+        index[folder] = {"name": catalogue.server, "about": _about(catalogue), "tools": _indexed(stubs)}
+    files["index.json"] = json.dumps({"servers": index}, separators=(",", ":"))
+    return Rendered(files, _digest(files))
+
+
+def _is_short(name: str) -> bool:
+    return len(name) <= MAX_NAME_CHARS
+
+
+def _about(catalogue: Catalogue) -> str:
+    return sentence(catalogue.title or catalogue.instructions, MAX_LISTED_SENTENCE_CHARS)
+
+
+def _indexed(stubs: Mapping[str, tuple[Tool, Stub]]) -> dict[str, list[str]]:
+    return {name: [tool.name, made.brief, made.result, made.about] for name, (tool, made) in sorted(stubs.items())}
+
+
+def _package(catalogue: Catalogue, stubs: Mapping[str, tuple[Tool, Stub]], left_out: int) -> str:
+    """A file that is a docstring and nothing else."""
+    title = one_line(f"{catalogue.title} {catalogue.version}", MAX_LISTED_SENTENCE_CHARS)
+    who = f"Tools of the MCP server {one_line(catalogue.server, 80)!r}{f' ({title})' if title else ''}"
+    said = lines(catalogue.instructions, MAX_INSTRUCTIONS_CHARS)
+    listed = [_line(made) for _, (_, made) in sorted(stubs.items())]
+    if left_out:
+        listed.append(f"... and {left_out:,} that do not fit: callMCPTool(name, arguments) calls them")
+    text = "\n".join(
+        [f"{who}{', which says of itself:' if said else '.'}", *(["", *said] if said else []), "", *listed]
+    )
+    return f'"""{docstring(text).rstrip()}\n"""\n'
+
+
+def _line(made: Stub) -> str:
+    about = one_line(made.about, MAX_LISTED_SENTENCE_CHARS)
+    return f"{made.brief}{f'  # {about}' if about else ''}"
+
+
+def _digest(files: Mapping[str, str]) -> str:
+    found = hashlib.sha256()
+    for path, text in sorted(files.items()):
+        found.update(f"{path}\0{len(text)}\0{text}\0".encode())
+    return found.hexdigest()[:32]

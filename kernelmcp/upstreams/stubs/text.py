@@ -1,0 +1,61 @@
+"""A stranger's words within a Python file: cut to a length, free of what is not seen, and never code.
+
+Characters that control, hide or reorder others are replaced: a reader must see what a model reads.
+"""
+
+import math
+import re
+
+# Printable by Unicode, and nothing to see: variation selectors, fillers.
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s")
+
+
+def lines(text: object, max_chars: int) -> list[str]:
+    """Lines of printable characters; the last one says when more was cut off."""
+    given = text if isinstance(text, str) else ""
+    cut = len(given) > max_chars
+    shown = _UNSEEN.sub("", given[:max_chars])
+    found = [
+        _printable(line).rstrip() for line in re.split(r"\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]", shown.expandtabs(4))
+    ]
+    while found and not found[-1]:
+        found.pop()
+    while found and not found[0]:
+        found.pop(0)
+    if cut and found:
+        found[-1] += " ..."
+    return found
+
+
+def one_line(text: object, max_chars: int) -> str:
+    found = " ".join(" ".join(lines(text, 4 * max_chars)).split())
+    return found if len(found) <= max_chars else f"{found[: max_chars - 4].rstrip()} ..."
+
+
+def sentence(text: object, max_chars: int) -> str:
+    """The first sentence."""
+    return one_line(_SENTENCE.split(one_line(text, 4 * max_chars), maxsplit=1)[0], max_chars)
+
+
+def docstring(text: str) -> str:
+    """What stands between triple quotes so that Python reads this text. The text has no unprintable characters."""
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+
+
+def literal(value: str | int | float | bool | None) -> str:
+    """A Python literal on one line. Of numbers, only those that are written in few characters have one."""
+    if isinstance(value, bool) or value is None:
+        return repr(value)
+    if isinstance(value, int):
+        return repr(value) if abs(value) < 1 << 64 else "..."
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else "..."
+    text = repr(value) if "'" in value or '"' in value else f'"{repr(value)[1:-1]}"'
+    return _UNSEEN.sub(lambda found: f"\\U{ord(found[0]):08x}", text)
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else "".join(char if char.isprintable() else " " for char in line)
