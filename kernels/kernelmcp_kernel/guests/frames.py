@@ -1,4 +1,5 @@
-"""The wire format between the kernel process and a guest: 4 bytes of length (little endian), then JSON.
+"""The wire format between the kernel process and a guest: 4 bytes of length (little endian), then JSON. Only what goes
+down may have further lines.
 
 What comes up is hostile: every length is capped, every shape is checked, and text that could not be sent on (lone
 surrogates, NaN) is made harmless here, once.
@@ -33,9 +34,14 @@ class Frame:
     """Bytes that it took on the wire."""
 
 
-def encode_frame(message: dict[str, Any]) -> bytes:
-    """A message to the guest as bytes. Raises ValueError when it is larger than a frame may be."""
+def encode_frame(message: dict[str, Any], lines: bytes | None = None) -> bytes:
+    """A message to the guest as bytes. Raises ValueError when it is larger than a frame may be.
+
+    `lines`: what follows the JSON on lines of its own, which neither side has to parse for it.
+    """
     body = json.dumps(message).encode("ascii")
+    if lines is not None:
+        body = b"%b\n%b" % (body, lines)
     if len(body) > MAX_FRAME_BYTES:
         raise ValueError(f"a request of {len(body):,} bytes is over the limit of {MAX_FRAME_BYTES:,}")
     return _LENGTH.pack(len(body)) + body

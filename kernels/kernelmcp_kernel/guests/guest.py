@@ -123,6 +123,11 @@ class Guest:
                 encode_frame({"op": "result", "content": {"number": number, "value": value, "error": error}})
             )
 
+    def answer_lines(self, number: int, lines: bytes) -> None:
+        """Answer a host call with what is JSON already, as the guest is to get it."""
+        if self.death is None:
+            self._channel.send(encode_frame({"op": "result", "content": {"number": number}}, lines))
+
     def mount(self, packages: list[dict[str, str]]) -> None:
         """Show folders to the guest, before the next request or answer is read: each is {folder, point}."""
         if packages and self.death is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from kernelmcp_kernel.guests.cell import Request
 from kernelmcp_kernel.guests.guest import Guest
@@ -26,6 +26,18 @@ CELL_ENDED = "the cell that made this call has ended: the host answers only whil
 _log = logging.getLogger(__name__)
 
 
+class Answering(Protocol):
+    """Answers host calls by itself: for those that are frequent, without a task for each."""
+
+    def answer(self, guest: Guest, number: int, arguments: Arguments, request: Request) -> None:
+        """Take a call, and answer it now or later, whatever happens."""
+        ...
+
+    def cancel(self, reason: str) -> None:
+        """Answer all of them with this error."""
+        ...
+
+
 class HostCallError(Exception):
     """A host call is refused; the text says why, and goes to the guest."""
 
@@ -33,8 +45,9 @@ class HostCallError(Exception):
 class HostCalls:
     """The host calls of a kernel: each is a task, which ends with its cell at the latest."""
 
-    def __init__(self, handlers: dict[str, Handler]) -> None:
+    def __init__(self, handlers: dict[str, Handler], answering: dict[str, Answering] | None = None) -> None:
         self._handlers = handlers
+        self._answering = answering or {}
         self._running: dict[asyncio.Task[None], str] = {}
 
     def start(self, guest: Guest, content: dict[str, Any], request: Request | None) -> None:
@@ -45,13 +58,16 @@ class HostCalls:
         number, arguments = content.get("number"), content.get("arguments")
         if not isinstance(number, int) or not isinstance(arguments, dict):
             return
-        kind = str(cast("Arguments", arguments).get("call"))
-        handler = self._handlers.get(kind) if request is not None and kind in request.host_calls else None
-        # `input` is one person, one question at a time.
-        taken = kind == "input" and kind in self._running.values()
         if request is None:
             guest.answer(number, error=CELL_ENDED)
             return
+        kind = str(cast("Arguments", arguments).get("call"))
+        if kind in self._answering and kind in request.host_calls:
+            self._answering[kind].answer(guest, number, cast("Arguments", arguments), request)
+            return
+        handler = self._handlers.get(kind) if kind in request.host_calls else None
+        # `input` is one person, one question at a time.
+        taken = kind == "input" and kind in self._running.values()
         if handler is None or taken or len(self._running) >= MAX_CALLS:
             guest.answer(number, error="the host does not offer this call, or has too many of them under way")
             return
@@ -64,6 +80,8 @@ class HostCalls:
         for task in list(self._running):
             # Not before it has begun: a task that never does answers nothing, and its guest would wait for ever.
             task.get_loop().call_soon_threadsafe(task.cancel, reason)
+        for each in self._answering.values():
+            each.cancel(reason)
 
     async def _answer(self, guest: Guest, number: int, answer: Awaitable[Any]) -> None:
         try:

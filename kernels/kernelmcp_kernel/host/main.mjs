@@ -1,5 +1,5 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
-//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "packages":..., "workspace":..., "tmp":..., "volumes":..., "quota":...,
+//   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "packages":..., "workspace":..., "tmp":..., "offered":..., "volumes":..., "quota":...,
 //                      "working_directory":..., "folder":..., "how_to_see_more":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
@@ -95,6 +95,7 @@ async function boot() {
   storage = new Storage(pyodide, settings.quota);
   storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
   storage.mount("/tmp", { root: settings.tmp, counted: true });
+  storage.mount("/servers", { root: settings.offered, readOnly: true });
   for (const { name, path, mode } of settings.volumes)
     storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
   pyodide.FS.chdir(settings.working_directory);
@@ -228,7 +229,8 @@ globalThis.fetch = makeFetch(askNow);
 readFrames(
   REQUESTS,
   (text) => {
-    const request = JSON.parse(text);
+    const end = text.indexOf("\n"); // of the JSON, where more follows
+    const request = JSON.parse(end < 0 ? text : text.slice(0, end));
     if (request.op === "interrupt") {
       deliverInterrupt();
     } else if (request.op === "end_background") {
@@ -240,7 +242,7 @@ readFrames(
       const { number, value, error } = request.content;
       interrupts.hold();
       if (error) takeHostCall(number)?.reject(new Error(error));
-      else takeHostCall(number)?.resolve(JSON.stringify(value));
+      else takeHostCall(number)?.resolve(end < 0 ? JSON.stringify(value) : text.slice(end + 1));
     } else if (request.op === "set_quota") {
       if (storage) storage.quota.limits = request.content;
     } else if (request.op === "set_environment") {

@@ -40,8 +40,8 @@ from kernelmcp_kernel.jupyter.iopub import COMM_TYPES, OutputForwarder
 from kernelmcp_kernel.jupyter.kill import exit_status
 from kernelmcp_kernel.jupyter.programs import Programs
 from kernelmcp_kernel.jupyter.reports import Report
-from kernelmcp_kernel.jupyter.requests import AnsweringKernel
 from kernelmcp_kernel.jupyter.stdin import read_line
+from kernelmcp_kernel.jupyter.tool_offers import OfferedKernel
 from kernelmcp_kernel.languages import divide, find, language_info
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory
@@ -66,7 +66,7 @@ async def _run(supervisor: GuestSupervisor, request: Request, content: Content) 
     return await request.make(supervisor, "execute", content)
 
 
-class SandboxKernel(AnsweringKernel):
+class SandboxKernel(OfferedKernel):
     """Languages in sandboxed guest processes, behind the Jupyter protocol."""
 
     implementation = "kernelmcp"
@@ -92,7 +92,8 @@ class SandboxKernel(AnsweringKernel):
                 "fetch": Network(settings().network).fetch,
                 "kill": self._kill,
                 **self._programs.handlers,
-            }
+            },
+            {"tools": self._tools},
         )
         self._report = Report(self._publish)
         self._closed = False

@@ -57,6 +57,7 @@ def file_options(sandbox: SandboxDirectory) -> dict[str, Any]:
     return {
         "workspace": str(sandbox.workspace),
         "tmp": str(sandbox.tmp),
+        "offered": str(sandbox.offered),
         "volumes": [asdict(volume) for volume in settings().volumes],
         "quota": asdict(settings().quota),
         "working_directory": settings().working_directory,

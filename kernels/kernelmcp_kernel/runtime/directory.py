@@ -43,6 +43,17 @@ class SandboxDirectory:
         self.tmp = path / "tmp"
         for folder in (self.workspace, self.tmp):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _delete(self.offered)
+        self.offered.mkdir(mode=0o755)  # now: guests may read only what was there when they started
+        self.offered.chmod(0o755)  # for guests that are another user; who may get here is said by the folder above
+
+    @property
+    def offered(self) -> Path:
+        """The files of offered MCP servers (offered.py), which guests may read.
+
+        Not in the directory but beside it: what lies below a folder of Landlock's rules cannot be excepted from them.
+        """
+        return self.path.with_name(f"{self.path.name}-offered")
 
     @property
     def writable(self) -> list[Path]:
@@ -62,6 +73,7 @@ class SandboxDirectory:
         """Unseal the directory. Its files stay whatever is said: they belong to the server that named it."""
         with contextlib.suppress(OSError):
             self.path.chmod(0o700)
+        _delete(self.offered)
 
 
 class PrivateDirectory(SandboxDirectory):
@@ -87,6 +99,10 @@ class PrivateDirectory(SandboxDirectory):
         if path.exists():
             path.chmod(0o700)  # the one before was killed, and has left it sealed
         super().__init__(path)
+
+    @property
+    def offered(self) -> Path:
+        return self.path / "offered"
 
     @property
     def writable(self) -> list[Path]:

@@ -59,7 +59,8 @@ class Spawned:
 def guest_policy(sandbox: SandboxDirectory, launch: Launch, descriptors: list[int]) -> Policy:
     """The policy that confines a guest."""
     writable = (*sandbox.writable, *volume_paths("rw"))
-    return _policy(launch, descriptors, volume_paths("ro"), writable, settings().workspace_mb)
+    readable = (*volume_paths("ro"), sandbox.offered)
+    return _policy(launch, descriptors, readable, writable, settings().workspace_mb)
 
 
 def volume_paths(mode: str) -> tuple[Path, ...]:

@@ -55,7 +55,7 @@ _NODE_FLAGS = (
 def node_guest(script: Path, arguments: Iterable[str], sandbox: SandboxDirectory, readable: tuple[Path, ...]) -> Launch:
     """A guest that runs a script in Node. The script and what it imports must be in `readable`."""
     writable = (sandbox.workspace, sandbox.tmp, *volume_paths("rw"))
-    return node_launch(script, arguments, readable, writable, volume_paths("ro"))
+    return node_launch(script, arguments, (*readable, sandbox.offered), writable, volume_paths("ro"))
 
 
 def node_launch(

@@ -105,17 +105,17 @@ def sleep(seconds: float, /) -> None:
             raise KeyboardInterrupt
 
 
-def host_call(kind: str, **arguments: Any) -> Any:
-    """Ask the kernel process for something and wait for the answer.
+def ask_and_wait(what: str, text: str) -> str:
+    """Make a host call, a JSON text, and wait for the answer.
 
     Raises KeyboardInterrupt when the cell is interrupted meanwhile, OSError when the host refuses.
     """
     if not can_run_sync():
-        raise RuntimeError(f"{kind}() cannot wait here: call it from a cell or a coroutine, not from a callback")
+        raise RuntimeError(f"{what} cannot wait here: call it from a cell or a coroutine, not from a callback")
     wait = Wait()
     waits.append(wait)
     try:
-        answer = run_sync(bridge.ask(request_id.get(), json.dumps({"call": kind, **arguments})))
+        answer = run_sync(bridge.ask(request_id.get(), text))
     except FAILED as error:
         if wait.take_interrupt():
             raise KeyboardInterrupt from None
@@ -123,7 +123,12 @@ def host_call(kind: str, **arguments: Any) -> Any:
     finally:
         waits.remove(wait)
     wait.check()
-    return json.loads(answer)
+    return answer
+
+
+def host_call(kind: str, **arguments: Any) -> Any:
+    """Ask the kernel process for something and wait for the answer. Raises as `ask_and_wait`."""
+    return json.loads(ask_and_wait(f"{kind}()", json.dumps({"call": kind, **arguments})))
 
 
 def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:

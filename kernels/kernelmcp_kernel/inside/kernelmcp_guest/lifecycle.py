@@ -99,7 +99,7 @@ async def build(points: str, modules: str) -> None:
     signals.install()
     xhr.install()
     sys.pycache_prefix = packages.BYTECODE
-    for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata"):
+    for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata", "kernelmcp_guest.servers.calls"):
         __import__(name)
     packages.add_packages(points)
     packages.import_all(modules)

@@ -24,7 +24,7 @@ class JavaScript(Language):
 
     @property
     def host_calls(self) -> frozenset[str]:
-        return frozenset({"fetch"})
+        return frozenset({"fetch", "tools"})
 
     def prepare(self) -> None:
         if not (ENGINE / "stamp").is_file():

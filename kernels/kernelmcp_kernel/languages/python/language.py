@@ -44,7 +44,7 @@ class Python(Language):
 
     @property
     def host_calls(self) -> frozenset[str]:
-        return frozenset({"input", "install", "fetch", "kill", "run_command", "ran_program"})
+        return frozenset({"input", "install", "fetch", "kill", "run_command", "ran_program", "tools"})
 
     def prepare(self) -> None:
         _check_node()

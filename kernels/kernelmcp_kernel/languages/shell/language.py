@@ -70,7 +70,7 @@ class Shell(Language):
 
     @property
     def host_calls(self) -> frozenset[str]:
-        return frozenset({"fetch", "run_program"})
+        return frozenset({"fetch", "run_program", "tools"})
 
     def prepare(self) -> None:
         # bashkit is native code: there is no WebAssembly between it and the system, as there is in other guests.

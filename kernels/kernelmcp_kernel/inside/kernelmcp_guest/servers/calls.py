@@ -1,0 +1,248 @@
+"""Calls of tools: `call` waits, `call_async` gives what can be awaited.
+
+The calls of one turn of the event loop leave in one host call, and one host call at a time waits for replies, whatever
+number of them comes with it. The kernel process answers each call once, whatever happens (docs/languages.md).
+"""
+
+import asyncio
+import itertools
+import json
+from collections import deque
+from collections.abc import Generator
+from typing import Any
+
+from pyodide.ffi import JsException
+
+from kernelmcp_guest import blocking
+from kernelmcp_guest.bridge import bridge, request_id
+from kernelmcp_guest.servers.errors import ServerUnavailable, ToolError, error_of
+from kernelmcp_guest.servers.results import value_of
+
+# Calls that the kernel process has at a time; it refuses more than 256. The rest wait here.
+_MAX_SENT = 192
+# Arguments in one host call, characters: what is larger goes alone.
+_MAX_CHARS = 16 * 1024 * 1024
+
+_INTERRUPTED = "interrupted"
+
+_numbers = itertools.count(1)
+
+
+class PendingCall(asyncio.Future[Any]):
+    """A call under way. It is a future that asyncio also takes for a coroutine: `gather` needs no task for it, and
+    `create_task` and `run` accept it. It has begun already when it is made."""
+
+    def __init__(self, number: int, name: str, channel: "_Channel") -> None:
+        super().__init__()
+        self.number = number
+        self.name = name
+        self._channel = channel
+        self._steps: Generator[Any, None, Any] | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if not super().cancel(msg):
+            return False
+        self._channel.give_up(self.number)
+        return True
+
+    def send(self, value: Any) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.throw(*error)
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+
+
+class _Channel:
+    """The calls of one request."""
+
+    def __init__(self, request: str) -> None:
+        self.request = request
+        self.pending: dict[int, PendingCall] = {}
+        self.unsent: deque[tuple[int, str]] = deque()
+        self.cancelled: list[int] = []
+        self.asked = 0  # which host call waits for replies; 0: none
+        self.scheduled = False
+
+    def begin(self, server: str, tool: str, arguments: dict[str, Any]) -> PendingCall:
+        name = f"{server}.{tool}"
+        text = _as_json(arguments, name)
+        number = next(_numbers)
+        call = PendingCall(number, name, self)
+        self.pending[number] = call
+        self.unsent.append((number, f"[{number},{json.dumps(server)},{json.dumps(tool)},{text}]"))
+        return call
+
+    def give_up(self, number: int) -> None:
+        """Nobody waits for this call any more."""
+        if self.pending.pop(number, None) is None:
+            return
+        before = len(self.unsent)
+        self.unsent = deque(each for each in self.unsent if each[0] != number)
+        if len(self.unsent) == before:
+            self.cancelled.append(number)
+            self.schedule()
+
+    # -- what is asked
+
+    def schedule(self) -> None:
+        """Ask when this turn of the event loop is over."""
+        if not self.scheduled:
+            self.scheduled = True
+            asyncio.get_event_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self.scheduled = False
+        if not self.pending and not self.cancelled:
+            _channels.pop(self.request, None)
+        elif not self.asked or self.cancelled or self._has_room():
+            serial, text = self.next_request()
+            bridge.ask(self.request, text).then(
+                lambda answer: self._answered(serial, answer), lambda error: self._failed(serial, error)
+            )
+
+    def _has_room(self) -> bool:
+        return bool(self.unsent) and len(self.pending) - len(self.unsent) < _MAX_SENT
+
+    def next_request(self) -> tuple[int, str]:
+        """The next host call: its serial number and its text, with as many calls as may be sent."""
+        calls: list[str] = []
+        size = 0
+        while self._has_room() and (not size or size + len(self.unsent[0][1]) < _MAX_CHARS):
+            _, text = self.unsent.popleft()
+            calls.append(text)
+            size += len(text)
+        cancelled, self.cancelled = self.cancelled, []
+        self.asked = next(_numbers)
+        given_up = f',"cancelled":{cancelled}' if cancelled else ""
+        return self.asked, f'{{"call":"tools","calls":[{",".join(calls)}]{given_up}}}'
+
+    # -- what is answered
+
+    def _answered(self, serial: int, text: str) -> None:
+        self.take(serial, text)
+        self.schedule()  # behind those who have been given a result, and may go on to the next call
+
+    def _failed(self, serial: int, error: JsException) -> None:
+        self.fail(serial, error.message)
+
+    def take(self, serial: int, text: str) -> None:
+        """Hand out the replies of an answer."""
+        head, *lines = text.split("\n")
+        replies = json.loads(head)
+        is_newest = serial == self.asked
+        if is_newest:
+            self.asked = 0
+        for number, reply in replies:
+            if (call := self.pending.get(number)) is not None:
+                _settle(call, reply, lines)
+                self.pending.pop(number, None)
+        if is_newest and not replies:  # nothing is under way: what was sent has been lost in an interrupt
+            self._end_sent(_INTERRUPTED)
+
+    def fail(self, serial: int, reason: str) -> None:
+        """The host call was refused, or interrupted: so are the calls that wait."""
+        if serial == self.asked:
+            self.asked = 0
+            self._end_sent(reason)
+            self.schedule()
+
+    def _end_sent(self, reason: str) -> None:
+        unsent = {number for number, _ in self.unsent}
+        for number in [number for number in self.pending if number not in unsent]:
+            call = self.pending.pop(number)
+            if call.done():
+                continue
+            if reason == _INTERRUPTED:
+                call.cancel()
+            else:
+                call.set_exception(ServerUnavailable(f"{call.name}: {reason}"))
+
+
+_channels: dict[str, _Channel] = {}
+
+
+def _channel() -> _Channel:
+    request = request_id.get()
+    found = _channels.get(request)
+    if found is None:
+        found = _channels[request] = _Channel(request)
+    return found
+
+
+def _settle(call: PendingCall, reply: dict[str, Any], lines: list[str]) -> None:
+    if call.done():
+        return
+    try:
+        if "error" in reply:
+            raise error_of(reply["error"])
+        result = reply["result"] if "result" in reply else _parsed(lines[reply["line"] - 1], call.name)
+        value = value_of(result, call.name)
+    except ToolError as error:
+        call.set_exception(error.with_traceback(None))
+    else:
+        call.set_result(value)
+
+
+def _parsed(line: str, name: str) -> dict[str, Any]:
+    try:
+        result = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"{name}: its answer is no JSON that can be read ({error})") from None
+    if not isinstance(result, dict):
+        raise ToolError(f"{name}: its answer is no result of a tool")
+    return result
+
+
+def _as_json(arguments: dict[str, Any], name: str) -> str:
+    try:
+        return json.dumps(arguments, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"{name}: the arguments cannot be sent as JSON: {error}") from None
+
+
+def call_async(server: str, tool: str, arguments: dict[str, Any]) -> PendingCall:
+    """Begin a call; await it, or gather several. Raises ToolError there."""
+    channel = _channel()
+    begun = channel.begin(server, tool, arguments)
+    channel.schedule()
+    return begun
+
+
+def call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
+    """Call a tool and wait for its result. Raises ToolError."""
+    channel = _channel()
+    is_alone = not channel.pending and not channel.scheduled
+    begun = channel.begin(server, tool, arguments)
+    if is_alone:
+        _ask_and_wait(channel, begun)
+    if not begun.done():  # others are under way: the event loop asks for all
+        channel.schedule()
+        blocking.run_sync_interruptible(begun)
+    return begun.result()
+
+
+def _ask_and_wait(channel: _Channel, begun: PendingCall) -> None:
+    """Ask without the event loop, for as long as nobody else does."""
+    while not begun.done() and not channel.asked:
+        serial, text = channel.next_request()
+        try:
+            answer = blocking.ask_and_wait("a tool", text)
+        except OSError as error:
+            channel.fail(serial, str(error))
+        except BaseException:
+            channel.fail(serial, _INTERRUPTED)
+            raise
+        else:
+            channel.take(serial, answer)
+    if channel.pending:
+        channel.schedule()
+    elif not channel.scheduled:
+        _channels.pop(channel.request, None)

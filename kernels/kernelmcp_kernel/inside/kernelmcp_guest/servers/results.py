@@ -1,0 +1,84 @@
+"""What a call of a tool returns: the value that an MCP result stands for."""
+
+import base64
+import json
+import os
+from typing import Any
+
+from kernelmcp_guest.servers.errors import ToolError
+
+# What is text in a bundle; other pictures are bytes.
+_TEXT_PICTURES = ("image/svg+xml",)
+
+
+class Text(str):
+    """A result that is text."""
+
+    __slots__ = ()
+
+    def json(self) -> Any:
+        """The value, where the text is JSON."""
+        return json.loads(self)
+
+
+class Blob(bytes):
+    """A result that is a picture, audio or a file. A picture is shown when it is a cell's last expression."""
+
+    mime_type: str = "application/octet-stream"
+    uri: str | None = None
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write it to a file; the file's path."""
+        with open(path, "wb") as file:
+            file.write(self)
+        return os.fspath(path)
+
+    def __repr__(self) -> str:
+        return f"<{self.mime_type}, {len(self):,} bytes>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": repr(self)}
+        if self.mime_type in _TEXT_PICTURES:
+            bundle[self.mime_type] = self.decode("utf-8", "replace")
+        elif self.mime_type.startswith("image/"):
+            bundle[self.mime_type] = bytes(self)
+        return bundle
+
+    def _repr_png_(self) -> bytes | None:
+        return bytes(self) if self.mime_type == "image/png" else None
+
+
+def value_of(result: dict[str, Any], name: str) -> Any:
+    """The structured content as it is; else the one part, or the list of parts. Raises ToolError, with `name` for the
+    tool, for a result that says it is an error or is none."""
+    try:
+        content = result.get("content") or []
+        if result.get("isError"):
+            texts = "\n".join(block["text"] for block in content if block.get("type") == "text")
+            raise ToolError(f"{name}: {texts or 'it failed, and does not say why'}")
+        if "structuredContent" in result:  # any JSON value: None and 0 are some
+            return result["structuredContent"]
+        parts = [_part(block) for block in content]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ToolError(f"{name}: its answer is no result of a tool ({type(error).__name__}: {error})") from None
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _part(block: dict[str, Any]) -> Any:
+    kind = block["type"]
+    if kind == "text":
+        return Text(block["text"])
+    if kind in ("image", "audio"):
+        return _blob(block["data"], block.get("mimeType"), None)
+    if kind == "resource":
+        resource = block["resource"]
+        if "blob" in resource:
+            return _blob(resource["blob"], resource.get("mimeType"), resource.get("uri"))
+        return Text(resource["text"])
+    return block  # a link, or what is newer than this
+
+
+def _blob(data: str, mime_type: str | None, uri: str | None) -> Blob:
+    found = Blob(base64.b64decode(data))
+    found.mime_type, found.uri = mime_type or Blob.mime_type, uri
+    return found

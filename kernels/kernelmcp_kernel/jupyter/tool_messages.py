@@ -1,0 +1,189 @@
+"""Checks the messages of tools (docs/languages.md): calls, which a hostile guest has made; replies and offers, which a
+client of this kernel has, and in replies a server that nobody knows.
+
+It must not know who waits for what.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES
+from kernelmcp_kernel.guests.host_calls import HostCallError
+
+Content = dict[str, Any]
+
+# As bytes of JSON. A server reads no message that is larger than 10 MiB.
+MAX_ARGUMENTS_BYTES = 8 * 2**20
+# What a server takes for readable (output/sanitize.py there), for arguments that are worth counting.
+_MUCH = 250_000
+_MAX_CONTAINERS = 90_000
+_MAX_KEYS = 90_000
+_MAX_ITEMS = 700_000
+# What all JSON libraries on the way can do.
+MAX_DEPTH = 100
+MAX_NAME_CHARS = 1000
+MAX_SERVERS = 1000
+MAX_CALLS_AT_ONCE = 256
+_MAX_MESSAGE_CHARS = 100_000
+
+# Of one reply, in the frame that it shares with nothing then.
+MAX_REPLY_BYTES = MAX_FRAME_BYTES - 2**20
+# A number of the guest's own, which JavaScript must be able to say.
+_MAX_NUMBER = 2**53
+
+KINDS = frozenset({"ToolError", "ToolDenied", "ToolTimeout", "ServerUnavailable", "LimitExceeded"})
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What `tools_offer_request` says. `folder`: with the files; None: nothing is offered any more."""
+
+    digest: str
+    folder: Path | None
+    servers: frozenset[str]
+    concurrent_calls: int
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a guest gets for a call: JSON that is one line. `is_raw`: nobody has parsed it, so it may be no JSON."""
+
+    text: bytes
+    is_raw: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call in a frame of a guest's. `problem`: why it is refused."""
+
+    number: int
+    server: str
+    tool: str
+    arguments: str
+    problem: Body | None = None
+
+
+def failure(kind: str, message: str) -> Body:
+    return Body(json.dumps({"error": {"kind": kind, "message": message}}).encode("ascii"))
+
+
+def checked_calls(arguments: Content) -> tuple[list[Asked], list[int]]:
+    """The calls of a frame, and the numbers of those that nobody waits for any more. Raises HostCallError when it has
+    no number to answer."""
+    calls, cancelled = arguments.get("calls"), arguments.get("cancelled", [])
+    if not isinstance(calls, list) or not isinstance(cancelled, list):
+        raise HostCallError("`tools` has a list of calls")
+    numbers = cast("list[Any]", cancelled)
+    return [_checked_call(each) for each in cast("list[Any]", calls)], [n for n in numbers if _is_number(n)]
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MAX_NUMBER
+
+
+def _checked_call(call: Any) -> Asked:
+    parts = cast("list[Any]", call)
+    if not isinstance(call, list) or len(parts) != 4 or not _is_number(parts[0]):
+        raise HostCallError("a call of a tool is a number, a server, a tool and arguments")
+    number, server, tool, arguments = parts
+    if not (isinstance(server, str) and isinstance(tool, str) and isinstance(arguments, dict)):
+        return Asked(number, "", "", "", failure("ToolError", "a call names a server and a tool, and has arguments"))
+    if max(len(server), len(tool)) > MAX_NAME_CHARS:
+        return Asked(number, "", "", "", failure("ToolError", "no server and no tool has a name that long"))
+    try:
+        text = json.dumps(arguments)
+    except RecursionError:
+        return Asked(number, server, tool, "", _TOO_DEEP)
+    return Asked(number, server, tool, text, _excess(text, cast("Content", arguments)))
+
+
+_TOO_DEEP = failure("LimitExceeded", f"the arguments of a call are nested {MAX_DEPTH} deep at most")
+
+
+def _excess(text: str, arguments: Content) -> Body | None:
+    """What is too much about a call's arguments."""
+    if len(text) > MAX_ARGUMENTS_BYTES:
+        limit = f"{MAX_ARGUMENTS_BYTES >> 20} MiB of JSON"
+        return failure("LimitExceeded", f"the arguments of a call are {limit} at most; send less at a time")
+    containers = text.count("[") + text.count("{")
+    if containers > MAX_DEPTH and not _is_flat(arguments):
+        return _TOO_DEEP
+    if len(text) > _MUCH and (
+        containers > _MAX_CONTAINERS or text.count('":') > _MAX_KEYS or text.count(",") > _MAX_ITEMS
+    ):
+        return failure("LimitExceeded", "the arguments of a call have too many values; send less at a time")
+    return None
+
+
+def _is_flat(value: Any) -> bool:
+    """Whether it is nested no more than MAX_DEPTH deep."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for each in level:
+            inner: Any = cast("Content", each).values() if isinstance(each, dict) else each
+            below += [item for item in inner if isinstance(item, dict | list)]
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def checked_offer(content: Content) -> Offer:
+    """Raises ValueError."""
+    digest, servers, folder = content.get("digest"), content.get("servers"), content.get("folder")
+    limit = content.get("concurrent_calls")
+    if not isinstance(digest, str) or not isinstance(servers, list):
+        raise ValueError("an offer has a digest and a list of servers")
+    names = cast("list[Any]", servers)
+    if len(names) > MAX_SERVERS or not all(isinstance(name, str) and len(name) <= MAX_NAME_CHARS for name in names):
+        raise ValueError("the servers of an offer are some names")
+    if not names:
+        return Offer(digest, None, frozenset(), 1)
+    if not isinstance(folder, str) or not Path(folder).is_absolute():
+        raise ValueError("the folder of an offer is an absolute path")
+    if type(limit) is not int or not 1 <= limit <= MAX_CALLS_AT_ONCE:
+        raise ValueError(f"concurrent_calls is a number from 1 to {MAX_CALLS_AT_ONCE}")
+    return Offer(digest, Path(folder), frozenset(cast("list[str]", names)), limit)
+
+
+def checked_replies(content: Content, buffers: Sequence[Any]) -> Iterator[tuple[int, Body]]:
+    """The id and the body of each reply; what has no id is left out."""
+    replies = content.get("replies")
+    for each in cast("list[Any]", replies) if isinstance(replies, list) else []:
+        if isinstance(each, dict) and type(id_ := cast("Content", each).get("id")) is int:
+            yield id_, _checked_reply(cast("Content", each), buffers)
+
+
+def _checked_reply(reply: Content, buffers: Sequence[Any]) -> Body:
+    error, buffer, result = reply.get("error"), reply.get("buffer"), reply.get("result")
+    if isinstance(error, dict):
+        kind, message = cast("Content", error).get("kind"), cast("Content", error).get("message")
+        return failure(str(kind) if kind in KINDS else "ToolError", str(message)[:_MAX_MESSAGE_CHARS])
+    if type(buffer) is int and 0 <= buffer < len(buffers):
+        # One line of the frame: JSON has line ends only where a space could be.
+        return _checked_size(Body(bytes(buffers[buffer]).replace(b"\n", b" "), is_raw=True))
+    if not isinstance(result, dict):
+        return _MALFORMED
+    try:
+        text = json.dumps(result, allow_nan=False).encode("ascii")
+    except (ValueError, RecursionError):
+        return _MALFORMED
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
+        return _checked_size(Body(text, is_raw=True))  # perhaps too deep for a guest, which others are not to feel
+    return _checked_size(Body(b'{"result":' + text + b"}"))
+
+
+_MALFORMED = failure("ToolError", "the answer to this call was malformed")
+
+
+def _checked_size(body: Body) -> Body:
+    if len(body.text) <= MAX_REPLY_BYTES:
+        return body
+    size = f"{len(body.text) >> 20} MiB; the limit is {MAX_REPLY_BYTES >> 20} MiB"
+    return failure("LimitExceeded", f"the result is {size}: ask for less at a time")

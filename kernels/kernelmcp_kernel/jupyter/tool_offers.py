@@ -1,0 +1,92 @@
+"""The messages of tools on the control channel: `tools_offer_request`, `tool_request`, `tool_cancel`, `tool_reply`.
+
+The control socket belongs to the control thread, and calls to the event loop's: everything hops between the two here.
+"""
+
+# ipykernel declares its traits (session, streams) without types that a checker understands.
+# pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import zmq
+from jupyter_client.session import Session
+from zmq.eventloop.zmqstream import ZMQStream
+
+from kernelmcp_kernel.jupyter.requests import AnsweringKernel
+from kernelmcp_kernel.jupyter.tool_messages import Content, Offer, checked_offer
+from kernelmcp_kernel.jupyter.tools import Peer, Tools
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
+from kernelmcp_kernel.runtime.offered import fill
+
+# Of a message's parts, without routing ids: the delimiter has been taken off.
+_HEADER = 1
+
+
+class OfferedKernel(AnsweringKernel):
+    """Takes the tools that a client offers, and passes calls and replies."""
+
+    _sandbox: SandboxDirectory
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.control_handlers["tools_offer_request"] = self.tools_offer_request
+        self._tools = Tools(self._send_to_peer)
+
+    async def tools_offer_request(self, stream: Any, ident: Any, parent: Content) -> None:
+        """A client offers tools, or with no servers takes them back. Answered when guests see the files."""
+        try:
+            offer = checked_offer(parent["content"])
+            await asyncio.to_thread(fill, self._sandbox.offered, offer.folder)
+            await self._on_loop(self._offered(list(ident), offer))
+            content = {"status": "ok"}
+        except (OSError, ValueError) as error:
+            content = {"status": "error", "reason": str(error)}
+        self.session.send(stream, "tools_offer_reply", content, parent, ident=ident)
+
+    async def _offered(self, peer: Peer, offer: Offer) -> None:
+        self._tools.offered(peer, offer)
+
+    async def dispatch_control(self, msg: Any) -> None:
+        """A `tool_reply` is no request: busy and idle on iopub for each would cost more than the reply."""
+        session = cast(Session, self.session)
+        try:
+            peer, parts = session.feed_identities(msg, copy=False)
+            is_reply = session.unpack(parts[_HEADER].bytes).get("msg_type") == "tool_reply"
+        except (ValueError, IndexError, AttributeError):
+            is_reply = False
+        if not is_reply:
+            await super().dispatch_control(msg)
+            return
+        try:
+            reply = session.deserialize(parts, content=True, copy=False)
+        except Exception as error:  # noqa: BLE001  # not signed, sent twice, or no message
+            self.log.warning("a tool_reply is refused: %s", error)
+            return
+        if hasattr(self, "_guests") and isinstance(reply["content"], dict):  # else nothing has been asked
+            self._loop.call_soon_threadsafe(self._tools.replied, peer, reply["content"], reply["buffers"])
+
+    def _send_to_peer(self, kind: str, content: bytes, parent: Content, peer: Peer, ids: list[int]) -> None:
+        """Called by the event loop's thread."""
+        self.control_stream.io_loop.add_callback(self._send_control, kind, content, parent, peer, ids)
+
+    def _send_control(self, kind: str, content: bytes, parent: Content, peer: Peer, ids: list[int]) -> None:
+        session, stream = cast(Session, self.session), cast(ZMQStream, self.control_stream)
+        message = session.msg(kind, cast(Any, content), parent=parent)  # JSON already
+        try:
+            _send_to(stream.socket, session.serialize(message, peer))
+        except zmq.ZMQError:
+            if ids:
+                self._loop.call_soon_threadsafe(self._tools.unreachable, ids)
+        stream.flush(zmq.POLLIN)  # a send past the stream can swallow the news of what has arrived
+
+
+def _send_to(socket: zmq.Socket[bytes], parts: list[bytes]) -> None:
+    """Send, and hear of a client that is gone or does not read: a router says nothing of it by itself."""
+    socket.router_mandatory = 1
+    try:
+        socket.send_multipart(parts, zmq.NOBLOCK)
+    finally:
+        socket.router_mandatory = 0

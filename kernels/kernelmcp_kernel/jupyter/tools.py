@@ -1,0 +1,264 @@
+"""The host call `tools`: calls of other MCP servers' tools, from a guest to whoever has offered them to this kernel.
+
+A call belongs to the request that makes it, and is answered whatever happens: by a reply, with the end of the cell, an
+interrupt, the end of the offer. For the thread of the event loop; the channel itself is in tool_offers.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelmcp_kernel.guests.cell import Request
+from kernelmcp_kernel.guests.guest import Guest
+from kernelmcp_kernel.guests.host_calls import HostCallError
+from kernelmcp_kernel.jupyter.tool_messages import (
+    MAX_CALLS_AT_ONCE,
+    Asked,
+    Body,
+    Content,
+    Offer,
+    checked_calls,
+    checked_replies,
+    failure,
+)
+
+NO_OFFER = "no MCP servers are offered to this kernel"
+
+# Calls of one cell that are not answered yet, whether they were sent or wait for their turn. A guest of ours waits with
+# the rest, so that only others are refused.
+MAX_CALLS = MAX_CALLS_AT_ONCE
+# Arguments of all calls that are not answered yet: those of eight calls as large as one may be.
+_MAX_HELD_BYTES = 64 * 2**20
+# Calls go in one message up to this size: a server looks closer at larger ones.
+_MESSAGE_BYTES = 200_000
+# Results in one answer to a guest.
+_ANSWER_BYTES = 4 * 2**20
+
+Peer = list[bytes]
+"""The routing ids of a client, as its message had them."""
+Send = Callable[[str, bytes, Content, Peer, list[int]], None]
+"""Sends a message: its type, its content, the parent, to whom, and the ids to be given to `unreachable` if that one is
+gone."""
+
+
+@dataclass(eq=False)
+class _Asker:
+    """A request that has made calls."""
+
+    request: Request
+    numbers: dict[int, _Call] = field(default_factory=dict[int, "_Call"])
+    """The calls that have no reply, by the guest's own numbers."""
+    ready: deque[tuple[int, Body]] = field(default_factory=deque[tuple[int, Body]])
+    waiting: tuple[Guest, int] | None = None
+    """The host call that waits for a reply."""
+
+
+@dataclass(eq=False)
+class _Call:
+    id: int
+    asker: _Asker
+    number: int
+    text: str
+    """As it is sent; empty then."""
+    size: int
+    peer: Peer
+    sent: bool = False
+
+
+class Tools:
+    """The calls of a kernel."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._peer: Peer | None = None
+        self._offer: Offer | None = None
+        self._ids = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self._askers: dict[Request, _Asker] = {}
+        self._queue: deque[_Call] = deque()
+        self._sent = 0
+        self._held_bytes = 0
+        self._flushing = False
+
+    # -- the guest's side
+
+    def answer(self, guest: Guest, number: int, arguments: Content, request: Request) -> None:
+        """Take the calls of a host call, and answer it as soon as there is a reply that the request has not had."""
+        try:
+            asked, cancelled = checked_calls(arguments)
+        except HostCallError as error:
+            guest.answer(number, error=str(error))
+            return
+        asker = self._askers.get(request)
+        if asker is None:
+            asker = self._askers[request] = _Asker(request)
+        if asker.waiting is not None:  # this one waits in its place
+            earlier, asker.waiting = asker.waiting, (guest, number)
+            earlier[0].answer_lines(earlier[1], b"[]")
+        asker.waiting = (guest, number)
+        self._drop([asker.numbers[each] for each in cancelled if each in asker.numbers])
+        for each in asked:
+            if (refusal := each.problem or self._refusal(asker, each)) is not None:
+                asker.ready.append((each.number, refusal))
+            else:
+                self._take(asker, each)
+        self._deliver(asker)
+
+    def _refusal(self, asker: _Asker, asked: Asked) -> Body | None:
+        if self._offer is None:
+            return failure("ServerUnavailable", NO_OFFER)
+        if asked.server not in self._offer.servers:
+            there = ", ".join(sorted(self._offer.servers))
+            return failure("ToolError", f"there is no MCP server {asked.server!r}; there are: {there}")
+        if asked.number in asker.numbers:
+            return failure("ToolError", "a call has this number already")
+        if len(self._calls) >= MAX_CALLS:
+            return failure("LimitExceeded", f"a cell has at most {MAX_CALLS} calls of tools under way at a time")
+        if self._held_bytes + len(asked.arguments) > _MAX_HELD_BYTES:
+            limit = f"{_MAX_HELD_BYTES >> 20} MiB together"
+            return failure("LimitExceeded", f"the arguments of calls that are under way are at most {limit}")
+        return None
+
+    def _take(self, asker: _Asker, asked: Asked) -> None:
+        assert self._peer is not None
+        id_, size = next(self._ids), len(asked.arguments)
+        names = f'"server":{json.dumps(asked.server)},"tool":{json.dumps(asked.tool)}'
+        text = f'{{"id":{id_},{names},"size":{size},"arguments":{asked.arguments}}}'
+        call = _Call(id_, asker, asked.number, text, size, self._peer)
+        asker.numbers[asked.number] = self._calls[id_] = call
+        self._held_bytes += size
+        self._queue.append(call)
+        self._flush_soon()
+
+    def _deliver(self, asker: _Asker) -> None:
+        """Answer the request's host call, if there is something to say: that nothing is under way, too."""
+        if asker.waiting is None or not (asker.ready or not asker.numbers):
+            return
+        entries: list[bytes] = []
+        lines: list[bytes] = []
+        size = 0
+        while asker.ready and size < _ANSWER_BYTES:
+            if size and len(asker.ready[0][1].text) > _ANSWER_BYTES:
+                break  # with the next answer, and alone
+            number, body = asker.ready.popleft()
+            size += len(body.text)
+            if body.is_raw:
+                lines.append(body.text)
+                entries.append(b'[%d,{"line":%d}]' % (number, len(lines)))
+            else:
+                entries.append(b"[%d,%b]" % (number, body.text))
+        (guest, number), asker.waiting = asker.waiting, None
+        guest.answer_lines(number, b"\n".join([b"[" + b",".join(entries) + b"]", *lines]))
+        if not asker.numbers and not asker.ready:
+            self._askers.pop(asker.request, None)
+
+    # -- the offerer's side
+
+    def offered(self, peer: Peer, offer: Offer) -> None:
+        """From now on this client answers; with no servers in the offer, nobody does."""
+        if offer.folder is None:
+            self._peer = self._offer = None
+            self._fail(list(self._calls.values()), "ServerUnavailable", "the MCP servers are no longer offered")
+        else:
+            self._peer, self._offer = peer, offer
+            self._flush_soon()
+
+    def replied(self, peer: Peer, content: Content, buffers: Sequence[Any]) -> None:
+        """A tool_reply. What nobody waits for, or was asked of another client, is left out."""
+        askers: dict[_Asker, None] = {}
+        for id_, body in checked_replies(content, buffers):
+            call = self._calls.get(id_)
+            if call is not None and call.sent and call.peer == peer:
+                self._forget(call)
+                call.asker.ready.append((call.number, body))
+                askers[call.asker] = None
+        for asker in askers:
+            self._deliver(asker)
+
+    def unreachable(self, ids: Iterable[int]) -> None:
+        """A tool_request did not get to the client, which is gone."""
+        calls = [self._calls[id_] for id_ in ids if id_ in self._calls]
+        if calls and calls[0].peer == self._peer:
+            self._peer = self._offer = None
+        self._fail(calls, "ServerUnavailable", "who offered the MCP servers has left this kernel")
+
+    # -- ends
+
+    def cancel(self, reason: str) -> None:
+        """End all calls: the cell was interrupted or has ended."""
+        self._drop(list(self._calls.values()))
+        askers, self._askers = self._askers, {}
+        for asker in askers.values():
+            if asker.waiting is not None:
+                guest, number = asker.waiting
+                guest.answer(number, error=reason)
+
+    def _fail(self, calls: list[_Call], kind: str, message: str) -> None:
+        self._drop(calls)
+        for call in calls:
+            call.asker.ready.append((call.number, failure(kind, message)))
+        for asker in {call.asker: None for call in calls}:
+            self._deliver(asker)
+
+    def _drop(self, calls: list[_Call]) -> None:
+        """Forget calls, and say so to who works on them."""
+        sent = [call for call in calls if call.sent]
+        for call in calls:
+            self._forget(call)
+        for peer in {tuple(call.peer): call.peer for call in sent}.values():
+            ids = [call.id for call in sent if call.peer == peer]
+            self._send("tool_cancel", json.dumps({"ids": ids}).encode("ascii"), {}, peer, [])
+
+    def _forget(self, call: _Call) -> None:
+        del self._calls[call.id]
+        call.asker.numbers.pop(call.number, None)
+        self._held_bytes -= call.size
+        if call.sent:
+            self._sent -= 1
+            if self._queue:
+                self._flush_soon()
+        else:
+            self._queue.remove(call)
+
+    # -- what is sent
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send as many calls as the offer takes at a time, those of one cell together."""
+        self._flushing = False
+        limit = self._offer.concurrent_calls if self._offer else 0
+        batch: list[_Call] = []
+        size = 0
+        while self._queue and self._sent < limit:
+            call = self._queue[0]
+            if batch and (size + len(call.text) > _MESSAGE_BYTES or not _go_together(batch[0], call)):
+                self._send_batch(batch)
+                batch, size = [], 0
+            self._queue.popleft()
+            batch.append(call)
+            size += len(call.text)
+            call.sent = True
+            self._sent += 1
+        if batch:
+            self._send_batch(batch)
+
+    def _send_batch(self, batch: list[_Call]) -> None:
+        content = f'{{"calls":[{",".join(call.text for call in batch)}]}}'.encode("ascii")
+        for call in batch:
+            call.text = ""
+        first = batch[0]
+        self._send("tool_request", content, first.asker.request.cell.parent, first.peer, [call.id for call in batch])
+
+
+def _go_together(one: _Call, other: _Call) -> bool:
+    return one.peer == other.peer and one.asker.request.cell is other.asker.request.cell
