@@ -15,6 +15,7 @@ import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.errors import KernelDied
+from kernelmcp.kernel.tool_channel import TOOL_REQUEST, ToolChannel
 from kernelmcp.output.late import LateOutput
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable
 
@@ -98,6 +99,7 @@ class Connection:
         self._manager = manager
         self._stdin: zmq.asyncio.Socket | None = None
         self._stdin_reader: asyncio.Task[None] | None = None
+        self.tools = ToolChannel(self._send_to_control)
 
     @property
     def sockets(self) -> list[zmq.asyncio.Socket]:
@@ -112,6 +114,7 @@ class Connection:
     def fail(self, reason: str) -> None:
         """Fail what is pending, and everything from now on."""
         self._failed = True
+        self.tools.fail()
         for request in self._requests.values():
             request.fail(KernelDied(reason))
         self._requests.clear()
@@ -153,6 +156,12 @@ class Connection:
         socket.send_multipart(session.serialize(message))
         return request
 
+    def _send_to_control(self, kind: str, content: bytes, buffers: list[bytes]) -> None:
+        """Send a message that is no request."""
+        if not self._failed:
+            message = self._session.msg(kind, cast("dict[str, Any]", content))  # which takes JSON as it is, too
+            self.control.send_multipart([*self._session.serialize(message), *buffers], copy=not buffers)
+
     async def read(self, socket: zmq.asyncio.Socket) -> None:
         """Handle the messages of one socket. Runs for the kernel's life."""
         session = self._session
@@ -161,7 +170,9 @@ class Connection:
         while True:
             frames = await socket.recv_multipart()
             try:
-                self._dispatch(self._unpack(session.feed_identities(frames)[1]), is_iopub)
+                message = self._unpack(session.feed_identities(frames)[1])
+                if is_iopub or not self.tools.take(message):  # before it is taken for the reply to its parent
+                    self._dispatch(message, is_iopub)
             except Exception:
                 # A message that is not signed, not JSON or not what the protocol says; or our bug in a handler.
                 log.exception("dropped a message from the kernel", kernel=self._kernel_name)
@@ -176,7 +187,8 @@ class Connection:
         if len(content) <= SMALL_MESSAGE_BYTES:
             return session.deserialize(parts)
         message = session.deserialize(parts, content=False)
-        if message["msg_type"] == "stream" or (is_readable(content) and self._has_share(message, content)):
+        kind = message["msg_type"]
+        if kind == "stream" or (is_readable(content) and (kind == TOOL_REQUEST or self._has_share(message, content))):
             message["content"] = session.unpack(content)
         else:
             message["content"] = dict(UNREAD)

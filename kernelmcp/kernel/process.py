@@ -7,9 +7,9 @@ The only way from the server to a kernel. A kernel is never restarted: when it d
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +23,8 @@ from jupyter_client.manager import AsyncKernelManager
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
 from kernelmcp.kernel.connection import Connection, OnOutput, OnQuestion
+from kernelmcp.kernel.exit_reason import how_it_ended
+from kernelmcp.kernel.tool_channel import Offer, Reply, ToolListener, note_answer
 from kernelmcp.output.sanitize import clean
 
 # After the reply to kernel_info, until its idle must have come by iopub; if not, iopub was not subscribed yet.
@@ -33,8 +35,6 @@ LAST_WORDS_SECONDS = 0.05
 EXIT_POLL_SECONDS = 0.1
 # A killed process that is not reaped by then is stuck in the operating system.
 REAP_SECONDS = 1.0
-# What a shell adds to the number of the signal that a process has ended with.
-SIGNALLED = 128
 LOG_TAIL_BYTES = 2000
 MAX_LAST_WORDS_CHARS = 300
 log = structlog.get_logger(__name__)
@@ -155,7 +155,7 @@ class Kernel:
         status = await self._wait_for_exit()
         self._exited.set()
         await anyio.sleep(LAST_WORDS_SECONDS)
-        self.fail(_how_it_ended(status, own=self.launch.kernelspec == OWN_KERNELSPEC))
+        self.fail(how_it_ended(status, own=self.launch.kernelspec == OWN_KERNELSPEC))
 
     def fail(self, reason: str) -> None:
         """Fail every pending request with `KernelDied`: the kernel is over."""
@@ -249,6 +249,17 @@ class Kernel:
             metadata = {"kernelmcp": {"msg_id": msg_id}}
             self.connection.send(self.connection.control, "interrupt_request", {}, None, metadata)
 
+    def offer_tools(self, offer: Offer, listener: ToolListener) -> None:
+        """Offer tools to the kernel's guests, in place of what was offered before; `listener` is told of calls."""
+        content = {**asdict(offer), "folder": str(offer.folder), "servers": list(offer.servers)}
+        self.connection.tools.listen(listener)
+        request = self.connection.send(self.connection.control, "tools_offer_request", content, None)
+        request.done.add_done_callback(note_answer)
+
+    def reply_to_tools(self, replies: Sequence[Reply]) -> None:
+        """Answer calls of tools."""
+        self.connection.tools.reply(replies)
+
     def _last_words(self) -> str:
         lines = self._log_tail().strip().splitlines()
         return f"it ended at once: {clean(lines[-1])[:MAX_LAST_WORDS_CHARS]}" if lines else "it ended at once"
@@ -258,20 +269,6 @@ class Kernel:
             return self._log_file.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
         except OSError:
             return ""
-
-
-def _how_it_ended(status: int | None, *, own: bool) -> str:
-    """A clause for the caller. Our own kernel exits with 128 and the signal's number when its code has sent it a deadly
-    signal, and at no other time; a real signal came from elsewhere, as when the system has no memory."""
-    if own and status is not None and (name := _signal_name(status - SIGNALLED)):
-        return f"the code ended its own kernel process with {name}"
-    if status is not None and (name := _signal_name(-status)):
-        return f"the kernel process ended unexpectedly: {name}"
-    return "the kernel process ended unexpectedly" + (f", with status {status}" if status else "")
-
-
-def _signal_name(number: int) -> str | None:
-    return next((each.name for each in signal.Signals if each == number), None)
 
 
 def _is_setting(name: str) -> bool:

@@ -43,13 +43,13 @@ class Offerer:
         self.requests: list[Message] = []
         self.cancelled: list[int] = []
         self.replies: list[Message] = []
-        self._connection = client.get_connection_info()
+        connection: Any = client.get_connection_info()
         own: Any = client.session
         self.session = Session(key=own.key, signature_scheme=own.signature_scheme)
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.connect(f"ipc://{self._connection['ip']}-{self._connection['control_port']}")
+        self.socket.connect(f"ipc://{connection['ip']}-{connection['control_port']}")
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -79,7 +79,7 @@ class Offerer:
 
     def send(self, message: Message, buffers: list[bytes] | None = None) -> None:
         with self._lock:
-            self.session.send(self.socket, message, buffers=buffers)
+            self.session.send(self.socket, message, buffers=[*(buffers or [])])
 
     def reply(self, *replies: Message, buffers: list[bytes] | None = None) -> None:
         self.send(self.session.msg("tool_reply", {"replies": list(replies)}), buffers)

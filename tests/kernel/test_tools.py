@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from .driver import Kernel
-from .offerer import SILENT, Offerer, failed, offering, structured, text
+from .offerer import SILENT, Offerer, Tool, failed, offering, structured, text
 
 CALL = "from kernelmcp_guest.servers.calls import call, call_async\nimport asyncio\n"
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
-TOOLS = {
+TOOLS: dict[str, Tool] = {
     "crm.echo": structured,
     "crm.text": lambda arguments: text(arguments["text"]),
     "crm.raw": lambda arguments: json.dumps(structured(arguments), indent=1).encode(),
@@ -60,6 +60,9 @@ def test_a_hundred_calls_at_once(kernel: Kernel, offerer: Offerer) -> None:
 
 
 def test_plain_calls_inside_coroutines(kernel: Kernel, offerer: Offerer) -> None:
-    code = "async def one(n):\n    return call('crm', 'echo', {'a': n})['a'], (await call_async('crm', 'echo', {'a': n}))['a']\n"
+    code = """
+async def one(n):
+    return call('crm', 'echo', {'a': n})['a'], (await call_async('crm', 'echo', {'a': n}))['a']
+"""
     ran = kernel.run(CALL + code + "await asyncio.gather(*[one(n) for n in range(5)])")
     assert ran.result == "[(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]", ran.error

@@ -51,22 +51,28 @@ class OfferedKernel(AnsweringKernel):
 
     async def dispatch_control(self, msg: Any) -> None:
         """A `tool_reply` is no request: busy and idle on iopub for each would cost more than the reply."""
+        if not self._is_reply(msg):
+            await super().dispatch_control(msg)
+            return
         session = cast(Session, self.session)
         try:
             peer, parts = session.feed_identities(msg, copy=False)
-            is_reply = session.unpack(parts[_HEADER].bytes).get("msg_type") == "tool_reply"
-        except (ValueError, IndexError, AttributeError):
-            is_reply = False
-        if not is_reply:
-            await super().dispatch_control(msg)
-            return
-        try:
-            reply = session.deserialize(parts, content=True, copy=False)
+            reply: Content = session.deserialize(cast("list[bytes]", parts), content=True, copy=False)
         except Exception as error:  # noqa: BLE001  # not signed, sent twice, or no message
             self.log.warning("a tool_reply is refused: %s", error)
             return
-        if hasattr(self, "_guests") and isinstance(reply["content"], dict):  # else nothing has been asked
-            self._loop.call_soon_threadsafe(self._tools.replied, peer, reply["content"], reply["buffers"])
+        content = reply["content"]
+        if hasattr(self, "_guests") and isinstance(content, dict):  # else nothing has been asked
+            self._loop.call_soon_threadsafe(self._tools.replied, peer, cast(Content, content), reply["buffers"])
+
+    def _is_reply(self, parts: list[zmq.Frame]) -> bool:
+        session = cast(Session, self.session)
+        try:
+            _, signed = session.feed_identities(parts, copy=False)
+            header = cast(Content, session.unpack(cast("list[zmq.Frame]", signed)[_HEADER].bytes))
+            return header.get("msg_type") == "tool_reply"
+        except (ValueError, IndexError, AttributeError):
+            return False
 
     def _send_to_peer(self, kind: str, content: bytes, parent: Content, peer: Peer, ids: list[int]) -> None:
         """Called by the event loop's thread."""
@@ -76,7 +82,7 @@ class OfferedKernel(AnsweringKernel):
         session, stream = cast(Session, self.session), cast(ZMQStream, self.control_stream)
         message = session.msg(kind, cast(Any, content), parent=parent)  # JSON already
         try:
-            _send_to(stream.socket, session.serialize(message, peer))
+            _send_to(cast("zmq.Socket[bytes]", stream.socket), session.serialize(message, peer))
         except zmq.ZMQError:
             if ids:
                 self._loop.call_soon_threadsafe(self._tools.unreachable, ids)

@@ -106,8 +106,8 @@ class Tools:
         for each in asked:
             if (refusal := each.problem or self._refusal(asker, each)) is not None:
                 asker.ready.append((each.number, refusal))
-            else:
-                self._take(asker, each)
+            elif self._peer is not None:
+                self._take(asker, each, self._peer)
         self._deliver(asker)
 
     def _refusal(self, asker: _Asker, asked: Asked) -> Body | None:
@@ -125,12 +125,11 @@ class Tools:
             return failure("LimitExceeded", f"the arguments of calls that are under way are at most {limit}")
         return None
 
-    def _take(self, asker: _Asker, asked: Asked) -> None:
-        assert self._peer is not None
+    def _take(self, asker: _Asker, asked: Asked, peer: Peer) -> None:
         id_, size = next(self._ids), len(asked.arguments)
         names = f'"server":{json.dumps(asked.server)},"tool":{json.dumps(asked.tool)}'
         text = f'{{"id":{id_},{names},"size":{size},"arguments":{asked.arguments}}}'
-        call = _Call(id_, asker, asked.number, text, size, self._peer)
+        call = _Call(id_, asker, asked.number, text, size, peer)
         asker.numbers[asked.number] = self._calls[id_] = call
         self._held_bytes += size
         self._queue.append(call)

@@ -8,10 +8,18 @@ for a moment and says whether an interrupt arrived, `was_interrupted` says wheth
 import json
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
+
+from pyodide.ffi import JsException
 
 # A frame larger than this would end the guest (the kernel process caps frames), so it is refused here, politely.
 MAX_FRAME_CHARS = 48 * 1024 * 1024
+
+
+class Promise(Awaitable[str], Protocol):
+    """A JavaScript promise."""
+
+    def then(self, resolved: Callable[[str], None], rejected: Callable[[JsException], None], /) -> object: ...
 
 
 class Bridge:
@@ -20,7 +28,7 @@ class Bridge:
     emit: Callable[[str], None]
     write_stream: Callable[[str, str, str], None]
     flush_streams: Callable[[], None]
-    ask: Callable[[str, str], Awaitable[str]]
+    ask: Callable[[str, str], Promise]
     nap: Callable[[float], bool]
     was_interrupted: Callable[[], bool]
     interrupt_again: Callable[[], None]

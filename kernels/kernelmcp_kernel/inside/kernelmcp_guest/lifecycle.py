@@ -32,7 +32,7 @@ from kernelmcp_guest import (
     signals,
     xhr,
 )
-from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.bridge import Promise, bridge
 from kernelmcp_guest.packages import missing_imports, shims
 from kernelmcp_guest.programs import commands, processes
 from kernelmcp_guest.shell import GuestShell
@@ -140,7 +140,7 @@ def attach(
     emit: Callable[[str], None],
     write_stream: Callable[[str, str, str], None],
     flush_streams: Callable[[], None],
-    ask: Callable[[str, str], Awaitable[str]],
+    ask: Callable[[str, str], Promise],
     nap: Callable[[float], bool],
     was_interrupted: Callable[[], bool],
     interrupt_again: Callable[[], None],

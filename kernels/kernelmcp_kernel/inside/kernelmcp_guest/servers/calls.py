@@ -5,11 +5,12 @@ number of them comes with it. The kernel process answers each call once, whateve
 """
 
 import asyncio
+import functools
 import itertools
 import json
 from collections import deque
 from collections.abc import Generator
-from typing import Any
+from typing import Any, cast
 
 from pyodide.ffi import JsException
 
@@ -105,7 +106,7 @@ class _Channel:
         elif not self.asked or self.cancelled or self._has_room():
             serial, text = self.next_request()
             bridge.ask(self.request, text).then(
-                lambda answer: self._answered(serial, answer), lambda error: self._failed(serial, error)
+                functools.partial(self._answered, serial), functools.partial(self._failed, serial)
             )
 
     def _has_room(self) -> bool:
@@ -183,7 +184,7 @@ def _settle(call: PendingCall, reply: dict[str, Any], lines: list[str]) -> None:
     try:
         if "error" in reply:
             raise error_of(reply["error"])
-        result = reply["result"] if "result" in reply else _parsed(lines[reply["line"] - 1], call.name)
+        result: dict[str, Any] = reply["result"] if "result" in reply else _parsed(lines[int(reply["line"]) - 1], call.name)
         value = value_of(result, call.name)
     except ToolError as error:
         call.set_exception(error.with_traceback(None))
@@ -193,12 +194,12 @@ def _settle(call: PendingCall, reply: dict[str, Any], lines: list[str]) -> None:
 
 def _parsed(line: str, name: str) -> dict[str, Any]:
     try:
-        result = json.loads(line)
+        result: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ToolError(f"{name}: its answer is no JSON that can be read ({error})") from None
     if not isinstance(result, dict):
         raise ToolError(f"{name}: its answer is no result of a tool")
-    return result
+    return cast("dict[str, Any]", result)
 
 
 def _as_json(arguments: dict[str, Any], name: str) -> str:

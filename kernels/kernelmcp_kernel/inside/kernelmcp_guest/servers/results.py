@@ -52,7 +52,7 @@ def value_of(result: dict[str, Any], name: str) -> Any:
     """The structured content as it is; else the one part, or the list of parts. Raises ToolError, with `name` for the
     tool, for a result that says it is an error or is none."""
     try:
-        content = result.get("content") or []
+        content: list[dict[str, Any]] = result.get("content") or []
         if result.get("isError"):
             texts = "\n".join(block["text"] for block in content if block.get("type") == "text")
             raise ToolError(f"{name}: {texts or 'it failed, and does not say why'}")
