@@ -3,6 +3,7 @@
     index.json          {"servers": {NAME: {"name", "about", "tools": {TOOL: [name, brief, result, description]}}}}
     NAME/__init__.py    a docstring: what the server says of itself, one line a tool
     NAME/TOOL.py        see module.py
+    skills/NAME.py      what a person has promoted
 
 Paths are made of identifiers alone, so no name leads out of the folder. Half a second of computing for a thousand
 tools: for a thread, never for the event loop.
@@ -19,10 +20,11 @@ from kernelmcp.upstreams.stubs.module import RESERVED, Stub, stub
 from kernelmcp.upstreams.stubs.names import identifiers
 from kernelmcp.upstreams.stubs.text import docstring, lines, one_line, sentence
 
+SKILLS = "skills"
 # What the module `servers` has itself; no server is called so.
 SERVERS_OWN = frozenset(
     {"Blob", "LimitExceeded", "ServerUnavailable", "Text", "ToolDenied", "ToolError", "ToolTimeout"}
-    | {"callMCPTool", "index", "search", "skills", "test_skills"}
+    | {"callMCPTool", "index", "search", SKILLS, "test_skills"}
 )
 # Tools beyond are left out, which the server's docstring says.
 MAX_TOTAL_CHARS = 16_000_000
@@ -38,9 +40,12 @@ class Rendered:
     digest: str
 
 
-def render(catalogues: Sequence[Catalogue], allowed: Callable[[str, Tool], bool]) -> Rendered:
-    """The files of all tools that are allowed. Whatever the catalogues say, it does not raise."""
-    files: dict[str, str] = {}
+def render(
+    catalogues: Sequence[Catalogue], allowed: Callable[[str, Tool], bool], skills: Mapping[str, str] | None = None
+) -> Rendered:
+    """The files of all tools that are allowed, and of promoted skills: their text by their names (files/skills.py).
+    Whatever the catalogues say, it does not raise."""
+    files = {f"{SKILLS}/{name}.py": text for name, text in (skills or {}).items()}
     index: dict[str, object] = {}
     folders = identifiers((catalogue.server for catalogue in catalogues), SERVERS_OWN)
     room = MAX_TOTAL_CHARS
@@ -58,7 +63,7 @@ def render(catalogues: Sequence[Catalogue], allowed: Callable[[str, Tool], bool]
             time.sleep(0)  # the event loop's thread may go on
         files[f"{folder}/__init__.py"] = _package(catalogue, stubs, left_out=len(tools) - len(stubs))
         index[folder] = {"name": catalogue.server, "about": _about(catalogue), "tools": _indexed(stubs)}
-    files["index.json"] = json.dumps({"servers": index}, separators=(",", ":"))
+    files["index.json"] = json.dumps({"servers": index, "digest": _digest(files)}, separators=(",", ":"))
     return Rendered(files, _digest(files))
 
 

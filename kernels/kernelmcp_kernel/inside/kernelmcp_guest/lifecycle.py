@@ -35,6 +35,7 @@ from kernelmcp_guest import (
 from kernelmcp_guest.bridge import Promise, bridge
 from kernelmcp_guest.packages import missing_imports, shims
 from kernelmcp_guest.programs import commands, processes
+from kernelmcp_guest.servers import finder
 from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.shown import summaries, tables
 from kernelmcp_guest.streams import OutStream
@@ -103,6 +104,7 @@ async def build(points: str, modules: str) -> None:
         __import__(name)
     packages.add_packages(points)
     packages.import_all(modules)
+    finder.install()
     missing_imports.install_finder()
     shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)

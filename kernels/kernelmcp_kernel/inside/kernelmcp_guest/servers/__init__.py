@@ -1,1 +1,9 @@
-"""Tools of the user's other MCP servers as functions."""
+"""Tools of the user's other MCP servers as functions: `from servers.NAME import TOOL`.
+
+The kernel process mounts their files at /servers. What those import is here: the decorator, and the kinds of results.
+"""
+
+from kernelmcp_guest.servers.results import Blob, Text
+from kernelmcp_guest.servers.stub import tool
+
+__all__ = ["Blob", "Text", "tool"]

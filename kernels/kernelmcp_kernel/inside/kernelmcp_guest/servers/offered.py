@@ -1,0 +1,60 @@
+"""What is offered to this kernel now, as /servers says: the kernel process may replace the files at any moment.
+
+The index is read again when it is another file, and what was made of the files before is forgotten. Without it nothing
+is offered.
+"""
+
+import json
+import os
+from typing import Any, TypedDict
+
+ROOT = "/servers"
+INDEX = f"{ROOT}/index.json"
+NO_OFFER = "no MCP servers are offered to this kernel"
+
+
+class Server(TypedDict):
+    """A server in the index."""
+
+    name: str
+    about: str
+    tools: dict[str, list[str]]
+    """By their names here: the name, how it is called, what comes back, what it does."""
+
+
+class _Offered:
+    """The index, and the functions that were made of the files, by the names of their modules."""
+
+    stamp: tuple[int, ...] | None = None
+    servers: dict[str, Server] | None = None
+    made: dict[str, Any]
+
+    def __init__(self) -> None:
+        self.made = {}
+
+
+_offered = _Offered()
+
+
+def current() -> dict[str, Server] | None:
+    """The servers, by their names here; None: there is no offer."""
+    try:
+        status = os.stat(INDEX)
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stamp != _offered.stamp:
+            with open(INDEX, encoding="utf-8") as file:
+                index = json.load(file)
+            _forget()
+            _offered.servers, _offered.stamp = index["servers"], stamp
+    except (OSError, ValueError, KeyError):
+        _forget()
+    return _offered.servers
+
+
+def made() -> dict[str, Any]:
+    """The functions that were made of the files of this offer, to be filled."""
+    return _offered.made
+
+
+def _forget() -> None:
+    _offered.servers, _offered.stamp, _offered.made = None, None, {}

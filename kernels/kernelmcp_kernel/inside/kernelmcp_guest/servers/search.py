@@ -1,0 +1,140 @@
+"""`servers.search`: the tools and skills that fit a few words, best first, one line each."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kernelmcp_guest.servers import offered, skills
+
+_LINE_CHARS = 150
+_MIN_DESCRIPTION_CHARS = 40
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_EMPTY = frozenset(
+    ("a", "all", "an", "and", "by", "for", "from", "in", "is", "it", "my", "of", "on", "or", "the", "to", "with")
+)
+# Words that servers use for one thing.
+_SAME = (
+    "get read fetch show retrieve view open",
+    "list find search query lookup",
+    "create add new make insert post",
+    "delete remove drop erase",
+    "update edit change modify set patch",
+    "send post publish write",
+    "file document",
+    "message mail email",
+    "issue ticket bug",
+    "user person member people",
+)
+_SYNONYMS = {word: set(group.split()) - {word} for group in _SAME for word in group.split()}
+# How much a word is worth by where it is found.
+_IN_NAME, _IN_SERVER, _IN_DESCRIPTION = 4.0, 2.0, 1.0
+_BEGINNING, _SYNONYM = 0.5, 0.4
+
+
+class Found(str):
+    """Lines, shown as they are."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass
+class _Entry:
+    name: str
+    brief: str
+    about: str
+    weights: dict[str, float]
+    """What each word in it is worth."""
+
+    @property
+    def line(self) -> str:
+        room = max(_MIN_DESCRIPTION_CHARS, _LINE_CHARS - len(self.brief) - 4)
+        about = self.about if len(self.about) <= room else f"{self.about[: room - 4].rstrip()} ..."
+        return f"{self.brief}{f'  # {about}' if about else ''}"
+
+
+def words(text: str) -> list[str]:
+    """Lower case, without the s of a plural; `camelCase` and `snake_case` are two each."""
+    return [_singular(word.lower()) for word in _WORD.findall(text)]
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def search(text: str = "", limit: int = 8) -> Found:
+    """The tools (and skills) that fit a few words best, one line each: how to call it, what comes back, what it is."""
+    entries = list(_entries())
+    wanted = list(dict.fromkeys(word for word in words(text) if word not in _EMPTY))
+    rarity = _rarity(entries)
+    scored = sorted((-_score(entry, wanted, rarity), entry.name, entry.line) for entry in entries)
+    lines = [line for score, _, line in scored if score < 0][:limit]
+    if not lines:
+        head = [f"nothing fits {text!r}; there are:"] if wanted else []
+        return Found("\n".join([*head, *overview()]))
+    return Found("\n".join([f"{len(lines)} of {len(entries)}:", *lines]))
+
+
+def suggestions(text: str, limit: int = 3) -> list[str]:
+    """Names that somebody may have meant."""
+    entries = list(_entries())
+    rarity = _rarity(entries)
+    scored = sorted((-_score(entry, words(text), rarity), entry.name) for entry in entries)
+    return [name for score, name in scored if score < 0][:limit]
+
+
+def _entries() -> Iterable[_Entry]:
+    for server, content in (offered.current() or {}).items():
+        for name, (original, brief, result, about) in content["tools"].items():
+            shown = f"servers.{server}.{brief}{f' -> {result}' if result else ''}"
+            weights = _weights((about, _IN_DESCRIPTION), (server, _IN_SERVER), (f"{original} {name}", _IN_NAME))
+            yield _Entry(f"servers.{server}.{name}", shown, about, weights)
+    for skill in skills.found():
+        about = f"skill: {skill.about}"
+        weights = _weights((about, _IN_DESCRIPTION), (skill.name, _IN_NAME))
+        yield _Entry(f"skills.{skill.name}", f"from skills import {skill.name}", about, weights)
+
+
+def _weights(*texts: tuple[str, float]) -> dict[str, float]:
+    return {word: weight for text, weight in texts for word in words(text)}
+
+
+def _rarity(entries: list[_Entry]) -> dict[str, float]:
+    counted = Counter(word for entry in entries for word in entry.weights)
+    return {word: math.log(1 + len(entries) / count) for word, count in counted.items()}
+
+
+def _score(entry: _Entry, wanted: list[str], rarity: dict[str, float]) -> float:
+    found = [_worth(word, entry, rarity) for word in wanted]
+    hits = sum(value > 0 for value in found)
+    return sum(found) * hits / len(wanted) if wanted else 0.0
+
+
+def _worth(wanted: str, entry: _Entry, rarity: dict[str, float]) -> float:
+    """Of the best word for this one."""
+    if wanted in entry.weights:
+        return entry.weights[wanted] * rarity[wanted]
+    worth = 0.0
+    same = _SYNONYMS.get(wanted, set[str]())
+    for word, weight in entry.weights.items():
+        factor = 0.0
+        if (len(wanted) > 2 and word.startswith(wanted)) or (len(word) > 3 and wanted.startswith(word)):
+            factor = _BEGINNING
+        elif word in same:
+            factor = _SYNONYM
+        worth = max(worth, factor * weight * rarity[word])
+    return worth
+
+
+def overview() -> list[str]:
+    servers = offered.current() or {}
+    lines = [
+        f"servers.{name}: {len(server['tools'])} tools{f'  # {about}' if (about := server['about']) else ''}"
+        for name, server in servers.items()
+    ]
+    names = [skill.name for skill in skills.found()]
+    return [*lines, *([f"skills: {', '.join(names)}"] if names else [])]

@@ -1,0 +1,129 @@
+"""Skills: functions that were written in a session and kept, `/workspace/skills/NAME.py` with a docstring and tests.
+
+A person may promote one (`kernelmcp skills promote`): it lies in /servers/skills then, in every session of its user,
+where no guest can change it. The session's own comes before a promoted one of the same name.
+"""
+
+import ast
+import contextlib
+import importlib.util
+import inspect
+import io
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from kernelmcp_guest import blocking
+
+OWN = "/workspace/skills"
+PROMOTED = "/servers/skills"
+_MAX_SKILLS = 200
+_MAX_BYTES = 256 * 1024
+_MAX_ERROR_CHARS = 200
+_NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\.py")
+
+
+@dataclass(frozen=True)
+class Skill:
+    name: str
+    path: str
+    about: str
+    """The first line of the docstring."""
+
+
+def folders() -> list[str]:
+    return [folder for folder in (OWN, PROMOTED) if os.path.isdir(folder)]
+
+
+def found() -> list[Skill]:
+    """By name; a file that is no skill is left out."""
+    skills: dict[str, Skill] = {}
+    for folder in folders():
+        for entry in sorted(os.listdir(folder))[:_MAX_SKILLS]:
+            match = _NAME.fullmatch(entry)
+            if match and match[1] not in skills:
+                path = f"{folder}/{entry}"
+                if (about := _about(path)) is not None:
+                    skills[match[1]] = Skill(match[1], path, about)
+    return [skills[name] for name in sorted(skills)]
+
+
+def _about(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            return None
+        return (ast.get_docstring(ast.parse(text)) or "(no docstring)").split("\n")[0]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return "(not valid Python)"
+
+
+def run_tests(name: str | None = None) -> "Report":
+    """Run each `test_*` function of the skills, or of one; what failed, and where."""
+    tested = [skill for skill in found() if name in (None, skill.name)]
+    if name is not None and not tested:
+        raise ValueError(f"there is no skill {name!r}: it would be {OWN}/{name}.py")
+    return Report(
+        "\n".join(map(_test, tested)) or f"no skills: write {OWN}/NAME.py with a docstring and test_* functions"
+    )
+
+
+class Report(str):
+    """Lines, shown as they are."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _test(skill: Skill) -> str:
+    try:
+        module = _loaded(skill)
+    except Exception as error:  # noqa: BLE001  # the skill's
+        return f"skills.{skill.name}: cannot be imported: {_told(error, skill.path)}"
+    tests = {name: each for name, each in vars(module).items() if name.startswith("test_") and callable(each)}
+    failures = {name: told for name, test in tests.items() if (told := _failure(test, skill.path))}
+    notes = [] if module.__doc__ else ["no docstring"]
+    notes.append(f"{len(tests) - len(failures)} passed" if tests else "no test_* functions")
+    notes += [f"{len(failures)} failed"] if failures else []
+    return "\n".join(
+        [f"skills.{skill.name}: {', '.join(notes)}", *(f"  {name}: {told}" for name, told in failures.items())]
+    )
+
+
+def _loaded(skill: Skill) -> ModuleType:
+    """As the file is now, whatever was imported before."""
+    spec = importlib.util.spec_from_file_location(f"skills.{skill.name}", skill.path)
+    if spec is None or spec.loader is None:
+        raise ImportError(skill.path)
+    module = importlib.util.module_from_spec(spec)
+    with open(skill.path, "rb") as file, contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(file.read(), skill.path, "exec"), vars(module))  # noqa: S102  # what an import does
+    return module
+
+
+def _failure(test: Callable[[], Any], path: str) -> str | None:
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            result = test()
+            if inspect.isawaitable(result):
+                blocking.run_sync_interruptible(result)
+    except Exception as error:  # noqa: BLE001  # the skill's
+        return _told(error, path)
+    return None
+
+
+def _told(error: Exception, path: str) -> str:
+    """One line: what, and the last line of the skill that it came from."""
+    line, entry = None, error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_code.co_filename == path:
+            line = entry.tb_lineno
+        entry = entry.tb_next
+    text = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
+    return f"{type(error).__name__}{f': {text}' if text else ''}{f' ({os.path.basename(path)}:{line})' if line else ''}"
