@@ -99,9 +99,9 @@ class UpstreamsSection(Section):
     """The user's other MCP servers."""
 
     files: list[str] = []
-    """Programs whose servers are used as well: `claude_desktop`, `claude_code`, `cursor`, `vscode`, or the path of a file
-    like theirs, absolute or with `~`. They are read at the start and when a setting changes. kernelmcp itself is left
-    out."""
+    """Programs whose servers are used as well: `claude_desktop`, `claude_code`, `cursor`, `vscode`, or the path of a
+    file like theirs, absolute or with `~`. They are read at the start and when a setting changes. kernelmcp itself is
+    left out."""
     calls_per_execution: int = Field(default=1000, ge=1)
     """Calls of tools that one execution may make: more is a loop that went wrong."""
     concurrent_calls: int = Field(default=24, ge=1, le=256)

@@ -21,7 +21,7 @@ _EXAMPLE = "KERNELMCP_SESSIONS__MAX_SESSIONS"
 _SERVICE = re.compile(r"KERNELMCP_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 _SERVICE_ADDRESS = re.compile(r"KERNELMCP_(\w+_)?PORT")
 # Our variables that do not belong to a section.
-OTHER_VARIABLES = frozenset({"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE"})
+OTHER_VARIABLES = frozenset({"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE", "KERNELMCP_NESTED"})
 Key = tuple[str, ...]
 """Where a value goes: ("config", section, key) or ("policy", key), and deeper."""
 

@@ -35,6 +35,7 @@ from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
 from kernelmcp.sessions.registry import Registry
+from kernelmcp.upstreams.upstreams import Upstreams, open_upstreams
 
 INSTRUCTIONS = """\
 A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
@@ -64,6 +65,7 @@ class App:
     registry: Registry
     callers: Callers
     pool: Pool
+    upstreams: Upstreams
 
     @property
     def lowlevel(self) -> LowlevelServer[Any]:
@@ -76,6 +78,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     """A server and its sessions. Leaving it writes the transcripts that are not written yet."""
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
+        upstreams = await stack.enter_async_context(open_upstreams(settings, home))
         registry = Registry(settings, home, pool, tasks)
         callers, client_log = Callers(DefaultSession(settings, registry, _folder())), ClientLog()
         runtimes = Runtimes(settings)
@@ -116,7 +119,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         tasks.start_soon(registry.sweep_disk)
         tasks.start_soon(reload.keep_current, settings, check_change)
         try:
-            yield App(server, registry, callers, pool)
+            yield App(server, registry, callers, pool, upstreams)
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True) as limit:
                 await registry.close()

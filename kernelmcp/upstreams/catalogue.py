@@ -43,7 +43,7 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class CallResult:
-    """MCP's CallToolResult in its wire names: a `value`, or for a large one the `raw` JSON text, which nobody parsed."""
+    """MCP's CallToolResult in its wire names: a `value`, or of a large one the `raw` JSON text, which nobody parsed."""
 
     value: dict[str, Any] | None
     raw: bytes | None

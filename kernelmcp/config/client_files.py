@@ -1,0 +1,178 @@
+"""The servers that are configured: those of mcp.toml, and those in files of other programs that it names.
+
+Files are strangers': a server in one that cannot be used is left out, with a sentence, and the rest is used. kernelmcp
+itself is left out, because it would start itself without end.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from kernelmcp.atomic import read_small
+from kernelmcp.config.upstreams import SERVER_NAME, UpstreamSettings, UpstreamsSection
+
+# Claude Code keeps much else in its file.
+MAX_BYTES = 32 * 1024 * 1024
+OWN_FILE = "mcp.toml"
+# Set for the processes of upstreams: one that is kernelmcp after all starts no upstreams of its own.
+NESTED_VARIABLE = "KERNELMCP_NESTED"
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
+_EDITORS_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_OURS = re.compile(r"(?:kernelmcp)(?:\.exe)?(?:\[[^\]]*\])?(?:[=@<>~!:].*)?", re.IGNORECASE)
+# How programs name the three ways.
+_TYPES = {"stdio": "stdio", "sse": "sse", "http": "http", "streamable-http": "http", "streamablehttp": "http"}
+_KEYS = ("command", "args", "env", "cwd", "url", "headers", "disabled")
+
+
+@dataclass(frozen=True)
+class Configured:
+    servers: dict[str, UpstreamSettings] = field(default_factory=dict[str, UpstreamSettings])
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+    """Where each stands: `mcp.toml`, a program's name or a path."""
+    problems: list[str] = field(default_factory=list[str])
+
+
+def configured(section: UpstreamsSection, environ: Mapping[str, str] = os.environ) -> Configured:
+    """All of them, with `default` and `trust_annotations` filled in. Reads files; raises nothing."""
+    if NESTED_VARIABLE in environ:
+        return Configured()
+    found = Configured(
+        {name: section.effective(server) for name, server in section.servers.items()},
+        dict.fromkeys(section.servers, OWN_FILE),
+    )
+    for file in section.files:
+        for name, server in read_file(file, found.problems, environ):
+            if name not in found.servers:
+                found.servers[name] = section.effective(server)
+                found.origins[name] = file
+    return found
+
+
+def read_file(
+    file: str, problems: list[str], environ: Mapping[str, str] = os.environ
+) -> Iterator[tuple[str, UpstreamSettings]]:
+    """The servers of a program, or of a file like its: what cannot be used is added to `problems`."""
+    path = path_of(file, environ)
+    try:
+        content: Any = _loads(read_small(path, MAX_BYTES).decode("utf-8-sig"))
+    except FileNotFoundError:
+        problems.append(f"{path} is not there")
+        return
+    except OSError as exc:
+        problems.append(f"{path} cannot be read: {exc.strerror}")
+        return
+    except (ValueError, RecursionError):
+        problems.append(f"{path} is not JSON")
+        return
+    for name, entry in _entries(content):
+        if _is_ours(name, entry):
+            continue
+        used = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-_")[:64]
+        try:
+            if not SERVER_NAME.fullmatch(used):
+                raise ValueError("its name has no letter or digit")
+            yield used, _settings(entry)
+        except ValidationError as exc:
+            detail = exc.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, detail["loc"]))
+            said = f"{where}: {detail['msg']}" if where else str(detail["msg"])
+            problems.append(f"{path}: {name!r} is left out: {said.removeprefix('Value error, ')}")
+        except ValueError as exc:
+            problems.append(f"{path}: {name!r} is left out: {exc}")
+
+
+def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where a program has its servers, or the path itself."""
+    home = Path(environ.get("HOME") or Path.home())
+    on_mac = sys.platform == "darwin"
+    settings = (
+        home / "Library" / "Application Support" if on_mac else Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    )
+    match file:
+        case "claude_desktop":
+            return settings / "Claude" / "claude_desktop_config.json"
+        case "claude_code":
+            return home / ".claude.json"
+        case "cursor":
+            return home / ".cursor" / "mcp.json"
+        case "vscode":
+            return settings / "Code" / "User" / "mcp.json"
+        case _:
+            return home / file.removeprefix("~/")  # an absolute path stays what it is
+
+
+def _loads(text: str) -> Any:
+    """JSON as editors write it, with comments and commas at ends."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        text = _STRING_OR_COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
+        return json.loads(_STRING_OR_COMMA.sub(lambda found: found[0] if found[0].startswith('"') else " ", text))
+
+
+def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of `mcpServers`, of VS Code's `servers`, and of what Claude Code has for the folder that we are in."""
+    tables = [_table(content, "mcpServers"), _table(content, "servers"), _table(content, "mcp", "servers")]
+    with suppress(OSError):  # the folder is gone
+        tables.append(_table(content, "projects", os.getcwd(), "mcpServers"))
+    for table in tables:
+        for name, entry in table.items():
+            if isinstance(entry, dict):
+                yield name, cast("dict[str, Any]", entry)
+
+
+def _table(content: Any, *keys: str) -> dict[str, Any]:
+    for key in keys:
+        content = cast("dict[str, Any]", content).get(key) if isinstance(content, dict) else None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+
+
+def _settings(entry: dict[str, Any]) -> UpstreamSettings:
+    """Raises ValueError. Keys that are other programs' business are passed over."""
+    said = {key: entry[key] for key in _KEYS if entry.get(key) not in (None, [], {}, "")}
+    if "url" not in said and isinstance(entry.get("serverUrl"), str):
+        said["url"] = entry["serverUrl"]
+    for wrong in ("args", "env", "cwd") if "url" in said else ("headers",):
+        said.pop(wrong, None)
+    if isinstance(kind := entry.get("type") or entry.get("transport"), str):
+        if kind.lower() not in _TYPES:
+            raise ValueError(f"its type is none of {', '.join(dict.fromkeys(_TYPES.values()))}")
+        said["type"] = _TYPES[kind.lower()]
+    for key in ("env", "headers"):
+        if isinstance(values := said.get(key), dict):
+            said[key] = {name: str(value) for name, value in cast("dict[str, Any]", values).items()}
+    return UpstreamSettings.model_validate(said)
+
+
+def _is_ours(name: str, entry: dict[str, Any]) -> bool:
+    """Whether it runs kernelmcp, by whatever starts it: Python, uvx, docker, a shell, wsl.exe."""
+    if name == "kernelmcp":
+        return True
+    command, args = entry.get("command"), entry.get("args")
+    words = [command, *cast("list[Any]", args)] if isinstance(args, list) else [command]
+    return any(_names_us(word, is_command=place == 0) for place, word in enumerate(words) if isinstance(word, str))
+
+
+def _names_us(word: str, *, is_command: bool) -> bool:
+    for part in [word] if is_command else re.split(r"[\s;&|]+", word):
+        path = PurePosixPath(part.replace("\\", "/"))
+        if _OURS.fullmatch(path.name) is None:
+            continue
+        # A folder of files may have our name.
+        if is_command or len(path.parts) == 1 or "://" in part or path.parent.name == "bin" or _is_image(part):
+            return True
+    return False
+
+
+def _is_image(word: str) -> bool:
+    """A container's image: registry/name:tag."""
+    return not word.startswith(("/", "~", ".")) and "/" in word

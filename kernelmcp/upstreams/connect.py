@@ -1,0 +1,99 @@
+"""From an upstream's settings to a conversation with it, over whatever leads there; and why that failed, in words."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import httpx2
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED
+from pydantic import ValidationError
+
+from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.output.sanitize import clean, without_colour
+from kernelmcp.upstreams.conversation import Conversation, open_conversation
+from kernelmcp.upstreams.http import open_http, open_sse
+from kernelmcp.upstreams.large import LargeResults
+from kernelmcp.upstreams.link import Link
+from kernelmcp.upstreams.minder import Minder
+from kernelmcp.upstreams.stdio import open_stdio
+from kernelmcp.upstreams.target import target_of
+
+MAX_REASON_CHARS = 300
+Authorize = Callable[[str, str], httpx2.Auth | None]
+"""Name and address of a server to what logs its requests in."""
+
+
+class LoginNeeded(Exception):
+    """A server wants a person to log in."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What all connections share."""
+
+    minder: Minder
+    authorize: Authorize
+    max_mb: Callable[[], int]
+
+
+@asynccontextmanager
+async def connected(
+    name: str, settings: UpstreamSettings, way: Way, changed: Callable[[], None], *, was_legacy: bool
+) -> AsyncIterator[tuple[Link, Conversation]]:
+    """Raises whatever goes wrong; `in_words` says it."""
+    target = target_of(settings, os.environ)
+    large = LargeResults(way.max_mb)
+    match settings.transport:
+        case "stdio":
+            opened = open_stdio(target.command, target.args, target.env, target.cwd, large, way.minder)
+        case "http":
+            opened = open_http(target.url, target.headers, way.authorize(name, target.url), large)
+        case "sse":
+            opened = open_sse(target.url, target.headers, way.authorize(name, target.url), large)
+    async with opened as link:
+        try:
+            async with open_conversation(name, link, large, changed, was_legacy=was_legacy) as conversation:
+                yield link, conversation
+        except Exception as exc:
+            lost = cause(exc)
+            if isinstance(lost, MCPError) and lost.code == CONNECTION_CLOSED and (reason := await link.reason()):
+                raise Ended(reason) from exc
+            raise
+
+
+class Ended(Exception):
+    """The connection ended; its text is a clause for a person."""
+
+
+def in_words(exc: BaseException) -> str:
+    """A clause for a person, without addresses and values."""
+    exc = cause(exc)
+    match exc:
+        case Ended() | ValueError() if not isinstance(exc, ValidationError | UnicodeError):
+            said = str(exc)
+        case TimeoutError():
+            said = "it did not answer in time"
+        case FileNotFoundError() | PermissionError() | NotADirectoryError():
+            said = f"{exc.filename} cannot be started: {exc.strerror}"
+        case MCPError():
+            said = str(exc)
+        case httpx2.HTTPStatusError():
+            said = f"it answered with HTTP {exc.response.status_code}"
+        case httpx2.ConnectError():
+            said = f"it cannot be reached: {exc}"
+        case ValidationError() | RuntimeError():
+            said = "it does not speak MCP as we do"
+        case _:
+            said = f"the connection failed: {type(exc).__name__}"
+    return without_colour(clean(said))[:MAX_REASON_CHARS]
+
+
+def cause(exc: BaseException) -> BaseException:
+    """Out of the groups that task groups make."""
+    while isinstance(exc, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", exc)
+        exc = group.exceptions[0]
+    return exc

@@ -1,0 +1,184 @@
+"""MCP with one upstream over a link: which era it speaks, what it offers, calls of its tools.
+
+Calls go through mcp's dispatcher as dicts, without its models: validating results takes most of the time of a call, and
+refuses results of tools that declare something else than they return, after they have done what they do.
+"""
+
+import itertools
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import structlog
+from mcp import ClientSession, MCPError
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.dispatcher import CallOptions
+from mcp.shared.inbound import (
+    MCP_METHOD_HEADER,
+    MCP_NAME_HEADER,
+    MCP_PROTOCOL_VERSION_HEADER,
+    encode_header_value,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    CONNECTION_CLOSED,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Implementation,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+import kernelmcp
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Tool, UpstreamError
+from kernelmcp.upstreams.large import LargeResults
+from kernelmcp.upstreams.link import NUMBER_HEADER, Link
+from kernelmcp.upstreams.listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
+
+# Above those that mcp gives its own requests.
+_FIRST_NUMBER = 1_000_000
+_US = Implementation(name="kernelmcp", version=kernelmcp.__version__)
+# What goes wrong with an upstream is said in our words, once. Theirs have addresses in them, which may hold secrets.
+for _name in ("mcp.client", "mcp.shared", "client", "httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+log = structlog.get_logger(__name__)
+
+
+class Conversation:
+    """Made by `open_conversation` only."""
+
+    def __init__(self, name: str, session: ClientSession, dispatcher: JSONRPCDispatcher, large: LargeResults) -> None:
+        self._name = name
+        self._session = session
+        self._dispatcher = dispatcher
+        self._large = large
+        self._numbers = itertools.count(_FIRST_NUMBER)
+        self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
+        version = session.protocol_version or ""
+        self.is_modern = version in MODERN_PROTOCOL_VERSIONS
+        self._headers = {MCP_PROTOCOL_VERSION_HEADER: version}
+        self._meta: dict[str, Any] = {}
+        if self.is_modern:
+            self._meta = {
+                PROTOCOL_VERSION_META_KEY: version,
+                CLIENT_INFO_META_KEY: _US.model_dump(by_alias=True, mode="json", exclude_none=True),
+                CLIENT_CAPABILITIES_META_KEY: {},
+            }
+
+    async def list(self) -> Listing:
+        """Raises `MCPError`."""
+
+        async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
+            return await self._dispatcher.send_raw_request(method, *self._stamped(method, params))
+
+        found = await list_tools(ask)
+        if self.is_modern:
+            self._header_maps = {tool.name: x_mcp_header_map(tool.input_schema) for tool in found.tools}
+        return found
+
+    def catalogue(self, tools: tuple[Tool, ...]) -> Catalogue:
+        info = self._session.server_info
+        return Catalogue(
+            server=self._name,
+            title=text_of(info and (info.title or info.name), MAX_NAME_CHARS),
+            version=text_of(info and info.version, MAX_NAME_CHARS),
+            instructions=text_of(self._session.instructions, MAX_DESCRIPTION_CHARS),
+            tools=tools,
+        )
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
+        """Raises `MCPError`, and `UpstreamError` for a result that is none. Cancelling it cancels the call there."""
+        number = next(self._numbers)
+        params, options = self._stamped("tools/call", {"name": tool, "arguments": arguments}, tool)
+        options["request_id"] = number
+        options["headers"] = {**options.get("headers", {}), NUMBER_HEADER: str(number)}
+        with self._large.expecting(number) as waiting:
+            try:
+                value = await self._dispatcher.send_raw_request("tools/call", params, options)
+            except MCPError:
+                if waiting.size:
+                    raise UpstreamError("LimitExceeded", self._too_large(tool, waiting.size)) from None
+                raise
+        if waiting.raw is not None:
+            return CallResult(None, waiting.raw, waiting.is_error, len(waiting.raw))
+        if value.get("resultType") == "input_required":
+            raise UpstreamError(
+                "ToolError", f"{self._name}.{tool} asks the user for something before it answers: it can't be used here"
+            )
+        return CallResult(value, None, value.get("isError") is True, len(json.dumps(value)))
+
+    async def listen(self, changed: Callable[[], None]) -> None:
+        """Hear of changed tools, as a server of 2026-07-28 tells them. Returns when it does not, or no longer."""
+        try:
+            async with listen(self._session, tools_list_changed=True) as events:
+                async for _ in events:
+                    changed()
+        except (MCPError, SubscriptionLost, TimeoutError):
+            return
+
+    def _too_large(self, tool: str, size: int) -> str:
+        return (
+            f"{self._name}.{tool} gave {size / 2**20:,.0f} MB or more; a result may have {self._large.max_mb()} "
+            "(upstreams.result_mb). Ask for less at a time."
+        )
+
+    def _stamped(
+        self, method: str, params: dict[str, Any], tool: str | None = None
+    ) -> tuple[dict[str, Any], CallOptions]:
+        """What the protocol wants in each request of its era."""
+        headers = dict(self._headers)
+        if self.is_modern:
+            params = {**params, "_meta": dict(self._meta)}
+            headers[MCP_METHOD_HEADER] = method
+            if tool is not None:
+                headers[MCP_NAME_HEADER] = encode_header_value(tool)
+                headers.update(mcp_param_headers(self._header_maps.get(tool, {}), params["arguments"]))
+        return params, {"headers": headers}
+
+
+@asynccontextmanager
+async def open_conversation(
+    name: str, link: Link, large: LargeResults, changed: Callable[[], None], *, was_legacy: bool
+) -> AsyncIterator[Conversation]:
+    """Negotiate. `changed` is called when a legacy server says that its tools have changed. `was_legacy`: it was when
+    it was last seen, and is not asked in the new way first, which some answer only after a while.
+
+    Raises `MCPError`, RuntimeError, ValidationError: what mcp raises of servers that do not speak MCP."""
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            changed()
+        await anyio.lowlevel.checkpoint()
+
+    dispatcher = JSONRPCDispatcher(link.read, link.write)
+    async with ClientSession(dispatcher=dispatcher, client_info=_US, message_handler=on_message) as session:
+        await _negotiate(session, was_legacy)
+        yield Conversation(name, session, dispatcher, large)
+
+
+async def _negotiate(session: ClientSession, was_legacy: bool) -> None:
+    if not was_legacy:
+        try:
+            await session.discover()
+        except MCPError as exc:
+            if exc.code == CONNECTION_CLOSED:
+                raise
+        except (RuntimeError, ValidationError):
+            pass  # no version in common, or no answer to this question: not one of the new era
+        else:
+            return
+    try:
+        await session.initialize()
+    except MCPError as exc:
+        if exc.code != UNSUPPORTED_PROTOCOL_VERSION:
+            raise
+        await session.discover()

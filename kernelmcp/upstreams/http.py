@@ -1,0 +1,251 @@
+"""An upstream over HTTP: streamable, or the older SSE. mcp's transports, on a client of ours.
+
+The client's transport stands between them and the network: it takes large answers aside, caps what comes, and turns a
+request that fails into a JSON-RPC error of that request, where mcp would end all others with it.
+"""
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+
+from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
+from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, UNREACHED, Link, Reading
+from kernelmcp.upstreams.pace import Pace
+
+CONNECT_SECONDS = 30.0
+# A stream of events that stays quiet is closed after so long, seconds. Calls have their own limit.
+QUIET_SECONDS = 86_400.0
+MAX_CONNECTIONS = 100
+# Streams that an upstream closes at once are opened again by mcp, as soon as the upstream says: not faster than this.
+STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
+_DATA = re.compile(rb"data: ?")
+_SESSION_HEADER = "mcp-session-id"
+_CALL = "kernelmcp.call"
+
+
+class HttpFailed(Exception):
+    """A clause for a person."""
+
+
+@asynccontextmanager
+async def open_http(
+    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
+) -> AsyncIterator[Link]:
+    """Streamable HTTP. Connects with the first request."""
+    ended = asyncio.Event()
+    # What is larger than an event may be was taken aside before.
+    most = large.max_line_bytes
+    async with (
+        _client(url, headers, auth, _Guard(url, large)) as client,
+        streamable_http_client(url, http_client=client, max_sse_event_size=most) as (read, write),
+    ):
+        yield Link(_Noticed(read, ended), write, ended, _no_reason, _no_words)
+
+
+@asynccontextmanager
+async def open_sse(
+    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
+) -> AsyncIterator[Link]:
+    """The older transport. Raises what httpx2 raises when there is no stream of events."""
+    ended = asyncio.Event()
+    guard = _Guard(url, large, ended)
+
+    def client(
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        return _client(url, headers or {}, auth, guard)
+
+    opened = sse_client(url, dict(headers), CONNECT_SECONDS, QUIET_SECONDS, httpx_client_factory=client, auth=auth)
+    async with opened as (read, write):
+        yield Link(_Noticed(read, ended), write, ended, guard.reason, _no_words)
+
+
+def _client(
+    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, transport: httpx2.AsyncBaseTransport
+) -> httpx2.AsyncClient:
+    # Compressed, a small answer may be a large one.
+    plain = {**headers, "accept-encoding": "identity"}
+    timeout = httpx2.Timeout(CONNECT_SECONDS, read=QUIET_SECONDS, pool=None)
+    return httpx2.AsyncClient(headers=plain, auth=auth, timeout=timeout, transport=transport)
+
+
+async def _no_reason() -> str:
+    return ""
+
+
+def _no_words() -> str:
+    return ""
+
+
+class _Guard(httpx2.AsyncBaseTransport):
+    def __init__(self, url: str, large: LargeResults, ended: asyncio.Event | None = None) -> None:
+        """`ended`: set when a message could not be sent, where answers come on another stream."""
+        self._large = large
+        self._ended = ended
+        self._streams = Pace(STREAMS_BURST, STREAMS_PER_SECOND)
+        self._inner = httpx2.AsyncHTTPTransport(
+            proxy=_proxy(url), limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=4)
+        )
+        self._failure = ""
+
+    async def reason(self) -> str:
+        return self._failure
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        # It is sent a second time after a login was renewed, without the header.
+        if (number := request.headers.pop(NUMBER_HEADER, None)) is not None:
+            request.extensions = {**request.extensions, _CALL: int(number)}
+        if request.method == "GET" and (wait := self._streams.delay()):
+            await asyncio.sleep(wait)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except httpx2.TransportError as exc:
+            if request.method != "POST":
+                raise
+            return self._failed(_in_words(exc))
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            return self._failed("it compresses its answers, though it was asked not to")
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "text/event-stream" and response.status_code < 400:
+            events = _Events(response.stream, self._large)
+            return httpx2.Response(
+                response.status_code, headers=response.headers, stream=events, extensions=response.extensions
+            )
+        return await self._whole(request, response, kind)
+
+    async def _whole(self, request: httpx2.Request, response: httpx2.Response, kind: str) -> httpx2.Response:
+        """The answer with its body, of which nothing large is left."""
+        number: int | None = request.extensions.get(_CALL)
+        body = bytearray()
+        try:
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > self._large.max_line_bytes:
+                    if number is not None:
+                        self._large.refuse(number, len(body))
+                    return self._failed("its answer is too large")
+        except httpx2.TransportError as exc:
+            return self._failed(_in_words(exc))
+        finally:
+            await response.aclose()
+        status, headers = response.status_code, _without_length(response.headers)
+        if status >= 400 and request.method == "POST" and not (kind == "application/json" and b'"error"' in body):
+            gone = status == 404 and _SESSION_HEADER in request.headers
+            return self._failed(f"it answered with HTTP {status}", status, headers, gone=gone)
+        return httpx2.Response(status, headers=headers, content=self._large.shrunk(bytes(body)))
+
+    def _failed(
+        self, why: str, status: int = 502, headers: httpx2.Headers | None = None, *, gone: bool = False
+    ) -> httpx2.Response:
+        """An answer that mcp takes for a JSON-RPC error of the request; the status and its headers are for OAuth."""
+        self._failure = why
+        if self._ended is not None:
+            self._ended.set()
+        error = {"code": SESSION_GONE if gone else UNREACHED, "message": why}
+        content = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
+        said = httpx2.Headers(headers)
+        said["content-type"] = "application/json"
+        return httpx2.Response(status, headers=said, content=content)
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A stream of events, large answers taken aside, notes at a bounded pace. It ends where it breaks."""
+
+    def __init__(self, stream: Any, large: LargeResults) -> None:
+        self._stream = stream
+        self._lines = Lines(large, _DATA)
+        self._pace = Pace()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._stream:
+                for line in self._lines.feed(chunk):
+                    if line.startswith(b"data:") and b'"method"' not in line:
+                        self._pace.forgive(3)  # with its event's name, id and end
+                    elif wait := self._pace.delay():
+                        await asyncio.sleep(wait)
+                    yield line + b"\n"
+        except (TooLong, httpx2.TransportError):
+            return
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Noticed:
+    """mcp's stream, and a note that it has ended."""
+
+    def __init__(self, stream: Any, ended: asyncio.Event) -> None:
+        self._stream = stream
+        self._ended = ended
+
+    async def receive(self) -> SessionMessage | Exception:
+        return await self._stream.receive()
+
+    def __aiter__(self) -> Reading:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self._stream.__anext__()
+        except BaseException:
+            self._ended.set()
+            raise
+
+    async def aclose(self) -> None:
+        self._ended.set()
+        await self._stream.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> bool | None:
+        return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
+
+
+def _without_length(headers: httpx2.Headers) -> httpx2.Headers:
+    """Of a body that is made anew."""
+    kept = httpx2.Headers(headers)
+    for name in ("content-length", "transfer-encoding"):
+        kept.pop(name, None)
+    return kept
+
+
+def _proxy(url: str) -> str | None:
+    """As the environment says for this address; httpx2 asks it only where the transport is its own."""
+    parsed = httpx2.URL(url)
+    if urllib.request.proxy_bypass(parsed.host):
+        return None
+    return urllib.request.getproxies().get(parsed.scheme)
+
+
+def _in_words(exc: httpx2.TransportError) -> str:
+    """Without what may stand in its text: an address, or a header."""
+    match exc:
+        case httpx2.ConnectError():
+            return f"it cannot be reached: {exc}"
+        case httpx2.TimeoutException():
+            return "it did not answer in time"
+        case httpx2.ReadError() | httpx2.WriteError() | httpx2.RemoteProtocolError():
+            return "it closed the connection"
+        case _:
+            return f"the request failed: {type(exc).__name__}"

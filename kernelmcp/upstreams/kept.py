@@ -1,0 +1,80 @@
+"""What is remembered of upstreams between two runs: their catalogues, and the definitions of tools that were accepted.
+
+    home/upstreams/catalogues/NAME.json    what it offered last time
+    home/upstreams/pins/NAME.json          the digest of each accepted tool
+
+Files that cannot be read are as good as none; what cannot be written is logged. Nothing here is a secret.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.files.home import Home
+from kernelmcp.upstreams.catalogue import Catalogue, Tool
+
+MAX_CATALOGUE_BYTES = 32 * 1024 * 1024
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Remembered:
+    catalogue: Catalogue
+    is_legacy: bool
+    """Whether it spoke the protocol of before 2026-07-28."""
+
+
+class Kept:
+    def __init__(self, home: Home) -> None:
+        self.folder = home.root / "upstreams"
+
+    def catalogue(self, name: str, identity: str) -> Remembered | None:
+        """What the server of this name and identity offered last time."""
+        try:
+            found: Any = json.loads(read_small(self._catalogue_file(name), MAX_CATALOGUE_BYTES))
+            if found["identity"] != identity:
+                return None
+            said = found["catalogue"]
+            tools = tuple(Tool(**tool) for tool in said.pop("tools"))
+            return Remembered(Catalogue(**said, tools=tools), bool(found["legacy"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+    def keep_catalogue(self, name: str, identity: str, remembered: Remembered) -> None:
+        self._write(
+            self._catalogue_file(name),
+            {"identity": identity, "legacy": remembered.is_legacy, "catalogue": asdict(remembered.catalogue)},
+        )
+
+    def pins(self, name: str) -> dict[str, str] | None:
+        """The digests that were accepted, by the tool's name; None before the first contact."""
+        try:
+            found: Any = json.loads(read_small(self._pins_file(name), MAX_CATALOGUE_BYTES))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError):
+            return {}  # damaged: nothing is accepted
+        if not isinstance(found, dict):
+            return {}
+        return {str(tool): str(digest) for tool, digest in cast("dict[Any, Any]", found).items()}
+
+    def keep_pins(self, name: str, pins: dict[str, str]) -> None:
+        self._write(self._pins_file(name), pins)
+
+    def _catalogue_file(self, name: str) -> Path:
+        return self.folder / "catalogues" / f"{name}.json"
+
+    def _pins_file(self, name: str) -> Path:
+        return self.folder / "pins" / f"{name}.json"
+
+    def _write(self, file: Path, content: Any) -> None:
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_text(file, json.dumps(content))
+        except OSError as exc:
+            log.warning("what an MCP server offers could not be kept", file=str(file), error=exc.strerror)

@@ -1,0 +1,181 @@
+"""Large answers of upstreams, set aside as text before anything parses them.
+
+Parsing 16 MB takes the event loop for a second, and every session with it. A JSON-RPC response says its id in its first
+or last bytes: that is read, the text of the result goes to whoever waits for it, and a small response takes its place.
+Below both transports; knows neither processes nor HTTP.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mcp_types import INVALID_REQUEST
+
+from kernelmcp.output.sanitize import MAX_DEPTH, clean_json, is_readable
+
+# An answer longer than this is looked at by its ends only. Below it, parsing takes a tenth of a millisecond.
+LARGE_BYTES = 16 * 1024
+# The most that is parsed, of what no call waits for: lists of tools. It takes 30 ms.
+MAX_PARSED_BYTES = 4 * 1024 * 1024
+# What a response has around its result.
+SLACK_BYTES = 64 * 1024
+# How much of a line that is too long is read to its end, in the hope of the next one.
+MAX_SKIPPED_BYTES = 128 * 1024 * 1024
+_END_BYTES = 512
+_MEMBER = rb'(?:"jsonrpc"\s*:\s*"2\.0"|"id"\s*:\s*\d{1,15})'
+_HEAD = re.compile(rb"\s*\{\s*((?:" + _MEMBER + rb'\s*,\s*){0,2})"result"\s*:\s*')
+# In valid JSON this is the top object's end: the last brace closes it, and what stands before it so is its own.
+_TAIL = re.compile(rb"((?:\s*,\s*" + _MEMBER + rb"){0,2})\s*\}\s*\Z")
+_ID = re.compile(rb'"id"\s*:\s*(\d+)')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_IS_ERROR = re.compile(rb'\A\{\s*"isError"\s*:\s*true\s*,|,\s*"isError"\s*:\s*true\s*\}\s*\Z')
+
+
+class TooLong(Exception):
+    """A line that does not end."""
+
+
+class Waiting:
+    """A call that waits for its answer."""
+
+    def __init__(self) -> None:
+        self.raw: bytes | None = None
+        """The text of its result, when that is large."""
+        self.size = 0
+        """Of the answer, bytes, when it was too large to be kept."""
+
+    @property
+    def is_error(self) -> bool:
+        return self.raw is not None and bool(_IS_ERROR.search(self.raw[:64]) or _IS_ERROR.search(self.raw[-64:]))
+
+
+class LargeResults:
+    """Who waits for what, on one connection."""
+
+    def __init__(self, max_mb: Callable[[], int]) -> None:
+        self.max_mb = max_mb
+        """The setting, as it is now."""
+        self._waiting: dict[int, Waiting] = {}
+
+    @property
+    def max_line_bytes(self) -> int:
+        return max(self._max_bytes, MAX_PARSED_BYTES) + SLACK_BYTES
+
+    @property
+    def _max_bytes(self) -> int:
+        return self.max_mb() * 2**20
+
+    @contextmanager
+    def expecting(self, request_id: int) -> Iterator[Waiting]:
+        waiting = self._waiting[request_id] = Waiting()
+        try:
+            yield waiting
+        finally:
+            del self._waiting[request_id]
+
+    def shrunk(self, line: bytes) -> bytes:
+        """What takes the place of a line: itself, a small response whose result is set aside, or nothing."""
+        if len(line) <= LARGE_BYTES:
+            return _harmless(line)
+        head, tail = _HEAD.match(line[:_END_BYTES]), _TAIL.search(line[-_END_BYTES:])
+        found = _id_in(head, tail)
+        if head is None or tail is None or found not in self._waiting:
+            readable = len(line) <= MAX_PARSED_BYTES and is_readable(line)
+            return line if readable else _failure(found) if found is not None else b""
+        end = len(line) - min(len(line), _END_BYTES) + tail.start()
+        if end - head.end() > self._max_bytes:
+            return self._too_large(found, end - head.end())
+        self._waiting[found].raw = line[head.end() : end]
+        return json.dumps({"jsonrpc": "2.0", "id": found, "result": {}}).encode()
+
+    def refused(self, head: bytes, tail: bytes, size: int) -> bytes:
+        """What takes the place of a line of which only the ends were kept: an error for the call, when it says one."""
+        found = _id_in(_HEAD.match(head[:_END_BYTES]), _TAIL.search(tail[-_END_BYTES:]) if tail else None)
+        return b"" if found is None else self._too_large(found, size)
+
+    def refuse(self, request_id: int, size: int) -> None:
+        """The same where the call is known."""
+        if (waiting := self._waiting.get(request_id)) is not None:
+            waiting.size = size
+
+    def _too_large(self, request_id: int, size: int) -> bytes:
+        self.refuse(request_id, size)
+        return _failure(request_id)
+
+
+class Lines:
+    """Lines from chunks: each byte is looked at once, and what is kept has a bound."""
+
+    def __init__(self, large: LargeResults, prefix: re.Pattern[bytes] | None = None) -> None:
+        """`prefix`: what stands before the JSON in a line; other lines can't be large."""
+        self._large = large
+        self._prefix = prefix
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._skipped = 0
+        self._head = b""
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The lines that end in this chunk, without their ends. Raises `TooLong`."""
+        self._buffer += chunk
+        while (end := self._buffer.find(b"\n", self._scanned)) >= 0:
+            line = bytes(memoryview(self._buffer)[:end])
+            del self._buffer[: end + 1]
+            self._scanned = 0
+            yield self._end_of_skipped(line) if self._skipped else self._small(line)
+        self._scanned = len(self._buffer)
+        if self._skipped or self._scanned > self._large.max_line_bytes:
+            yield from self._skip()
+
+    def _small(self, line: bytes) -> bytes:
+        prefix = self._prefix.match(line) if self._prefix is not None else None
+        if prefix is None:
+            return self._large.shrunk(line) if self._prefix is None else line[:LARGE_BYTES]
+        small = self._large.shrunk(line[prefix.end() :])
+        return prefix[0] + small if small else b""
+
+    def _skip(self) -> Iterator[bytes]:
+        """Too much without an end. A call whose id stands in front fails at once."""
+        if not self._skipped:
+            prefix = self._prefix.match(self._buffer) if self._prefix is not None else None
+            begin = prefix[0] if prefix is not None else b""
+            self._head = bytes(self._buffer[len(begin) : len(begin) + _END_BYTES])
+            small = self._large.refused(self._head, b"", len(self._buffer))
+            del prefix  # it holds the buffer
+            if small:
+                yield begin + small
+        self._skipped += max(0, len(self._buffer) - _END_BYTES)
+        if self._skipped > MAX_SKIPPED_BYTES:
+            raise TooLong
+        del self._buffer[:-_END_BYTES]
+        self._scanned = len(self._buffer)
+
+    def _end_of_skipped(self, rest: bytes) -> bytes:
+        size, self._skipped = self._skipped + len(rest), 0
+        small = self._large.refused(self._head, rest, size) if _id_in(_HEAD.match(self._head), None) is None else b""
+        return (b"data: " if self._prefix is not None else b"") + small if small else b""
+
+
+def _id_in(head: re.Match[bytes] | None, tail: re.Match[bytes] | None) -> int | None:
+    """The id, when exactly one stands at the ends of something that has a result."""
+    if head is None:
+        return None
+    found = _ID.findall(head[1]) + (_ID.findall(tail[1]) if tail is not None else [])
+    return int(found[0]) if len(found) == 1 else None
+
+
+def _harmless(line: bytes) -> bytes:
+    """A message that is parsed holds valid Unicode, and is not nested deeper than JSON libraries go."""
+    if line.count(b"{") + line.count(b"[") <= MAX_DEPTH and not _SURROGATE.search(line):
+        return line
+    try:
+        return json.dumps(clean_json(json.loads(line))).encode()
+    except (ValueError, RecursionError):
+        found = _id_in(_HEAD.match(line[:_END_BYTES]), _TAIL.search(line[-_END_BYTES:]))
+        return b"" if found is None else _failure(found)
+
+
+def _failure(request_id: int) -> bytes:
+    error = {"code": INVALID_REQUEST, "message": "its answer cannot be read"}
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, "error": error}).encode()

@@ -1,0 +1,108 @@
+"""The tools of an upstream as it lists them: checked, cleaned, and cut where they are too many or too large.
+
+A tool that is not one is left out, and does not take the others with it. Must not know connections.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp.shared.inbound import find_invalid_x_mcp_header
+
+from kernelmcp.output.sanitize import clean, clean_json
+from kernelmcp.upstreams.catalogue import Tool, digest_of
+
+MAX_PAGES = 100
+MAX_TOOLS = 2000
+MAX_NAME_CHARS = 128
+# What a model reads of a stranger's text at most.
+MAX_DESCRIPTION_CHARS = 4000
+# A schema with more says that it takes anything: one tool must not fill the disk, or a model's context.
+MAX_SCHEMA_CHARS = 64 * 1024
+# Tools that are read in one go, before others have their turn.
+_SLICE = 20
+_ANYTHING: dict[str, Any] = {"type": "object"}
+Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Sends a request, gives its result."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    tools: tuple[Tool, ...]
+    is_whole: bool
+    """Whether the upstream has no more than these."""
+    fresh_seconds: float | None
+    """How long it says that they stay as they are."""
+
+
+async def list_tools(ask: Ask) -> Listing:
+    """All pages. Raises what `ask` raises."""
+    found: dict[str, Tool] = {}
+    cursor: str | None = None
+    seen: set[str] = set()
+    fresh: float | None = None
+    for _ in range(MAX_PAGES):
+        page = await ask("tools/list", {} if cursor is None else {"cursor": cursor})
+        listed: Any = page.get("tools")
+        for number, one in enumerate(cast("list[Any]", listed) if isinstance(listed, list) else []):
+            if len(found) >= MAX_TOOLS:
+                return Listing(tuple(found.values()), is_whole=False, fresh_seconds=fresh)
+            if (tool := _tool(one)) is not None:
+                found.setdefault(tool.name, tool)
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+        lasting: Any = page.get("ttlMs")
+        if isinstance(lasting, int | float) and not isinstance(lasting, bool) and lasting > 0:
+            fresh = min(fresh or lasting / 1000, lasting / 1000)
+        following: Any = page.get("nextCursor")
+        if not isinstance(following, str) or following in seen:
+            return Listing(tuple(found.values()), is_whole=not isinstance(following, str), fresh_seconds=fresh)
+        seen.add(following)
+        cursor = following
+    return Listing(tuple(found.values()), is_whole=False, fresh_seconds=fresh)
+
+
+def _tool(listed: Any) -> Tool | None:
+    if not isinstance(listed, dict):
+        return None
+    try:
+        one = cast("dict[str, Any]", clean_json(listed))
+    except ValueError:
+        return None
+    name, description, title = one.get("name"), one.get("description"), one.get("title")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS or not name.isprintable():
+        return None
+    schema: Any = one.get("inputSchema")
+    if not isinstance(schema, dict) or find_invalid_x_mcp_header(schema) is not None:
+        return None
+    said: Any = one.get("annotations")
+    hints = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    title = hints.get("title") if not isinstance(title, str) else title
+    return Tool(
+        name=name,
+        title=title[:MAX_NAME_CHARS] if isinstance(title, str) else None,
+        description=description[:MAX_DESCRIPTION_CHARS] if isinstance(description, str) else "",
+        input_schema=_schema(schema) or _ANYTHING,
+        output_schema=_schema(one.get("outputSchema")),
+        read_only=_hint(hints.get("readOnlyHint")),
+        destructive=_hint(hints.get("destructiveHint")),
+        idempotent=_hint(hints.get("idempotentHint")),
+        digest=digest_of(one),
+    )
+
+
+def _schema(value: Any) -> dict[str, Any] | None:
+    if not isinstance(value, dict) or len(json.dumps(value)) > MAX_SCHEMA_CHARS:
+        return None
+    return cast("dict[str, Any]", value)
+
+
+def _hint(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def text_of(value: Any, max_chars: int) -> str:
+    """A stranger's text: valid Unicode, and not more than this."""
+    return clean(value)[:max_chars] if isinstance(value, str) else ""

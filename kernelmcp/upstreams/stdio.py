@@ -1,0 +1,260 @@
+"""An upstream as a process, with JSON-RPC on its stdin and stdout.
+
+A transport of our own: mcp's joins chunks to a line without a bound, in quadratic time, and in everybody's event loop.
+The process and all that it starts end with the connection, and with this server however that ends (`Minder`).
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import (
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+
+from kernelmcp.config.client_files import NESTED_VARIABLE
+from kernelmcp.output.sanitize import clean
+from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
+from kernelmcp.upstreams.link import Link
+from kernelmcp.upstreams.minder import Minder
+from kernelmcp.upstreams.pace import Pace
+
+# What waits for an upstream that does not read: beyond this its connection is at fault.
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+STDERR_BYTES = 8 * 1024
+# Beyond this, stderr is read slowly: what nobody reads must cost nothing.
+STDERR_BYTES_PER_SECOND = 1024 * 1024
+MAX_REASON_CHARS = 300
+# After stdin was closed, until SIGTERM, and then until SIGKILL. A server on stdio has two seconds for all of its end.
+GRACE_SECONDS = 0.5
+# After the process has ended, until what it wrote last must have come: something it started may hold its stdout open.
+LAST_OUTPUT_SECONDS = 0.5
+INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+# Other notifications are of no use here.
+WANTED = frozenset(
+    {"notifications/tools/list_changed", "notifications/subscriptions/acknowledged", "notifications/cancelled"}
+)
+
+
+@asynccontextmanager
+async def open_stdio(
+    command: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    large: LargeResults,
+    minder: Minder,
+) -> AsyncIterator[Link]:
+    """Start it. Raises OSError when that cannot be, ValueError for arguments that no process can have."""
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    transport, process = await asyncio.get_running_loop().subprocess_exec(
+        lambda: _Process(large),
+        command,
+        *arguments,
+        env={**inherited, NESTED_VARIABLE: "1", **environment},
+        cwd=folder,
+        start_new_session=True,
+    )
+    group = transport.get_pid()
+    minder.add(group)
+    try:
+        yield Link(process, process, process.ended, process.reason, process.stderr)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.end(group)
+            minder.remove(group)
+            transport.close()
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """Its pipes, as both of mcp's stream protocols."""
+
+    def __init__(self, large: LargeResults) -> None:
+        self.ended = asyncio.Event()
+        self._lines = Lines(large)
+        self._ready: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._exited = asyncio.Event()
+        self._pace = Pace()
+        self._stderr = bytearray()
+        self._fault = ""
+
+    # -- what asyncio reports -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1:
+            self._keep_stderr(data)
+            return
+        try:
+            self._ready.extend(self._lines.feed(data))
+        except TooLong:
+            self._finish("it sent a line without an end")
+        if self._ready:
+            self._pipe(1).pause_reading()  # until these are taken
+            self._arrived.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._finish("" if exc is None else str(exc))
+        self._writable.set()  # whoever waits to write finds the pipe closed
+
+    def process_exited(self) -> None:
+        self._exited.set()
+        # What it wrote last is still on its way; but something that it started may hold the pipe for ever.
+        asyncio.get_running_loop().call_later(LAST_OUTPUT_SECONDS, self._finish, "")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _pipe(self, fd: int) -> Any:
+        """asyncio does not say in types which of them read."""
+        return self._transport.get_pipe_transport(fd)
+
+    def _keep_stderr(self, data: bytes) -> None:
+        self._stderr += data
+        del self._stderr[:-STDERR_BYTES]
+        if len(data) > STDERR_BYTES:
+            self._pipe(2).pause_reading()
+            asyncio.get_running_loop().call_later(len(data) / STDERR_BYTES_PER_SECOND, self._pipe(2).resume_reading)
+
+    def _finish(self, fault: str) -> None:
+        self._fault = self._fault or fault
+        self.ended.set()
+        self._arrived.set()
+
+    # -- what mcp's dispatcher calls ----------------------------------------------------------------------------
+
+    async def receive(self) -> SessionMessage:
+        """Raises `EndOfStream`."""
+        while True:
+            while self._ready:
+                line = self._ready.popleft()
+                message = _parsed(line)
+                if line and not isinstance(message, JSONRPCResponse | JSONRPCError) and (wait := self._pace.delay()):
+                    await asyncio.sleep(wait)
+                if message is not None:
+                    return SessionMessage(message)
+            if self.ended.is_set():
+                raise anyio.EndOfStream
+            self._arrived.clear()
+            self._pipe(1).resume_reading()
+            await self._arrived.wait()
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Raises `BrokenResourceError`. A request waits for an upstream that does not read; a cancellation does not."""
+        stdin = self._pipe(0)
+        if stdin is None or stdin.is_closing() or stdin.get_write_buffer_size() > MAX_PENDING_BYTES:
+            raise anyio.BrokenResourceError
+        stdin.write(_encoded(item.message))
+        if isinstance(item.message, JSONRPCRequest):
+            await self._writable.wait()
+
+    # -- its end ------------------------------------------------------------------------------------------------
+
+    async def end(self, group: int) -> None:
+        """Close stdin, wait, SIGTERM, wait, SIGKILL: for the group, of which something may outlive the process."""
+        self._pipe(0).close()
+        for number in (None, signal.SIGTERM):
+            if number is not None:
+                _signal(group, number)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._exited.wait(), GRACE_SECONDS)
+                break
+        _signal(group, signal.SIGKILL)
+        self._finish("")
+
+    async def reason(self) -> str:
+        """How it has ended, and its last words. Empty while it lives and says nothing."""
+        with suppress(TimeoutError):  # the end of its output is seen first
+            await asyncio.wait_for(self._exited.wait(), LAST_OUTPUT_SECONDS)
+        status = self._transport.get_returncode()
+        how = "" if status is None else f"it ended with status {status}" if status >= 0 else "it was ended by a signal"
+        said = [line.strip() for line in self.stderr().splitlines() if line.strip()]
+        return ": ".join(part for part in (self._fault or how, *said[-1:]) if part)[:MAX_REASON_CHARS]
+
+    def stderr(self) -> str:
+        return clean(self._stderr.decode("utf-8", "replace"))
+
+    # -- what mcp's protocols have besides ----------------------------------------------------------------------
+
+    def __aiter__(self) -> "_Process":
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def aclose(self) -> None:
+        """The pipes outlive mcp's dispatcher; `open_stdio` closes them."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _parsed(line: bytes) -> JSONRPCMessage | None:
+    """A message that somebody waits for or that must be answered. None for all else: what servers print, notes.
+
+    Responses are not validated: their results are passed on as they are."""
+    if not line:
+        return None
+    try:
+        found: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    message = cast("dict[str, Any]", found)
+    number, result, method = message.get("id"), message.get("result"), message.get("method")
+    if method is None and isinstance(result, dict) and isinstance(number, int | str):
+        return JSONRPCResponse.model_construct(jsonrpc="2.0", id=number, result=cast("dict[str, Any]", result))
+    if method is not None and "id" not in message and method not in WANTED:
+        return None
+    try:
+        return jsonrpc_message_adapter.validate_python(message, by_name=False)
+    except ValueError:
+        return None
+
+
+def _encoded(message: JSONRPCMessage) -> bytes:
+    if isinstance(message, JSONRPCRequest | JSONRPCNotification):
+        # An order of ours, without a serializer that looks at the type of each value.
+        found: dict[str, Any] = {"jsonrpc": "2.0", "method": message.method}
+        if isinstance(message, JSONRPCRequest):
+            found["id"] = message.id
+        if message.params is not None:
+            found["params"] = message.params
+        return json.dumps(found, separators=(",", ":")).encode() + b"\n"
+    return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)

@@ -1,0 +1,251 @@
+"""One upstream: a task that connects and keeps the connection, and calls, which may come from any task.
+
+A connection that is lost is made again by the next call, not in a loop. Whatever the upstream does ends here: nothing
+of it reaches other upstreams, or the server.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+import structlog
+from mcp import MCPError
+from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+
+from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.output.sanitize import clean
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, UpstreamError
+from kernelmcp.upstreams.connect import LoginNeeded, Way, cause, connected, in_words
+from kernelmcp.upstreams.conversation import Conversation
+from kernelmcp.upstreams.kept import Kept, Remembered
+from kernelmcp.upstreams.link import SESSION_GONE, UNREACHED, Link
+from kernelmcp.upstreams.target import identity_of
+
+# Before the second attempt to connect, and those after it, seconds. The first comes at once.
+BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
+# A connection that lasted so long was none that always breaks.
+STABLE_SECONDS = 30.0
+# Tools are listed again at most so often, seconds: at first, and where they never stay the same.
+RELIST_SECONDS = (1.0, 60.0)
+# After a connection broke, until its task must have found out why.
+SETTLE_SECONDS = 2.0
+MAX_MESSAGE_CHARS = 2000
+
+log = structlog.get_logger(__name__)
+
+
+class Upstream:
+    def __init__(
+        self, name: str, settings: UpstreamSettings, kept: Kept, way: Way, on_change: Callable[[str], None]
+    ) -> None:
+        self.name = name
+        self.settings = settings
+        self.catalogue: Catalogue | None = None
+        self._kept = kept
+        self._way = way
+        self._on_change = on_change
+        self._identity = identity_of(settings)
+        self._was_legacy = False
+        self._pins: dict[str, str] | None = None
+        self._state: State = "disabled" if settings.disabled else "connecting"
+        self._error: str | None = None
+        self._since = time.time()
+        self._news = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._tools_changed = asyncio.Event()
+        self._stale_at = float("inf")
+        self._open: tuple[Link, Conversation] | None = None
+
+    @property
+    def status(self) -> Status:
+        tools = len(self.catalogue.tools) if self.catalogue is not None else 0
+        return Status(self._state, self._error, self._since, tools)
+
+    def remember(self) -> None:
+        """What was kept of it. Reads files."""
+        self._pins = self._kept.pins(self.name)
+        if (found := self._kept.catalogue(self.name, self._identity)) is not None:
+            self.catalogue, self._was_legacy = found.catalogue, found.is_legacy
+
+    # -- its task -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        failures = 0
+        while True:
+            self._set("connecting")
+            began = time.monotonic()
+            try:
+                await self._connect_and_serve()
+            except Exception as exc:  # noqa: BLE001  # whatever it is, it is this upstream's
+                needs_login = isinstance(cause(exc), LoginNeeded)
+                error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else in_words(exc)
+                self._set("login_needed" if needs_login else "unavailable", error)
+                log.warning("an MCP server is not available", server=self.name, error=error)
+            failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
+            self._wanted.clear()
+            await self._wanted.wait()
+            await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] if failures else 0)
+
+    async def _connect_and_serve(self) -> None:
+        """Returns never; raises when the connection is lost, or is not made in time."""
+        with anyio.fail_after(self.settings.timeout_seconds) as limit:
+            opened = connected(
+                self.name, self.settings, self._way, self._tools_changed.set, was_legacy=self._was_legacy
+            )
+            async with opened as (link, conversation):
+                self._was_legacy = not conversation.is_modern
+                await self._list(conversation)
+                limit.deadline = float("inf")
+                self._open = link, conversation
+                self._set("ready")
+                try:
+                    async with anyio.create_task_group() as tasks:
+                        if conversation.is_modern:
+                            tasks.start_soon(conversation.listen, self._tools_changed.set)
+                        tasks.start_soon(self._keep_listed, conversation)
+                        await link.ended.wait()
+                        tasks.cancel_scope.cancel()
+                    raise MCPError(CONNECTION_CLOSED, "it closed the connection")
+                finally:
+                    self._open = None
+
+    async def _keep_listed(self, conversation: Conversation) -> None:
+        pause = RELIST_SECONDS[0]
+        while True:
+            pause = min(2 * pause, RELIST_SECONDS[1]) if self._tools_changed.is_set() else RELIST_SECONDS[0]
+            await self._tools_changed.wait()
+            self._tools_changed.clear()
+            try:
+                await self._list(conversation)
+            except MCPError as exc:
+                log.info("an MCP server's tools could not be listed", server=self.name, error=in_words(exc))
+            await asyncio.sleep(pause)
+
+    async def _list(self, conversation: Conversation) -> None:
+        try:
+            found = await conversation.list()
+        except MCPError as exc:
+            if exc.code != METHOD_NOT_FOUND:
+                raise
+            tools, fresh, whole = (), None, True  # a server of prompts, or of resources
+        else:
+            tools, fresh, whole = found.tools, found.fresh_seconds, found.is_whole
+        self._stale_at = float("inf") if fresh is None else time.monotonic() + max(fresh, RELIST_SECONDS[0])
+        if not whole:
+            log.warning("an MCP server has more tools than are used", server=self.name, used=len(tools))
+        catalogue = conversation.catalogue(tools)
+        if self._pins is None:
+            self._pins = {tool.name: tool.digest for tool in tools}
+            await anyio.to_thread.run_sync(self._kept.keep_pins, self.name, dict(self._pins))
+        if catalogue != self.catalogue:
+            self.catalogue = catalogue
+            remembered = Remembered(catalogue, not conversation.is_modern)
+            await anyio.to_thread.run_sync(self._kept.keep_catalogue, self.name, self._identity, remembered)
+            self._on_change(self.name)
+
+    def _set(self, state: State, error: str | None = None) -> None:
+        if (state, error) != (self._state, self._error):
+            self._state, self._error, self._since = state, error, time.time()
+            self._on_change(self.name)
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> CallResult:
+        """Raises `UpstreamError`."""
+        reached = False
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                for last in (False, True):
+                    conversation = await self._conversation()
+                    reached = True
+                    try:
+                        return self._looked_at(await conversation.call(tool, arguments))
+                    except MCPError as exc:
+                        again = exc.code == SESSION_GONE or (_is_lost(exc) and self._may_repeat(tool))
+                        if exc.code == SESSION_GONE and self._open is not None and self._open[1] is conversation:
+                            self._open[0].ended.set()
+                        if last or not again:
+                            raise await self._translated(exc, tool) from exc
+        except TimeoutError:
+            said = f"{self.name}.{tool} did not answer within {timeout_seconds:g} s"
+            if not reached:
+                raise UpstreamError("ServerUnavailable", f"{said}: it is not connected yet") from None
+            raise UpstreamError("ToolTimeout", f"{said}, and was cancelled") from None
+        raise AssertionError("the second attempt returns or raises")
+
+    async def _conversation(self) -> Conversation:
+        """Of the connection that there is, or of the next one. Raises `UpstreamError` when that cannot be made."""
+        asked = False
+        while True:
+            if self._open is not None and not self._open[0].ended.is_set():
+                if time.monotonic() > self._stale_at:
+                    self._tools_changed.set()
+                return self._open[1]
+            if self._state in ("unavailable", "login_needed", "disabled"):
+                if asked or self._state != "unavailable":
+                    raise UpstreamError("ServerUnavailable", f"the MCP server {self.name} is {self._why()}")
+                asked = True
+                self._wanted.set()
+            await self._news.wait()
+
+    def _why(self) -> str:
+        if self._state == "login_needed":
+            return f"not logged in: {self._error}"
+        return "disabled" if self._state == "disabled" else f"not available: {self._error}"
+
+    def _may_repeat(self, tool: str) -> bool:
+        """Whether a call that may have done its work may be made again."""
+        found = self.catalogue.tool(tool) if self.catalogue is not None else None
+        trusted = self.settings.trust_annotations is not False
+        return trusted and found is not None and (found.read_only is True or found.idempotent is True)
+
+    def _looked_at(self, result: CallResult) -> CallResult:
+        if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
+            self._tools_changed.set()
+        return result
+
+    async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
+        if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
+            self._tools_changed.set()  # it may have other tools by now
+        said = clean(str(exc))[:MAX_MESSAGE_CHARS]
+        if exc.code == REQUEST_TIMEOUT:
+            return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
+        if not _is_lost(exc):
+            return UpstreamError("ToolError", f"{self.name}.{tool}: {said}")
+        if exc.code == CONNECTION_CLOSED and (self._open is None or self._open[0].ended.is_set()):
+            with anyio.move_on_after(SETTLE_SECONDS):
+                while self._open is not None:
+                    await self._news.wait()
+            said = self._error or "it closed the connection"
+        return UpstreamError(
+            "ServerUnavailable", f"the MCP server {self.name} was lost while it worked on {tool}: {said}"
+        )
+
+    # -- pins ---------------------------------------------------------------------------------------------------
+
+    def changed_tools(self) -> dict[str, Literal["new", "changed"]]:
+        """Against what was accepted."""
+        if self.catalogue is None or self._pins is None:
+            return {}
+        return {
+            tool.name: "changed" if tool.name in self._pins else "new"
+            for tool in self.catalogue.tools
+            if self._pins.get(tool.name) != tool.digest
+        }
+
+    async def accept(self, tools: list[str]) -> None:
+        """A person has seen them as they are now."""
+        now = {tool.name: tool.digest for tool in self.catalogue.tools} if self.catalogue is not None else {}
+        self._pins = {**(self._pins or {}), **{name: now[name] for name in tools if name in now}}
+        await anyio.to_thread.run_sync(self._kept.keep_pins, self.name, dict(self._pins))
+        self._on_change(self.name)
+
+
+def _is_lost(exc: MCPError) -> bool:
+    return exc.code in (CONNECTION_CLOSED, UNREACHED, SESSION_GONE)

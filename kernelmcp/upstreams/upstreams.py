@@ -1,0 +1,183 @@
+"""All upstreams of a server: started and ended with it, changed with its settings, each in a task of its own.
+
+What speaks MCP is imported when the first one starts: a server without upstreams pays nothing for them. Knows no
+policy: who may call what is decided above.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import structlog
+
+from kernelmcp.config.client_files import configured
+from kernelmcp.config.settings import Settings
+from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.files.home import Home
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Status, UpstreamError
+from kernelmcp.upstreams.kept import Kept
+from kernelmcp.upstreams.minder import Minder
+
+if TYPE_CHECKING:
+    from kernelmcp.upstreams.connect import Way
+    from kernelmcp.upstreams.kept import Kept
+    from kernelmcp.upstreams.upstream import Upstream
+
+# For all of them to end together. A server on stdio has two seconds for its end.
+END_SECONDS = 1.5
+# What can change without a new connection.
+_POLICY = ("default", "tools", "trust_annotations", "pin", "principals", "tokenize", "reveal")
+
+log = structlog.get_logger(__name__)
+
+
+class Upstreams:
+    """Made by `open_upstreams` only. Belongs to the event loop's thread."""
+
+    def __init__(self, settings: Settings, home: Home, tasks: anyio.abc.TaskGroup, minder: Minder) -> None:
+        self._settings = settings
+        self._home = home
+        self._tasks = tasks
+        self._minder = minder
+        self._found: dict[str, Upstream] = {}
+        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._listeners: list[Callable[[str], None]] = []
+        self._applying = anyio.Lock()
+        self._way: Way | None = None
+        self._closed = False
+
+    @property
+    def names(self) -> list[str]:
+        """As configured, in order; those that are disabled, too."""
+        return list(self._found)
+
+    def catalogue(self, name: str) -> Catalogue | None:
+        """What it offers, or offered last time; None for one that has never answered. Never waits."""
+        upstream = self._found.get(name)
+        return None if upstream is None or upstream.settings.disabled else upstream.catalogue
+
+    def status(self, name: str) -> Status:
+        """Raises `KeyError`."""
+        return self._found[name].status
+
+    def settings(self, name: str) -> UpstreamSettings:
+        """With `default` and `trust_annotations` filled in. Raises `KeyError`."""
+        return self._found[name].settings
+
+    def on_change(self, callback: Callable[[str], None]) -> None:
+        """Call this with the name of a server whose tools, state or settings have changed, or that came or went."""
+        self._listeners.append(callback)
+
+    async def call(self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float) -> CallResult:
+        """Raises `UpstreamError`. Cancelling the task cancels the call at the upstream."""
+        upstream = self._found.get(name)
+        if upstream is None:
+            raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}")
+        return await upstream.call(tool, arguments, timeout_seconds)
+
+    def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
+        """Against what was accepted: at the first contact, or by `accept` since."""
+        return self._found[name].changed_tools()
+
+    async def accept(self, name: str, tools: list[str]) -> None:
+        """A person has seen these tools as they are now."""
+        await self._found[name].accept(tools)
+
+    # -- its life -----------------------------------------------------------------------------------------------
+
+    async def apply(self, settings: Settings) -> None:
+        """Start, end, restart what has changed, and nothing else."""
+        async with self._applying:
+            self._settings = settings
+            wanted = await anyio.to_thread.run_sync(configured, settings.config.upstreams)
+            for problem in wanted.problems:
+                log.warning("a file of MCP servers is not used", problem=problem)
+            for name in [name for name in self._found if name not in wanted.servers]:
+                self._end(name)
+                self._announce(name)
+            for name, server in wanted.servers.items():
+                await self._take_over(name, server)
+            self._found = {name: self._found[name] for name in wanted.servers}
+
+    async def _take_over(self, name: str, settings: UpstreamSettings) -> None:
+        old = self._found.get(name)
+        if old is not None and _connection(old.settings) == _connection(settings):
+            if old.settings != settings:
+                old.settings = settings
+                self._announce(name)
+            return
+        self._end(name)
+        from kernelmcp.upstreams.upstream import Upstream
+
+        upstream = Upstream(name, settings, Kept(self._home), self._shared(), self._announce)
+        await anyio.to_thread.run_sync(upstream.remember)
+        self._found[name] = upstream
+        if not settings.disabled:
+            scope = self._scopes[name] = anyio.CancelScope()
+            self._tasks.start_soon(_run, upstream, scope)
+        self._announce(name)
+
+    def _end(self, name: str) -> None:
+        self._found.pop(name, None)
+        if (scope := self._scopes.pop(name, None)) is not None:
+            scope.cancel()
+
+    def _announce(self, name: str) -> None:
+        for listener in self._listeners:
+            try:
+                listener(name)
+            except Exception:
+                log.exception("a change of an MCP server could not be passed on", server=name)
+
+    def follow(self) -> None:
+        """The settings have changed, perhaps not ours."""
+        if not self._closed:
+            self._tasks.start_soon(self.apply, self._settings)
+
+    def close(self) -> None:
+        """Begin to end all of them."""
+        self._closed = True
+        for name in list(self._scopes):
+            self._end(name)
+
+    def _shared(self) -> "Way":
+        if self._way is None:
+            from kernelmcp.upstreams.connect import Way
+
+            self._way = Way(self._minder, _no_login, lambda: self._settings.config.upstreams.result_mb)
+        return self._way
+
+
+@asynccontextmanager
+async def open_upstreams(settings: Settings, home: Home) -> AsyncIterator[Upstreams]:
+    """Start them in the background. Leaving it ends them, and their processes."""
+    minder = Minder()
+    try:
+        async with anyio.create_task_group() as tasks:
+            upstreams = Upstreams(settings, home, tasks, minder)
+            await upstreams.apply(settings)
+            settings.on_change(upstreams.follow)
+            try:
+                yield upstreams
+            finally:
+                upstreams.close()
+                tasks.cancel_scope.cancel()
+    finally:
+        minder.close()
+
+
+def _no_login(name: str, url: str) -> None:
+    return None
+
+
+async def _run(upstream: "Upstream", scope: anyio.CancelScope) -> None:
+    with scope:
+        await upstream.run()
+
+
+def _connection(settings: UpstreamSettings) -> UpstreamSettings:
+    """What a new connection is made for when it changes."""
+    return settings.model_copy(update=dict.fromkeys(_POLICY))
