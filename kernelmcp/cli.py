@@ -108,11 +108,30 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(lab)
     lab.set_defaults(run=_lab)
 
+    _add_skills(commands.add_parser("skills", help="Python files of sessions that every session of their user has"))
+
     build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel for sessions; needs Python 3.14")
     build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
     build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
     build_wheel.set_defaults(run=_build_wheel)
     return parser
+
+
+def _add_skills(skills: argparse.ArgumentParser) -> None:
+    actions = skills.add_subparsers(metavar="action", required=True)
+    actions.add_parser("list", help="those that were promoted, and those in sessions").set_defaults(action="list")
+    promote = actions.add_parser("promote", help="show one and ask whether every session is to have it")
+    promote.add_argument("session", metavar="SESSION")
+    promote.add_argument("name", metavar="NAME", help="of /workspace/skills/NAME.py")
+    promote.add_argument("--yes", action="store_true", help="do not ask")
+    promote.set_defaults(action="promote")
+    remove = actions.add_parser("remove", help="take one back")
+    remove.add_argument("name", metavar="NAME")
+    remove.set_defaults(action="remove")
+    for each in actions.choices.values():
+        each.add_argument("--principal", default="local", help="whose; default: local, who uses the server over stdio")
+        _add_files(each)
+        each.set_defaults(run=_skills)
 
 
 def _add_files(command: argparse.ArgumentParser) -> None:
@@ -191,6 +210,17 @@ def _build_wheel(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import build_wheel
 
     return build_wheel.main(parsed.path, load(parsed.config).home)
+
+
+def _skills(parsed: argparse.Namespace) -> int:
+    from kernelmcp.commands import skills
+
+    settings = load(parsed.config, parsed.policy)
+    if parsed.action == "promote":
+        return skills.promote(settings, parsed.session, parsed.name, parsed.principal, yes=parsed.yes)
+    if parsed.action == "remove":
+        return skills.remove(settings, parsed.name, parsed.principal)
+    return skills.list_skills(settings, parsed.principal)
 
 
 def _replay(parsed: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it;
                                  running/ drafts of what runs
+    home/skills/<principal>/     what a person has promoted (upstreams/skills.py)
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4)
     runtime/<random>/            sockets and connection files of one server process, lock
 

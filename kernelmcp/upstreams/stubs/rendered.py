@@ -43,7 +43,7 @@ class Rendered:
 def render(
     catalogues: Sequence[Catalogue], allowed: Callable[[str, Tool], bool], skills: Mapping[str, str] | None = None
 ) -> Rendered:
-    """The files of all tools that are allowed, and of promoted skills: their text by their names (files/skills.py).
+    """The files of all tools that are allowed, and of promoted skills: their text by their names (upstreams/skills.py).
     Whatever the catalogues say, it does not raise."""
     files = {f"{SKILLS}/{name}.py": text for name, text in (skills or {}).items()}
     index: dict[str, object] = {}

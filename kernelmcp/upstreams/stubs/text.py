@@ -7,9 +7,7 @@ import math
 import re
 
 # Printable by Unicode, and nothing to see: variation selectors, fillers.
-_UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-)
+UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
@@ -17,7 +15,7 @@ def lines(text: object, max_chars: int) -> list[str]:
     """Lines of printable characters; the last one says when more was cut off."""
     given = text if isinstance(text, str) else ""
     cut = len(given) > max_chars
-    shown = _UNSEEN.sub("", given[:max_chars])
+    shown = UNSEEN.sub("", given[:max_chars])
     found = [
         _printable(line).rstrip() for line in re.split(r"\r\n|[\n\r\x0b\x0c\x85\u2028\u2029]", shown.expandtabs(4))
     ]
@@ -54,7 +52,7 @@ def literal(value: str | int | float | bool | None) -> str:
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else "..."
     text = repr(value) if "'" in value or '"' in value else f'"{repr(value)[1:-1]}"'
-    return _UNSEEN.sub(lambda found: f"\\U{ord(found[0]):08x}", text)
+    return UNSEEN.sub(lambda found: f"\\U{ord(found[0]):08x}", text)
 
 
 def _printable(line: str) -> str:

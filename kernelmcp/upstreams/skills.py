@@ -1,0 +1,136 @@
+"""Skills: Python files of a session's workspace that a person has promoted to every session of the same principal.
+
+    home/skills/<principal>/NAME.py
+
+A promoted one is code that runs in sessions which did not write it, so what is promoted is what was shown: it is read
+once, has no character that hides another, and is never written by a server. Must not know sessions.
+"""
+
+import ast
+import hashlib
+import keyword
+import os
+import re
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from token import NAME
+from tokenize import generate_tokens
+
+from kernelmcp.atomic import read_small, replace
+from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
+from kernelmcp.files.home import private_directory
+from kernelmcp.files.workspace import Workspace
+from kernelmcp.upstreams.stubs.text import UNSEEN
+
+# In a workspace.
+FOLDER = "skills"
+MAX_BYTES = 64 * 1024
+MAX_SKILLS = 100
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True)
+class Skill:
+    name: str
+    source: str
+    about: str
+    """The first line of the docstring."""
+    tests: tuple[str, ...]
+
+
+def is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and not keyword.iskeyword(name)
+
+
+def parse(name: str, data: bytes) -> Skill:
+    """A skill of a file's content, which is hostile. Raises `InvalidArgument`."""
+    if not is_name(name):
+        raise InvalidArgument(f"{name!r} is no name of a skill", "Use up to 64 letters, digits and underscores.")
+    if len(data) > MAX_BYTES:
+        raise InvalidArgument(f"skill {name!r} has more than {MAX_BYTES:,} bytes", "Make it smaller.")
+    try:
+        source = data.decode()
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
+        raise InvalidArgument(f"skill {name!r} is no Python: {exc}", "Correct it in the session.") from exc
+    _check_readable(name, source)
+    about = (ast.get_docstring(tree) or "").split("\n")[0]
+    functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return Skill(name, source, about, tuple(node.name for node in functions if node.name.startswith("test_")))
+
+
+def _check_readable(name: str, source: str) -> None:
+    """Raises `InvalidArgument` for what a person would not see, or would take for something else."""
+    hidden = {char for char in source if not char.isprintable() and char not in "\n\t"} | set(UNSEEN.findall(source))
+    words = (token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME)
+    for char in sorted(hidden | {char for word in words if not word.isascii() for char in word if ord(char) > 127}):
+        raise InvalidArgument(
+            f"skill {name!r} has the character U+{ord(char):04X}, which a reader may not see for what it is",
+            "Write it as an escape in a string, and names in ASCII.",
+        )
+
+
+def in_workspace(workspace: Workspace) -> list[str]:
+    """Names of the files that may be skills. Raises `ServerError`s only."""
+    paths = [entry.path.split("/") for entry in workspace.listing().files]
+    names = [path[1].removesuffix(".py") for path in paths if len(path) == 2 and path[0] == FOLDER]
+    return [name for name in names if is_name(name) and [FOLDER, f"{name}.py"] in paths]
+
+
+def read_from(workspace: Workspace, name: str) -> Skill:
+    """Raises `ServerError`s only."""
+    if not is_name(name):
+        return parse(name, b"")
+    return parse(name, workspace.read(f"{FOLDER}/{name}.py", limit=MAX_BYTES + 1).data)
+
+
+class PromotedSkills:
+    """Of a home. Blocking."""
+
+    def __init__(self, home: Path) -> None:
+        self._root = home / "skills"
+
+    def stamp(self, principal: str) -> tuple[int, int]:
+        """Another one when the skills are."""
+        try:
+            found = self._folder(principal).stat()
+        except OSError:
+            return (0, 0)
+        return (found.st_ino, found.st_mtime_ns)
+
+    def read(self, principal: str) -> dict[str, str]:
+        """The sources by name; a file that cannot be read is left out."""
+        folder = self._folder(principal)
+        try:
+            names = sorted(file.name.removesuffix(".py") for file in folder.iterdir() if file.name.endswith(".py"))
+        except OSError:
+            return {}
+        found: dict[str, str] = {}
+        for name in filter(is_name, names[:MAX_SKILLS]):
+            try:
+                found[name] = read_small(folder / f"{name}.py", MAX_BYTES).decode()
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def add(self, principal: str, skill: Skill) -> None:
+        """Raises OSError, `ResourceLimitExceeded`."""
+        present = self.read(principal)
+        if skill.name not in present and len(present) >= MAX_SKILLS:
+            raise ResourceLimitExceeded(f"there are {MAX_SKILLS} skills, which is the most", "Remove one.")
+        folder = self._folder(principal)
+        for directory in (self._root, folder):
+            private_directory(directory)
+        replace(folder / f"{skill.name}.py", lambda stream: stream.write(skill.source.encode()), mode=0o444)
+
+    def remove(self, principal: str, name: str) -> bool:
+        """Whether there was one. Raises OSError."""
+        if not is_name(name) or name not in self.read(principal):
+            return False
+        os.unlink(self._folder(principal) / f"{name}.py")
+        return True
+
+    def _folder(self, principal: str) -> Path:
+        # A principal is any text.
+        return self._root / hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()[:32]

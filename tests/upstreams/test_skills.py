@@ -1,0 +1,213 @@
+"""Skills on the host: which files of a workspace may be promoted, whose sessions have them, and who is asked."""
+
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kernelmcp.cli import main
+from kernelmcp.errors import InvalidArgument
+from kernelmcp.sessions.storage.record import Record, now
+from kernelmcp.upstreams.skills import MAX_BYTES, MAX_SKILLS, PromotedSkills, Skill, parse
+
+GOOD = (
+    '"""Totals of deals."""\n\n\ndef total(deals):\n    return sum(deals)\n\n\n'
+    "def test_total():\n    assert total([2]) == 2\n"
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def session(home: Path, name: str, principal: str = "local", **skills: str) -> Path:
+    """A session as a server leaves it; its folder of skills."""
+    prefix = "" if principal == "local" else f"{hashlib.sha256(principal.encode()).hexdigest()[:16]}~"
+    directory = home / "sessions" / f"{prefix}{name}"
+    directory.mkdir(parents=True)
+    sandbox = f"abc-{len(list((home / 'sessions').iterdir())):x}"
+    fields = {"created_at": now(), "last_used_at": now(), "sandboxes": [sandbox]}
+    Record(session_id=name, principal=principal, **fields).write(directory)  # pyright: ignore[reportArgumentType]
+    folder = home / "sandboxes" / sandbox / "workspace" / "skills"
+    folder.mkdir(parents=True)
+    for skill, source in skills.items():
+        (folder / f"{skill}.py").write_text(source)
+    return folder
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(text))
+
+
+def test_a_person_sees_the_code_and_says_yes(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session(home, "work", totals=GOOD)
+    answer(monkeypatch, "y\n")
+    assert main(["skills", "promote", "work", "totals"]) == 0
+    assert GOOD.strip() in capsys.readouterr().out
+    assert PromotedSkills(home).read("local") == {"totals": GOOD}
+
+
+@pytest.mark.parametrize("text", ["n\n", "\n", "", "no\n", "yesterday\n"])
+def test_anything_but_yes_promotes_nothing(home: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    session(home, "work", totals=GOOD)
+    answer(monkeypatch, text)
+    assert main(["skills", "promote", "work", "totals"]) == 1
+    assert PromotedSkills(home).read("local") == {}
+
+
+def test_without_a_terminal_only_yes_promotes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session(home, "work", totals=GOOD)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(["skills", "promote", "work", "totals"]) == 1
+    assert PromotedSkills(home).read("local") == {}
+    assert main(["skills", "promote", "work", "totals", "--yes"]) == 0
+    assert PromotedSkills(home).read("local") == {"totals": GOOD}
+
+
+def test_a_promoted_skill_is_of_one_principal(home: Path) -> None:
+    session(home, "work", principal="token:alice", totals=GOOD)
+    assert main(["skills", "promote", "work", "totals", "--yes"]) == 1
+    assert main(["skills", "promote", "work", "totals", "--yes", "--principal", "token:alice"]) == 0
+    promoted = PromotedSkills(home)
+    assert [promoted.read(who) for who in ("token:alice", "local", "token:bob", "../local")] == [
+        {"totals": GOOD},
+        {},
+        {},
+        {},
+    ]
+    assert main(["skills", "remove", "totals"]) == 1
+    assert main(["skills", "remove", "totals", "--principal", "token:alice"]) == 0
+    assert promoted.read("token:alice") == {}
+
+
+def test_the_file_is_nobodys_to_write_and_the_folder_is_private(home: Path) -> None:
+    PromotedSkills(home).add("local", parse("totals", GOOD.encode()))
+    (file,) = (home / "skills").rglob("*.py")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o444
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_change_in_the_workspace_changes_nothing_and_is_listed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = session(home, "work", totals=GOOD, other=GOOD, broken="def f(:")
+    assert main(["skills", "promote", "work", "totals", "--yes"]) == 0
+    before = PromotedSkills(home).stamp("local")
+    (folder / "totals.py").write_text(GOOD.replace("2", "3"))
+    assert PromotedSkills(home).read("local") == {"totals": GOOD}
+    assert PromotedSkills(home).stamp("local") == before
+    capsys.readouterr()
+    assert main(["skills", "list"]) == 0
+    listed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert listed == [
+        "In every session of local:",
+        "totals Totals of deals.",
+        "In sessions (kernelmcp skills promote SESSION NAME):",
+        "work broken (no valid skill)",
+        "work other Totals of deals.",
+        "work totals Totals of deals. (differs from the promoted one)",
+    ]
+    assert main(["skills", "promote", "work", "totals", "--yes"]) == 0
+    assert PromotedSkills(home).stamp("local") != before
+
+
+@pytest.mark.parametrize("kind", ["symlink", "directory", "fifo", "folder_link", "large", "missing"])
+def test_a_hostile_file_is_refused(home: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = session(home, "work")
+    secret = tmp_path / "secret.py"
+    secret.write_text(GOOD)
+    file = folder / "totals.py"
+    if kind == "symlink":
+        file.symlink_to(secret)
+    elif kind == "directory":
+        file.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "folder_link":
+        folder.rmdir()
+        (tmp_path / "elsewhere").mkdir()
+        secret.rename(tmp_path / "elsewhere" / "totals.py")
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif kind == "large":
+        file.write_text(GOOD + "#" * MAX_BYTES)
+    assert main(["skills", "promote", "work", "totals", "--yes"]) == 1
+    assert "Totals" not in capsys.readouterr().out
+    assert main(["skills", "list"]) == 0
+    assert PromotedSkills(home).read("local") == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../totals", "a/b", "/etc/passwd", "a\0b", "a.b", "_x", "1x", "import", "é", "x" * 65, "x\n"],
+)
+def test_a_name_that_is_no_module_is_refused(home: Path, name: str) -> None:
+    session(home, "work", totals=GOOD)
+    assert main(["skills", "promote", "work", "--yes", "--", name]) == 1
+    with pytest.raises(InvalidArgument):
+        parse(name, GOOD.encode())
+    assert not (home / "skills").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "../work", "nowhere", ""])
+def test_a_session_that_is_none_is_refused(home: Path, name: str) -> None:
+    session(home, "work", totals=GOOD)
+    assert main(["skills", "promote", name, "totals", "--yes"]) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(:",
+        "\0",
+        b"\xff\xfe".decode("latin-1") + "\udcff",
+        f"{GOOD}\n# \x1b[2J\x1b[H seen as nothing",
+        f"{GOOD}\n# \u202e gnihtemos",
+        f"{GOOD}\nx = '\u3164'",
+        f"{GOOD}\n\u3164 = 1",
+        f"{GOOD}\nt\u043etal = 1",
+        f"{GOOD}\nx = 1 \r y = 2",
+        f"{GOOD}\n# tag \U000e0041",
+        "x = " + "(" * 10_000,
+    ],
+)
+def test_code_that_is_not_what_it_looks_like_is_refused(source: str) -> None:
+    with pytest.raises(InvalidArgument):
+        parse("totals", source.encode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize(
+    "source", ['"""Only words."""\n', "def test_x():\n    pass\n", '""" """\ndef test_x(): pass\n']
+)
+def test_a_skill_says_what_it_does_and_has_a_test(home: Path, source: str) -> None:
+    session(home, "work", totals=source)
+    assert main(["skills", "promote", "work", "totals", "--yes"]) == 1
+    assert PromotedSkills(home).read("local") == {}
+
+
+def test_words_in_other_languages_are_fine() -> None:
+    found = parse("totals", GOOD.replace("Totals", "Größe, 取引, हिन्दी").encode())
+    assert found == Skill(
+        "totals", GOOD.replace("Totals", "Größe, 取引, हिन्दी"), "Größe, 取引, हिन्दी of deals.", ("test_total",)
+    )
+
+
+def test_there_is_a_most(home: Path) -> None:
+    promoted = PromotedSkills(home)
+    for number in range(MAX_SKILLS):
+        promoted.add("local", parse(f"s{number}", GOOD.encode()))
+    promoted.add("local", parse("s0", GOOD.encode()))
+    session(home, "work", totals=GOOD)
+    assert main(["skills", "promote", "work", "totals", "--yes"]) == 1
+    assert len(promoted.read("local")) == MAX_SKILLS
