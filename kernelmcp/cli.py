@@ -102,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(replay)
     replay.set_defaults(run=_replay)
 
+    audit = commands.add_parser("audit", help="what code called of the tools of your other MCP servers")
+    audit.add_argument("--since", metavar="TIME", help="1d, 12h, 30m, or a date; default: all that is kept")
+    audit.add_argument("--json", action="store_true")
+    _add_files(audit)
+    audit.set_defaults(run=_audit)
+
     lab = commands.add_parser("lab", help="open JupyterLab on the live sessions of every running server")
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
     lab.add_argument("--port", type=int, help="default: 8888, or the next one that is free")
@@ -198,6 +204,12 @@ def _setup(parsed: argparse.Namespace) -> int:
 
     settings = load(parsed.config, parsed.policy)
     return setup.main(settings, parsed.names, parsed.offline, parsed.export, parsed.remove)
+
+
+def _audit(parsed: argparse.Namespace) -> int:
+    from kernelmcp.commands.code_mode import audit
+
+    return audit.main(load(parsed.config, parsed.policy), parsed.since, as_json=parsed.json)
 
 
 def _lab(parsed: argparse.Namespace) -> int:

@@ -90,7 +90,7 @@ class UpstreamSettings(Section):
         if (self.command is None) == (self.transport == "stdio"):
             raise ValueError("type stdio is for a command, http and sse are for a url")
         wrong = {"args", "env", "cwd"} if self.url is not None else {"headers"}
-        if found := sorted(wrong & self.model_fields_set):
+        if found := sorted(name for name in wrong if getattr(self, name)):  # a reload sets all of them
             raise ValueError(f"{found[0]} is for a {'command' if self.url is not None else 'url'}")
         return self
 

@@ -21,8 +21,10 @@ import structlog
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import handler_call
+from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.listener import Listener
 from kernelmcp.executions.questions import Questions
+from kernelmcp.executions.tool_use import ToolUse
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.outputs import GuestError, Outputs, guest_error
 from kernelmcp.output.sanitize import clean
@@ -44,8 +46,6 @@ _EXIT_STATUS = re.compile(r"exit status (\d{1,3})(?::|$)")
 log = structlog.get_logger(__name__)
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
-
-
 MARK_CHARS = 4
 
 
@@ -109,6 +109,10 @@ class Execution:
     interrupted_by_person: bool = False
     questions: Questions | None = None
     """Where its input() asks; None when nobody can be asked."""
+    approvals: Approvals | None = None
+    """Where its calls of tools ask; None when nobody can be asked."""
+    tool_use: ToolUse | None = None
+    """None where there are no other servers."""
     persons_cells: int = 0
     """How many cells a person ran in the session before this one, and after the one before it."""
 

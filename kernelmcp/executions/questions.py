@@ -49,7 +49,7 @@ class Questions:
         self._count += 1
         if self._count > MAX_QUESTIONS:
             return NO_ANSWER
-        question = Question(self._count, _shown(prompt), is_password, asyncio.get_running_loop().create_future())
+        question = Question(self._count, shown(prompt), is_password, asyncio.get_running_loop().create_future())
         self.open, self._began = question, (began := time.monotonic())
         if not (is_password and self._on_change):
             self.asked.set()
@@ -85,7 +85,7 @@ class Questions:
         return new
 
 
-def _shown(prompt: str) -> str:
+def shown(text: str, max_chars: int = MAX_PROMPT_CHARS) -> str:
     """Without what a terminal would act on."""
-    text = without_colour(clean(prompt[:MAX_PROMPT_CHARS]))
+    text = without_colour(clean(text[:max_chars]))
     return "".join(char if char.isprintable() or char == "\n" else " " for char in text)

@@ -51,7 +51,7 @@ class Web:
     def __init__(self, settings: Settings, lifespan: Lifespan) -> None:
         self.settings = settings
         self.throttle = Throttle(settings)
-        self.metrics = Metrics(self.throttle)
+        self.metrics = Metrics(self.throttle, lambda: settings.policy.output_budget_chars)
         self.draining = False
         self._gate = Gate(settings, Authenticator(settings), self.throttle)
         self._gate.on_denied = self.metrics.denied
@@ -77,6 +77,7 @@ class Web:
             max_sessions=config.transport_http.max_streams,
         )
         self.metrics.watch(app.registry, app.pool)
+        app.offered.when_open(self.metrics.watch_code_mode)
         app.server.middleware.append(self.metrics.count_call)
         async with manager.run():
             ends = ConnectionEnds(app.registry, app.callers)

@@ -4,7 +4,8 @@ No label has a value that a client can make up, and nothing names a session, a p
 """
 
 import os
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 import psutil
@@ -13,11 +14,15 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 
 from kernelmcp.config.tool_names import TOOL_NAMES
 from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.tool_use import CallRecord
 from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.usage import tree_memory_mb
+
+if TYPE_CHECKING:
+    from kernelmcp.code_mode.code_mode import CodeMode
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 METHODS = frozenset({"GET", "POST", "DELETE", "OPTIONS", "HEAD", "PUT", "PATCH"})
@@ -31,8 +36,9 @@ OTHER = "other"
 class Metrics:
     """The numbers of one server."""
 
-    def __init__(self, throttle: Throttle) -> None:
+    def __init__(self, throttle: Throttle, budget_chars: Callable[[], int]) -> None:
         self._throttle = throttle
+        self._budget_chars = budget_chars
         self._watched: tuple[Registry, Pool] | None = None
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
@@ -60,12 +66,40 @@ class Metrics:
             "kernelmcp_output_bytes", "Text that cells printed, as it was kept.", registry=registry
         )
         self._calls = Counter("kernelmcp_tool_calls", "Tool calls.", ["tool", "outcome"], registry=registry)
+        self._upstream_calls = Counter(
+            "kernelmcp_upstream_calls",
+            "Calls of tools of other servers, by what came of them.",
+            ["server", "outcome"],
+            registry=registry,
+        )
+        self._upstream_seconds = Histogram(
+            "kernelmcp_upstream_call_seconds",
+            "From a call to its answer, a person's time included.",
+            ["server"],
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._upstream_tokens = Counter(
+            "kernelmcp_upstream_tokens_saved",
+            "About: of the tokens of their results those that stayed in kernels.",
+            ["server"],
+            registry=registry,
+        )
         self._installs = Counter("kernelmcp_package_installs", "Package installs.", ["outcome"], registry=registry)
 
     def watch(self, registry: Registry, pool: Pool) -> None:
         """Count the sessions, executions and kernels of a running server. `count_call` must be its middleware too."""
         self._watched = registry, pool
         registry.on_submit.append(lambda execution: execution.on_finish.append(self._finished))
+
+    def watch_code_mode(self, code_mode: "CodeMode") -> None:
+        """Count the calls of other servers' tools. A guest's names of servers are not counted."""
+        code_mode.broker.on_call.append(lambda record: self._called(record, code_mode.upstreams.names))
+
+    def _called(self, record: CallRecord, servers: Sequence[str]) -> None:
+        server = record.server if record.server in servers else OTHER
+        self._upstream_calls.labels(server, record.outcome).inc()
+        self._upstream_seconds.labels(server).observe(record.ms / 1000)
 
     def request(self, method: str, status: int, seconds: float) -> None:
         self._requests.labels(method if method in METHODS else OTHER, str(status)).inc()
@@ -97,6 +131,9 @@ class Metrics:
         self._memory.labels("server").set(psutil.Process(os.getpid()).memory_info().rss)
 
     def _finished(self, execution: Execution) -> None:
+        if (use := execution.tool_use) is not None:
+            for server, tokens in use.tokens_saved_by_server(execution.outputs, self._budget_chars()).items():
+                self._upstream_tokens.labels(server).inc(tokens)
         self._executions.labels(execution.status).inc()
         self._execution_seconds.observe(execution.execution_time_ms / 1000)
         self._queue_seconds.observe(execution.queued_ms / 1000)

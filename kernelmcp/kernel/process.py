@@ -249,12 +249,13 @@ class Kernel:
             metadata = {"kernelmcp": {"msg_id": msg_id}}
             self.connection.send(self.connection.control, "interrupt_request", {}, None, metadata)
 
-    def offer_tools(self, offer: Offer, listener: ToolListener) -> None:
+    def offer_tools(self, offer: Offer, listener: ToolListener) -> asyncio.Future[dict[str, Any]]:
         """Offer tools to the kernel's guests, in place of what was offered before; `listener` is told of calls."""
         content = {**asdict(offer), "folder": str(offer.folder), "servers": list(offer.servers)}
         self.connection.tools.listen(listener)
         request = self.connection.send(self.connection.control, "tools_offer_request", content, None)
         request.done.add_done_callback(note_answer)
+        return request.done
 
     def reply_to_tools(self, replies: Sequence[Reply]) -> None:
         """Answer calls of tools."""

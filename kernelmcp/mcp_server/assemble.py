@@ -1,7 +1,7 @@
 """Puts a server together, and holds the lifetimes of what is in it."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,7 @@ from kernelmcp.mcp_server.notifications import Notifications
 from kernelmcp.mcp_server.resources import Resources, ResourceServer
 from kernelmcp.mcp_server.results.structured import Structured
 from kernelmcp.mcp_server.runtimes import Runtimes
+from kernelmcp.mcp_server.told import Told
 from kernelmcp.mcp_server.tools.execution_tools import ExecutionTools
 from kernelmcp.mcp_server.tools.file_tools import FileTools
 from kernelmcp.mcp_server.tools.package_tools import PackageTools
@@ -34,8 +35,9 @@ from kernelmcp.preflight import check_change
 from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
+from kernelmcp.sessions.offered_tools import OfferedTools
 from kernelmcp.sessions.registry import Registry
-from kernelmcp.upstreams.upstreams import Upstreams, open_upstreams
+from kernelmcp.sessions.session import Session
 
 INSTRUCTIONS = """\
 A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
@@ -65,7 +67,7 @@ class App:
     registry: Registry
     callers: Callers
     pool: Pool
-    upstreams: Upstreams
+    offered: OfferedTools
 
     @property
     def lowlevel(self) -> LowlevelServer[Any]:
@@ -78,8 +80,10 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
     """A server and its sessions. Leaving it writes the transcripts that are not written yet."""
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
-        upstreams = await stack.enter_async_context(open_upstreams(settings, home))
         registry = Registry(settings, home, pool, tasks)
+        offered = OfferedTools(settings, home, registry, tasks)
+        registry.before_cell = offered.before_cell
+        registry.on_submit.append(offered.submitted)
         callers, client_log = Callers(DefaultSession(settings, registry, _folder())), ClientLog()
         runtimes = Runtimes(settings)
         tools = [
@@ -97,13 +101,17 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",
         )
-        server.structured, server.callers = Structured(settings), callers
+        server.structured, server.callers, server.told = Structured(settings), callers, Told(offered.names)
+        server.middleware.append(server.told.in_instructions)
         notifications = Notifications(tasks, lambda ctx: callers(Context(request_context=ctx)).principal)
         notifications.register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
         registry.on_change = notifications.session_changed
         descriptors = Descriptors(home, registry.stored, "http" if over_http else "stdio")
-        registry.on_kernel = descriptors.update
-        await stack.enter_async_context(Control(registry, descriptors).listening(home))
+        registry.on_kernel = _both(descriptors.update, offered.kernel_changed)
+        control = Control(registry, descriptors)
+        offered.when_open(lambda code_mode: code_mode.broker.on_approval.append(control.asked.offer_approvals))
+        offered.start()
+        await stack.enter_async_context(control.listening(home))
         Resources(registry, callers, notifications).register(server)
         FileResources(registry, callers).register(server)
         Completions(registry, callers).register(server._lowlevel_server)  # pyright: ignore[reportPrivateUsage]
@@ -119,13 +127,21 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         tasks.start_soon(registry.sweep_disk)
         tasks.start_soon(reload.keep_current, settings, check_change)
         try:
-            yield App(server, registry, callers, pool, upstreams)
+            yield App(server, registry, callers, pool, offered)
         finally:
             with anyio.move_on_after(CLOSE_SECONDS, shield=True) as limit:
                 await registry.close()
             if limit.cancelled_caught:
                 log.warning("not every notebook could be written in time: the next server completes them")
             tasks.cancel_scope.cancel()
+
+
+def _both(*listeners: Callable[[Session], None]) -> Callable[[Session], None]:
+    def tell(session: Session) -> None:
+        for listener in listeners:
+            listener(session)
+
+    return tell
 
 
 def _folder() -> str | None:

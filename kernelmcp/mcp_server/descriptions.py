@@ -94,7 +94,7 @@ def _describe_stored(registry: Registry, record: Record) -> schemas.SessionInfo:
 
 
 def _describe_record(record: Record) -> schemas.SessionInfo:
-    return {
+    info: schemas.SessionInfo = {
         "session_id": record.session_id,
         "state": "stopped",
         "language": record.language,
@@ -105,3 +105,6 @@ def _describe_record(record: Record) -> schemas.SessionInfo:
         "memory_mb": 0.0,
         "workspace_bytes": 0,
     }
+    if record.tools_called:
+        info["tools_called"], info["tokens_saved"] = record.tools_called, record.tokens_saved
+    return info

@@ -15,19 +15,17 @@ from kernelmcp.mcp_server.callers import CLOSING_KEY
 INTERVAL_SECONDS = 0.1
 
 
-async def wait_for(
-    execution: Execution, seconds: float, context: Context[Any, Any], asked: asyncio.Event | None = None
-) -> None:
+async def wait_for(execution: Execution, seconds: float, context: Context[Any, Any], *asked: asyncio.Event) -> None:
     """Until it is over, or `seconds` have passed, or it has `asked` something, or the client ends its connection and
     wants an answer at once."""
-    if execution.done.is_set() or (asked is not None and asked.is_set()):
+    if execution.done.is_set() or any(event.is_set() for event in asked):
         return
     meta = context.request_context.meta
     wants_progress = bool(meta) and meta.get("progress_token", meta.get("progressToken")) is not None
     wait = _report(execution, context) if wants_progress else execution.done.wait()
     request = context.request_context.request
     closing = request.scope.get(CLOSING_KEY) if request is not None else None
-    ends = [event.wait() for event in (closing, asked) if event is not None]
+    ends = [event.wait() for event in (closing, *asked) if event is not None]
     if ends:
         await _wait_for_first([wait, *ends], seconds)
     else:

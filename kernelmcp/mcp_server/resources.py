@@ -23,11 +23,13 @@ from pydantic import AnyUrl
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.tool_use import ToolUse
 from kernelmcp.mcp_server.callers import Callers
 from kernelmcp.mcp_server.descriptions import describe, describe_all
 from kernelmcp.mcp_server.file_resources import FileResources
 from kernelmcp.mcp_server.notifications import Notifications, RequestContext
 from kernelmcp.mcp_server.results.structured import Structured
+from kernelmcp.mcp_server.told import Told
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
@@ -52,9 +54,11 @@ class ResourceServer(MCPServer[Any]):
     files: FileResources
     structured: Structured
     callers: Callers
+    told: Told
 
     async def _handle_list_tools(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=self.structured.in_list(await self.list_tools(), ctx))
+        tools = await self.told.in_list(await self.list_tools(), ctx)
+        return ListToolsResult(tools=self.structured.in_list(tools, ctx))
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Ctx | None = None
@@ -132,6 +136,12 @@ class Resources:
         ):
             server.resource(f"{EXECUTION}/{part}", name=part, description=what)(getattr(self, part))
         server.resource(
+            EXECUTION + "/calls",
+            name="calls",
+            mime_type="application/json",
+            description="The calls of other servers' tools that an execution has made.",
+        )(self.calls)
+        server.resource(
             EXECUTION + "/outputs/{n}",
             name="output",
             mime_type=OUTPUT_TYPE,
@@ -187,6 +197,10 @@ class Resources:
         data = displays[int(n)].data
         picture = await anyio.to_thread.run_sync(headers.find, data)
         return picture.data if picture is not None else json.dumps(data)
+
+    async def calls(self, execution_id: str, ctx: Ctx) -> str:
+        use = (await self._execution(execution_id, ctx)).tool_use
+        return await anyio.to_thread.run_sync(use.to_json) if use is not None else ToolUse().to_json()
 
     async def _execution(self, execution_id: str, ctx: Ctx) -> Execution:
         try:

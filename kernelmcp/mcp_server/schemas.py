@@ -58,7 +58,24 @@ class InstallFields(TypedDict):
     already_present: list[PresentPackage]
 
 
-class ExecutionResult(TypedDict):
+class PendingApproval(TypedDict):
+    server: str
+    tool: str
+    arguments: str
+
+
+class CodeModeFields(TypedDict):
+    """Of results where there are other servers, whose tools code can call."""
+
+    tools_called: NotRequired[dict[str, int]]
+    """How often, by server.tool."""
+    tokens_saved: NotRequired[int]
+    """About: characters of their results that were not shown, divided by four."""
+    pending_approvals: NotRequired[list[PendingApproval]]
+    """Calls that wait for the user."""
+
+
+class ExecutionResult(CodeModeFields):
     """One execution: what it printed, gave and displayed."""
 
     session_id: str
@@ -122,6 +139,9 @@ class SessionInfo(TypedDict):
     execution_count: int
     memory_mb: float
     workspace_bytes: int
+    tools_called: NotRequired[dict[str, int]]
+    """This and the next are there when it has called tools of other servers."""
+    tokens_saved: NotRequired[int]
 
 
 class ContractError(TypedDict):

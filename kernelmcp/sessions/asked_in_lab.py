@@ -1,16 +1,20 @@
-"""What cells ask of a person (`input()`, `getpass()`), for whoever watches: a JupyterLab that shows it.
+"""What cells ask of a person, for whoever watches: a JupyterLab that shows it. Lines of input (`input()`, `getpass()`),
+and whether a tool of another server may be called.
 
 Level-triggered: a watcher gets the whole list of open questions each time it has changed, so none can be missed.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
+from kernelmcp.executions.approvals import CHOICES, Approval, Approvals, answer_of, question
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.questions import Questions
 
 # Of JupyterLabs at once; more is a mistake.
 MAX_WATCHERS = 20
+HOW_TO_ANSWER = f"Answer with one of: {'; '.join(CHOICES)}."
 
 
 class AskedInLab:
@@ -19,11 +23,30 @@ class AskedInLab:
     def __init__(self) -> None:
         self._watchers: set[asyncio.Event] = set()
         self._open: dict[str, Execution] = {}
+        self._approvals: dict[str, tuple[Execution, Approvals, Approval]] = {}
+        """The calls that are asked about now, by an id of ours."""
 
     def offer(self, execution: Execution) -> None:
         """A new execution may ask here, if anybody watches (`Registry.on_submit`)."""
         if self._watchers:
             execution.questions = Questions(lambda questions: self._changed(execution, questions))
+
+    def offer_approvals(self, execution: Execution) -> None:
+        """An execution, a person's too, is about to ask whether it may call a tool (`Broker.on_approval`)."""
+        if not self._watchers:
+            return
+        approvals = execution.approvals = execution.approvals or Approvals()
+        if not any(isinstance(each, _Shown) for each in approvals.on_change):
+            approvals.on_change.append(_Shown(self, execution))
+
+    def approvals_changed(self, execution: Execution, approvals: Approvals) -> None:
+        for key, (asking, *_) in list(self._approvals.items()):
+            if asking is execution:
+                del self._approvals[key]
+        if (approval := approvals.open) is not None:
+            self._approvals[f"{execution.id}/{approval.number}"] = execution, approvals, approval
+        for event in self._watchers:
+            event.set()
 
     def watch(self) -> asyncio.Event | None:
         """An event that is set when the list has changed; None when there are too many watchers."""
@@ -40,10 +63,22 @@ class AskedInLab:
         if not self._watchers:
             for execution in list(self._open.values()):
                 self.answer(execution.id, None)
+            for _, approvals, approval in list(self._approvals.values()):
+                if not approvals.has_client:
+                    approvals.reply(approval, "no")
 
     def questions(self) -> list[dict[str, Any]]:
         """What is asked now, as JSON."""
-        return [
+        asked = [
+            {
+                "execution_id": key,
+                "session_id": execution.session_id,
+                "prompt": f"{question(execution.session_id, execution.code, approval)}\n\n{HOW_TO_ANSWER}",
+                "password": False,
+            }
+            for key, (execution, _, approval) in self._approvals.items()
+        ]
+        return asked + [
             {
                 "execution_id": execution.id,
                 "session_id": execution.session_id,
@@ -56,6 +91,10 @@ class AskedInLab:
 
     def answer(self, execution_id: str, text: str | None) -> bool:
         """Answer the question of an execution; None is Ctrl-D. False when nothing is asked there any more."""
+        if (found := self._approvals.get(execution_id)) is not None:
+            _, approvals, approval = found
+            approvals.reply(approval, answer_of(text))
+            return True
         execution = self._open.get(execution_id)
         questions = execution.questions if execution is not None else None
         if questions is None or questions.open is None:
@@ -70,3 +109,14 @@ class AskedInLab:
             self._open.pop(execution.id, None)
         for event in self._watchers:
             event.set()
+
+
+@dataclass(frozen=True, eq=False)
+class _Shown:
+    """Tells of one execution's approvals (`Approvals.on_change`)."""
+
+    asked: AskedInLab
+    execution: Execution
+
+    def __call__(self, approvals: Approvals) -> None:
+        self.asked.approvals_changed(self.execution, approvals)

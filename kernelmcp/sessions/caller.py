@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelmcp.errors import InvalidArgument
+from kernelmcp.executions.principals import LOCAL as LOCAL
 
-LOCAL = "local"
-"""The principal of stdio: whoever may start the process."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Of a client's name and of a folder; what is longer, or not printable, is known by its hash.
 MAX_ORIGIN_CHARS = 400

@@ -37,9 +37,9 @@ class Control:
     def __init__(self, registry: Registry, descriptors: Descriptors) -> None:
         self._registry = registry
         self._descriptors = descriptors
-        self._asked = AskedInLab()
+        self.asked = AskedInLab()
         self._connections: set[asyncio.Task[Any]] = set()
-        registry.on_submit.append(self._asked.offer)
+        registry.on_submit.append(self.asked.offer)
 
     @asynccontextmanager
     async def listening(self, home: Home) -> AsyncIterator[None]:
@@ -77,7 +77,7 @@ class Control:
 
     async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Send the open questions whenever they have changed, until the other side goes."""
-        changed = self._asked.watch()
+        changed = self.asked.watch()
         if changed is None:
             await _send(writer, {"error": "too many programs watch this server already"})
             return
@@ -87,7 +87,7 @@ class Control:
             while not gone.done():
                 if changed.is_set():
                     changed.clear()
-                    await _send(writer, {"questions": self._asked.questions()})
+                    await _send(writer, {"questions": self.asked.questions()})
                 waits = asyncio.ensure_future(changed.wait())
                 try:
                     await asyncio.wait([gone, waits], return_when=asyncio.FIRST_COMPLETED)
@@ -95,13 +95,13 @@ class Control:
                     waits.cancel()
         finally:
             gone.cancel()
-            self._asked.unwatch(changed)
+            self.asked.unwatch(changed)
 
     async def _reply(self, request: dict[str, Any]) -> dict[str, Any]:
         method, kernel_id = request.get("method"), request.get("kernel_id")
         if method == "answer":
             text = request.get("text")
-            is_asked = self._asked.answer(str(request.get("execution_id")), text if isinstance(text, str) else None)
+            is_asked = self.asked.answer(str(request.get("execution_id")), text if isinstance(text, str) else None)
             return {"ok": True} if is_asked else {"error": "the cell does not ask any more"}
         if method not in METHODS:
             return {"error": f"there is no method {str(method)[:100]!r}; there are {', '.join(METHODS)}, answer, watch"}

@@ -3,7 +3,7 @@
 Must not know executions or MCP.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
 import anyio
@@ -46,6 +46,8 @@ class KernelBinding:
         """Called when there is a kernel, and when there is none any more."""
         self.on_other: OnOther | None = None
         """Told what other clients execute in the kernel."""
+        self.before_cell: Callable[[Kernel], Awaitable[None]] | None = None
+        """What each cell waits for."""
         self._settings = settings
         self._pool = pool
         self._tasks = tasks
@@ -171,8 +173,10 @@ class KernelBinding:
             self._variables = "present"
 
     async def restore_packages(self, kernel: Kernel) -> str | None:
-        """Install the session's packages again, before the first cell of a fresh kernel. Returns a warning for the
+        """Before a cell: install the session's packages again in a fresh kernel. Returns a warning for the
         cell's stderr when that failed."""
+        if self.before_cell is not None:
+            await self.before_cell(kernel)
         missing, self._packages_missing = self._packages_missing, False
         return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import anyio
+
 from kernelmcp.executions.execution import Execution, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.notebook.finished import is_id
@@ -41,6 +43,8 @@ class PersonsCells:
         binding.on_other = self.hear
         self._requests: dict[str, Execution | None] = {}
         """Those that the kernel works on, by message id; None for what is silent, such as a widget's."""
+        self._waiters: list[asyncio.Future[None]] = []
+        """Done when another cell has begun."""
         self._ended_since = 0
         self.idle = asyncio.Event()
         """Set while no person's cell runs."""
@@ -77,6 +81,18 @@ class PersonsCells:
                 for wait in waits:
                     wait.cancel()
 
+    def running(self, msg_id: str) -> Execution | None:
+        """The cell whose request has this id, while it runs."""
+        return self._requests.get(msg_id)
+
+    async def wait_running(self, msg_id: str, seconds: float) -> None:
+        """Until the kernel has said that this cell runs, but not longer."""
+        with anyio.move_on_after(seconds):
+            while self.running(msg_id) is None:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiters.append(waiter)
+                await waiter
+
     def take_count(self) -> int:
         """How many cells have ended since this was asked the last time."""
         count, self._ended_since = self._ended_since, 0
@@ -105,7 +121,14 @@ class PersonsCells:
         execution.started = execution.submitted
         execution.outputs.execution_count = content.get("execution_count")
         self._executions.add(execution)
+        asyncio.get_running_loop().call_soon(self._wake)
         return execution
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _ended(self, msg_id: str) -> None:
         execution = self._requests.pop(msg_id, None)

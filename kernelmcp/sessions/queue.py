@@ -268,7 +268,8 @@ class ExecutionQueue:
         """How much of its time, seconds, was a person's and not the execution's."""
         if waits:
             return execution.timeout_seconds
-        asked = execution.questions.take_seconds() if execution.questions is not None else 0.0
+        asks = (execution.questions, execution.approvals)
+        asked = sum(each.take_seconds() for each in asks if each is not None)
         return max(asked, MIN_MORE_SECONDS) if asked else 0.0
 
     def _waits_in_kernel(self, execution: Execution) -> bool:

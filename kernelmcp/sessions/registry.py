@@ -6,7 +6,7 @@ not know MCP.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -20,6 +20,7 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.kernel.pool import Pool
+from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.caller import Caller, check_name, mint_handle
 from kernelmcp.sessions.kernel_binding import KernelBinding
@@ -50,6 +51,8 @@ class Registry:
         """Called with a session that was opened or is gone, or whose kernel is another."""
         self.on_submit: list[Callable[[Execution], None]] = []
         """Each is called with every new execution."""
+        self.before_cell: Callable[[Kernel], Awaitable[None]] | None = None
+        """What each cell waits for, once it has a kernel."""
         self.draining = False
         """The server is about to end: results can be read, but nothing new begins."""
         self.stored = StoredSessions(home)
@@ -221,6 +224,7 @@ class Registry:
             life = Life(record.session_id)
             files = SessionFiles(self._home, self._disk, self._tasks, directory, record)
             binding = KernelBinding(self._settings, self._pool, self._tasks, record, life, files)
+            binding.before_cell = self.before_cell
             session = Session(self._settings, self._tasks, directory, lock, record, binding, life, self)
         except BaseException:
             lock.close()

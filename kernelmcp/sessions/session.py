@@ -75,9 +75,9 @@ class Session:
         self._lock = lock
         self._binding = binding
         self._listener = listener
-        self._persons = PersonsCells(record, binding, self.executions, on_end=self._execution_ended)
+        self.persons = PersonsCells(record, binding, self.executions, on_end=self._execution_ended)
         binding.on_kernel = self._kernel_changed
-        self._queue = ExecutionQueue(settings, binding, life, self._persons, self.id, on_end=self._execution_ended)
+        self._queue = ExecutionQueue(settings, binding, life, self.persons, self.id, on_end=self._execution_ended)
         self._drafts = Drafts(directory / DRAFTS)
         self.interrupted = self._drafts.left_behind()
         """The drafts of what ran or waited when the server before this one ended; their names are its ids."""
@@ -99,7 +99,7 @@ class Session:
 
     @property
     def state(self) -> PublicState:
-        is_busy = self.life.state is State.IDLE and not self._persons.idle.is_set()
+        is_busy = self.life.state is State.IDLE and not self.persons.idle.is_set()
         return "busy" if is_busy else self.life.public
 
     @property
@@ -118,7 +118,7 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        return self._queue.is_empty and self._persons.idle.is_set()
+        return self._queue.is_empty and self.persons.idle.is_set()
 
     @property
     def current(self) -> Execution | None:
@@ -215,7 +215,7 @@ class Session:
 
     def _kernel_changed(self) -> None:
         if not self.is_live:
-            self._persons.kernel_ended()
+            self.persons.kernel_ended()
         self._listener.kernel_changed(self)
 
     # -- its life -----------------------------------------------------------------------------------------------

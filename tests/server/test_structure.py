@@ -25,6 +25,7 @@ SERVER_ORDER = [
     "pictures",
     "observability",
     "sessions",
+    "code_mode",
     "upstreams",
     "notebook",
     "executions",

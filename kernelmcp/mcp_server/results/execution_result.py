@@ -11,7 +11,7 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
-from kernelmcp.mcp_server.results import installs
+from kernelmcp.mcp_server.results import code_mode, installs
 from kernelmcp.mcp_server.results.links import (
     best_type,
     changed_files,
@@ -156,6 +156,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "background": view.background(budget_chars),
         "execution_time_ms": round(execution.execution_time_ms, 2),
         "queued_ms": round(execution.queued_ms, 2),
+        **code_mode.fields(execution, budget_chars),
     }
     if execution.call is not None:
         structured["return_value"] = execution.return_value

@@ -3,6 +3,7 @@
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.volumes import INSIDE
 from kernelmcp.files.workspace import MAX_CHANGED
+from kernelmcp.mcp_server.results import code_mode
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.output.sanitize import clean
 
@@ -29,6 +30,7 @@ def notes(view: View) -> list[str]:
         )
         if execution.questions is not None and execution.questions.open is not None:
             found.append("[It waits for a line of input, for which the user is asked.]")
+        found += code_mode.notes(execution)
     elif execution.interruption and execution.status == "ok":
         why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
         found.append(f"[The {why} as the cell ended, or the cell caught the interrupt: it is complete.]")

@@ -13,11 +13,13 @@ from pydantic import Field
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
+from kernelmcp.executions.approvals import Approvals
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.questions import Questions
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.mcp_server import schemas
+from kernelmcp.mcp_server.approvals import ask_approval, take_approval
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
@@ -128,6 +130,8 @@ class ExecutionTools:
             execution = session.submit(cell, timeout, call)
             if execution.questions is None and can_ask(ctx):
                 execution.questions = Questions()
+            if can_ask(ctx):
+                execution.approvals = Approvals(has_client=True)
             execution.session_created = created
             execution.has_minted_session = session_id is None and caller.default_handle is None
         try:
@@ -150,6 +154,7 @@ class ExecutionTools:
         cursor = Cursor.parse(since)
         execution = await self._registry.execution(self.caller(ctx), execution_id)
         take_answer(execution, ctx)
+        take_approval(execution, ctx)
         seconds = min(wait_seconds, self._settings.config.sessions.inline_wait_seconds)
         return await self._answer(execution, seconds, ctx, cursor)
 
@@ -159,18 +164,24 @@ class ExecutionTools:
             return None
         execution = await self._registry.execution(caller, execution_id)
         take_answer(execution, ctx)
+        take_approval(execution, ctx)
         return execution
 
     async def _answer(
         self, execution: Execution, seconds: float, ctx: Ctx, since: Cursor | None = None
     ) -> CallToolResult:
         """Wait, and ask the client's user what the cell asks. The result may be a question for the client."""
-        questions = execution.questions if can_ask(ctx) else None
+        questions, approvals = (execution.questions, execution.approvals) if can_ask(ctx) else (None, None)
+        asked = [each.asked for each in (questions, approvals) if each is not None]
         while True:
-            await wait_for(execution, seconds, ctx, questions.asked if questions is not None else None)
-            if questions is None or not questions.asked.is_set():
+            await wait_for(execution, seconds, ctx, *asked)
+            if questions is not None and questions.asked.is_set():
+                required = await ask(execution, questions, ctx)
+            elif approvals is not None and approvals.asked.is_set():
+                required = await ask_approval(execution, approvals, ctx)
+            else:
                 return await self._result(execution, ctx, since)
-            if (required := await ask(execution, questions, ctx)) is not None:
+            if required is not None:
                 return cast("CallToolResult", required)  # mcp passes it on as it is
 
     async def _result(self, execution: Execution, ctx: Ctx, since: Cursor | None = None) -> CallToolResult:

@@ -55,6 +55,9 @@ class Record(BaseModel):
     """The installed packages, in the order of their installation."""
     in_image: list[Package] = Field(default=[], exclude=True)
     """What the live guest has from its boot image. Not kept: another guest may be of another image."""
+    tools_called: dict[str, int] = {}
+    """Calls of other servers' tools, by server.tool: those that it has called most."""
+    tokens_saved: int = 0
     default_of: Origin | None = None
     """It is the default session of a client on stdio, and the next server process of that client goes on with it."""
 

@@ -1,0 +1,179 @@
+"""The audit: one JSON line for each call, and for each change of a server's tools, in a file that only grows.
+
+Lines are collected and written in a thread, a moment later: neither a slow disk nor a large argument holds up the
+server. The file is its owner's alone; when it is large it is renamed (FILE.1, FILE.2, ...), and the oldest goes.
+Several servers may write one file. Must not know sessions, policy or MCP.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from kernelmcp.config.settings import Settings
+from kernelmcp.executions.tool_use import CallRecord
+
+# What collects in this time is written at once.
+DELAY_SECONDS = 0.05
+MAX_FILE_BYTES = 16 * 1024 * 1024
+OLDER_FILES = 4
+# A disk that does not take lines must not fill the memory.
+MAX_WAITING = 20_000
+# Of the values of one call's arguments.
+MAX_LINE_CHARS = 100_000
+# Names of tools in one line.
+MAX_TOOLS = 200
+
+log = structlog.get_logger(__name__)
+
+
+class Audit:
+    """Of one server process. `add` and `note_tools` are for the event loop; `run` is one task for the server's life."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._waiting: list[CallRecord | dict[str, Any]] = []
+        self._work = asyncio.Event()
+        self._lost = 0
+        self._failed = False
+
+    @property
+    def file(self) -> Path | None:
+        return audit_file(self._settings)
+
+    def add(self, line: CallRecord | dict[str, Any]) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._lost += 1
+            return
+        self._waiting.append(line)
+        self._work.set()
+
+    def note_tools(self, server: str, changes: dict[Literal["new", "changed", "gone"], list[str]]) -> None:
+        """The tools of a server are others than before."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        named = {kind: names[:MAX_TOOLS] for kind, names in changes.items() if names}
+        counts = {f"{kind}_count": len(names) for kind, names in changes.items() if names}
+        self.add({"time": now, "event": "tools_changed", "server": server, **named, **counts})
+
+    async def run(self) -> None:
+        """Write what was added, until the server ends, and the rest then."""
+        try:
+            while True:
+                await self._work.wait()
+                await anyio.sleep(DELAY_SECONDS)
+                self._work.clear()
+                await self._write()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._write()
+
+    async def _write(self) -> None:
+        lines, self._waiting = self._waiting, []
+        if self._lost:
+            lines.append({"time": datetime.now(UTC).isoformat(), "event": "lines_lost", "count": self._lost})
+            self._lost = 0
+        if lines:
+            await anyio.to_thread.run_sync(self._write_lines, lines)
+
+    def _write_lines(self, lines: list[CallRecord | dict[str, Any]]) -> None:
+        """Blocking."""
+        keep_values, file = self._settings.config.upstreams.audit_values, self.file
+        text = "".join(_line(line, keep_values=keep_values) for line in lines)
+        if file is None:
+            return
+        try:
+            append(file, text)
+        except OSError as exc:
+            if not self._failed:
+                log.error("the audit cannot be written", file=str(file), error=str(exc))
+            self._failed = True
+        else:
+            self._failed = False
+
+
+def audit_file(settings: Settings) -> Path | None:
+    """Where it is; None when the settings want none."""
+    name = settings.config.upstreams.audit_file
+    return settings.home / name if name else None
+
+
+def _line(line: CallRecord | dict[str, Any], *, keep_values: bool) -> str:
+    if isinstance(line, CallRecord):
+        line.seal(keep_values=keep_values)
+        found = line.to_dict()
+        line.values = None
+        text = json.dumps(found)
+        if len(text) > MAX_LINE_CHARS:
+            text = json.dumps({**found, "arguments": "(too long)"})
+        return f"{text}\n"
+    return f"{json.dumps(line)}\n"
+
+
+def append(file: Path, text: str, max_bytes: int = MAX_FILE_BYTES) -> None:
+    """Blocking. Raises OSError, also when the file is a link or not its owner's."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    while True:
+        fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            size = os.fstat(fd).st_size
+            if not _is_same(fd, file):
+                continue  # another server has renamed it
+            if size and size + len(text) > max_bytes:
+                _rotate(file)
+                continue
+            _write_all(fd, text.encode())
+            return
+        finally:
+            os.close(fd)
+
+
+def _is_same(fd: int, file: Path) -> bool:
+    try:
+        there = file.lstat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(fd)
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _rotate(file: Path) -> None:
+    for number in range(OLDER_FILES - 1, 0, -1):
+        older = _older(file, number)
+        if older.exists():
+            older.replace(_older(file, number + 1))
+    file.replace(_older(file, 1))
+
+
+def _older(file: Path, number: int) -> Path:
+    return file.with_name(f"{file.name}.{number}")
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """What stands in it and in the older ones, oldest first; a line that cannot be read is left out. Blocking."""
+    for path in [*(_older(file, number) for number in range(OLDER_FILES, 0, -1)), file]:
+        try:
+            stream = path.open("rb")
+        except FileNotFoundError:
+            continue
+        with stream:
+            for line in stream:
+                try:
+                    found: Any = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(found, dict):
+                    yield found

@@ -1,0 +1,307 @@
+"""Decides each call of a tool by code in the sandbox, makes it, and notes what came of it.
+
+The order is the order of the methods: is there such a server for this principal, has the cell calls left, what does the
+policy say, must a person be asked; then the call; then what of its result the guest may have. Everything that comes
+from a guest or an upstream is hostile. Must not know sessions, Jupyter's messages or MCP.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio.to_thread
+import structlog
+
+from kernelmcp.code_mode import policy, refusals
+from kernelmcp.code_mode.audit import Audit
+from kernelmcp.code_mode.personal_data import TooManyTokens
+from kernelmcp.code_mode.policy import Verdict
+from kernelmcp.code_mode.refusals import Refused
+from kernelmcp.code_mode.results import model_chars
+from kernelmcp.code_mode.session_tools import Caller, Grant
+from kernelmcp.config.settings import Settings
+from kernelmcp.config.upstreams import UpstreamSettings, UpstreamsSection
+from kernelmcp.executions.approvals import NotAsked
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.questions import shown
+from kernelmcp.executions.tool_use import CallRecord, Outcome, ToolUse
+from kernelmcp.kernel.tool_channel import Reply, ToolCall
+from kernelmcp.output.sanitize import as_dict
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, UpstreamError
+
+if TYPE_CHECKING:
+    from kernelmcp.upstreams.upstreams import Upstreams
+
+BYTES_PER_MB = 1024 * 1024
+# The kernel process has the same limit; this one is for a kernel that is not ours.
+MAX_ARGUMENTS_MB = 8
+# Of the arguments that a person reads before saying yes.
+MAX_SHOWN_CHARS = 2_000
+# Above, JSON is read and written in a thread: nobody else must wait.
+LARGE_BYTES = 100_000
+# A result of a server with `tokenize` is looked through as a whole.
+MAX_TOKENIZED_MB = 4
+# Refused calls of one execution of which each has its own line in the audit. A flood must not wash the others out.
+MAX_REFUSALS_NOTED = 100
+# Of those, the ones that are told of names like theirs, which takes long.
+MAX_SUGGESTED = 20
+
+OUTCOMES: dict[ErrorKind, Outcome] = {
+    "ToolError": "error",
+    "ToolDenied": "denied",
+    "ToolTimeout": "timeout",
+    "ServerUnavailable": "unavailable",
+    "LimitExceeded": "limit",
+}
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What is known of one server, until its tools, its state or a setting change."""
+
+    settings: UpstreamSettings
+    catalogue: Catalogue | None
+    tools: dict[str, Tool]
+    verdicts: dict[str, Verdict]
+
+
+class Broker:
+    """Of one server process. All methods run in the event loop."""
+
+    def __init__(self, settings: Settings, upstreams: "Upstreams", audit: Audit) -> None:
+        self.on_call: list[Callable[[CallRecord], None]] = []
+        """Each is called with every call that has ended; its arguments may be gone."""
+        self.on_approval: list[Callable[[Execution], None]] = []
+        """Each is called before a person is asked, and may show the approvals of the execution somewhere."""
+        self._settings = settings
+        self._upstreams = upstreams
+        self._audit = audit
+        self._servers: dict[str, _Server] = {}
+
+    @property
+    def _section(self) -> UpstreamsSection:
+        return self._settings.config.upstreams
+
+    def forget(self, server: str | None = None) -> None:
+        """Something of this server has changed, or of all of them."""
+        if server is None:
+            self._servers.clear()
+        else:
+            self._servers.pop(server, None)
+
+    def usable(self, principal: str) -> list[str]:
+        """The servers that this principal may use, in the order of the settings."""
+        upstreams = self._upstreams
+        return [name for name in upstreams.names if policy.may_use(upstreams.settings(name), principal)]
+
+    def is_offered(self, server: str, tool: Tool) -> bool:
+        """Whether guests see this tool: one that is denied has no stub."""
+        return policy.decide(self._upstreams.settings(server), self._section, tool).decision != "deny"
+
+    # -- one call -----------------------------------------------------------------------------------------------
+
+    async def call(self, caller: Caller, call: ToolCall) -> Reply:
+        """The answer to one call. Being cancelled cancels it at the upstream."""
+        execution, began = caller.execution, time.monotonic()
+        use = execution.tool_use = execution.tool_use or ToolUse()
+        record = CallRecord(
+            execution.principal, execution.session_id, execution.id, call.server, call.tool, call.arguments
+        )
+        try:
+            result = await self._call(caller, call, use, record)
+            record.outcome, record.size = "error" if result.is_error else "ok", result.size
+            reply = Reply(call.id, result.value, result.raw, None)
+        except UpstreamError as exc:
+            record.outcome = OUTCOMES[exc.kind]
+            if isinstance(exc, Refused):
+                record.rule = record.rule if exc.rule in ("declined", "not asked", "changed") else exc.rule
+            reply = Reply(call.id, None, None, (exc.kind, exc.message))
+        except asyncio.CancelledError:
+            record.outcome = "cancelled"
+            raise
+        except Exception:
+            log.exception("a call of a tool failed", server=call.server)
+            reply = Reply(call.id, None, None, ("ToolError", "kernelmcp failed to make the call; its log says why"))
+        finally:
+            record.ms = 1000 * (time.monotonic() - began)
+            self._note(record, use)
+        return reply
+
+    async def _call(self, caller: Caller, call: ToolCall, use: ToolUse, record: CallRecord) -> CallResult:
+        server = self._server(caller, call)
+        self._check_quota(call, use)
+        tool = self._tool(server, call, use)
+        await self._check_policy(server, tool, caller, call, record)
+        arguments = caller.session.tokens.reveal(call.arguments) if server.settings.reveal else call.arguments
+        async with caller.session.slots(self._section.concurrent_calls):
+            result = await self._ask_upstream(server.settings, call, arguments, use, caller)
+        return self._count(result, call, use)
+
+    def _server(self, caller: Caller, call: ToolCall) -> _Server:
+        """Another principal's server is not told from none."""
+        principal, names = caller.execution.principal, self._upstreams.names
+        if call.server not in names or not policy.may_use(self._upstreams.settings(call.server), principal):
+            raise refusals.unknown_server(call.server, self.usable(principal))
+        catalogue = self._upstreams.catalogue(call.server)
+        known = self._servers.get(call.server)
+        if known is None or known.catalogue is not catalogue:
+            tools = {tool.name: tool for tool in catalogue.tools} if catalogue is not None else {}
+            known = self._servers[call.server] = _Server(self._upstreams.settings(call.server), catalogue, tools, {})
+        return known
+
+    def _check_quota(self, call: ToolCall, use: ToolUse) -> None:
+        section = self._section
+        use.made += 1
+        if use.made > section.calls_per_execution:
+            raise refusals.too_many_calls(section.calls_per_execution)
+        if use.seconds >= section.call_seconds_per_execution:
+            raise refusals.too_long(section.call_seconds_per_execution)
+        if use.result_bytes >= section.execution_mb * BYTES_PER_MB:
+            raise refusals.too_much(section.execution_mb)
+        if call.size > MAX_ARGUMENTS_MB * BYTES_PER_MB:
+            raise refusals.large_arguments(call.server, _name(call.tool), call.size, MAX_ARGUMENTS_MB)
+
+    def _tool(self, server: _Server, call: ToolCall, use: ToolUse) -> Tool:
+        if (tool := server.tools.get(call.tool)) is not None:
+            return tool
+        if server.catalogue is None:
+            status = self._upstreams.status(call.server)
+            raise refusals.not_connected(call.server, status.state, status.error)
+        offered = [tool.name for tool in server.tools.values() if self._verdict(server, tool).decision != "deny"]
+        raise refusals.unknown_tool(call.server, call.tool, offered, suggest=use.refused < MAX_SUGGESTED)
+
+    # -- what the user says -------------------------------------------------------------------------------------
+
+    def _verdict(self, server: _Server, tool: Tool) -> Verdict:
+        if (verdict := server.verdicts.get(tool.name)) is None:
+            verdict = policy.decide(server.settings, self._section, tool)
+            server.verdicts[tool.name] = verdict
+        return verdict
+
+    def _news(self, server: _Server, tool: Tool, call: ToolCall) -> str | None:
+        """`new` or `changed`: a tool of a pinned server that nobody has accepted as it is."""
+        return self._upstreams.changed_tools(call.server).get(tool.name) if server.settings.pin else None
+
+    async def _check_policy(
+        self, server: _Server, tool: Tool, caller: Caller, call: ToolCall, record: CallRecord
+    ) -> None:
+        verdict, news = self._verdict(server, tool), self._news(server, tool, call)
+        if news is not None and verdict.decision == "allow":
+            verdict = Verdict("ask", f"pin: {news}")
+        record.decision, record.rule = verdict.decision, verdict.rule
+        if verdict.decision == "deny":
+            raise refusals.denied(call.server, tool.name, verdict.rule)
+        if verdict.decision == "allow":
+            return
+        grant: Grant = (call.server, tool.name, tool.digest)
+        for scope, grants in (("execution", caller.grants), ("session", caller.session.grants)):
+            if grant in grants:
+                record.approved = scope
+                return
+        note = f"The tool is {news} since it was accepted last." if news is not None else ""
+        await self._ask(grant, note, caller, call, record)
+        # The person has taken a while.
+        again = self._server(caller, call)
+        if (now := again.tools.get(tool.name)) is None or now.digest != tool.digest:
+            raise refusals.withdrawn(call.server, tool.name)
+        if (later := self._verdict(again, now)).decision == "deny":
+            raise refusals.denied(call.server, tool.name, later.rule)
+
+    async def _ask(self, grant: Grant, note: str, caller: Caller, call: ToolCall, record: CallRecord) -> None:
+        execution = caller.execution
+        for offer in self.on_approval:
+            offer(execution)
+        if (approvals := execution.approvals) is None:
+            raise refusals.not_asked(call.server, call.tool, "this client cannot ask its user")
+        arguments = await _off_loop(call.size, lambda: _shown_arguments(call.arguments))
+        try:
+            answer = await approvals.ask(call.server, call.tool, arguments, note, grant)
+        except NotAsked as exc:
+            raise refusals.not_asked(call.server, call.tool, str(exc)) from None
+        record.approved = answer
+        if answer == "no":
+            raise refusals.declined(call.server, call.tool)
+        if answer != "once":
+            (caller.grants if answer == "execution" else caller.session.grants).add(grant)
+
+    # -- the upstream -------------------------------------------------------------------------------------------
+
+    async def _ask_upstream(
+        self, settings: UpstreamSettings, call: ToolCall, arguments: dict[str, Any], use: ToolUse, caller: Caller
+    ) -> CallResult:
+        left = self._section.call_seconds_per_execution - use.seconds
+        if left <= 0:
+            raise refusals.too_long(self._section.call_seconds_per_execution)
+        use.called[f"{call.server}.{call.tool}"] += 1
+        began = time.monotonic()
+        try:
+            result = await self._upstreams.call(
+                call.server, call.tool, arguments, timeout_seconds=min(settings.timeout_seconds, left)
+            )
+        except UpstreamError as exc:
+            if settings.tokenize:
+                raise UpstreamError(exc.kind, caller.session.tokens.hide(exc.message, settings.tokenize)) from exc
+            raise
+        finally:
+            use.seconds += time.monotonic() - began
+        limit = self._section.result_mb
+        if result.size > limit * BYTES_PER_MB:
+            raise refusals.large_result(call.server, call.tool, result.size, limit)
+        return await self._with_tokens(result, settings, call, caller) if settings.tokenize else result
+
+    async def _with_tokens(
+        self, result: CallResult, settings: UpstreamSettings, call: ToolCall, caller: Caller
+    ) -> CallResult:
+        if result.size > MAX_TOKENIZED_MB * BYTES_PER_MB:
+            raise refusals.large_result(call.server, call.tool, result.size, MAX_TOKENIZED_MB)
+
+        def replace() -> dict[str, Any]:
+            value = json.loads(result.raw) if result.raw is not None else result.value
+            return caller.session.tokens.hide_in_result(as_dict(value), settings.tokenize)
+
+        try:
+            value = await _off_loop(result.size, replace)
+        except TooManyTokens:
+            raise refusals.too_many_tokens(call.server) from None
+        except (ValueError, RecursionError):
+            raise UpstreamError("ToolError", f"{call.server}.{call.tool}: its result could not be read") from None
+        return CallResult(value, None, result.is_error, result.size)
+
+    def _count(self, result: CallResult, call: ToolCall, use: ToolUse) -> CallResult:
+        use.result_bytes += result.size
+        if use.result_bytes > self._section.execution_mb * BYTES_PER_MB:
+            raise refusals.too_much(self._section.execution_mb)
+        use.result_chars[call.server] += model_chars(result)
+        return result
+
+    def _note(self, record: CallRecord, use: ToolUse) -> None:
+        if record.decision == "refuse":
+            # Of what a guest made up, only so much is kept.
+            record.server, record.tool = _name(record.server), _name(record.tool)
+            use.refused += 1
+            if use.refused > MAX_REFUSALS_NOTED:
+                return
+        use.log.append(record)
+        self._audit.add(record)
+        for tell in self.on_call:
+            tell(record)
+
+
+def _name(name: str) -> str:
+    return name if len(name) <= refusals.MAX_NAME_CHARS and name.isprintable() else refusals.quoted(name)
+
+
+def _shown_arguments(arguments: dict[str, Any]) -> str:
+    text = shown(json.dumps(arguments, ensure_ascii=False, indent=1), MAX_SHOWN_CHARS + 1)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ... (cut)"
+
+
+async def _off_loop(size: int, work: Callable[[], T]) -> T:
+    """In a thread where it takes long; else here, which takes less."""
+    return work() if size <= LARGE_BYTES else await anyio.to_thread.run_sync(work)

@@ -1,0 +1,81 @@
+"""Code mode of one server process, put together: the upstreams, the broker, the audit, and what kernels are offered.
+
+Imported when the settings name an upstream, and not before: a server without any has nothing of it. Must not know
+sessions or MCP.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+
+from kernelmcp.code_mode.audit import Audit
+from kernelmcp.code_mode.broker import Broker
+from kernelmcp.code_mode.offers import Offers
+from kernelmcp.config.settings import Settings
+from kernelmcp.files.home import Home
+from kernelmcp.upstreams.upstreams import Upstreams, open_upstreams
+
+# In the home: what kernels are offered.
+FOLDER = "offered"
+
+
+@dataclass(frozen=True)
+class CodeMode:
+    upstreams: Upstreams
+    broker: Broker
+    offers: Offers
+
+
+class _Changes:
+    """Notes what changes at an upstream, and in the settings."""
+
+    def __init__(self, upstreams: Upstreams, broker: Broker, offers: Offers, audit: Audit) -> None:
+        self._upstreams = upstreams
+        self._broker = broker
+        self._offers = offers
+        self._audit = audit
+        self._known = {name: self._digests(name) for name in upstreams.names}
+
+    def changed(self, server: str) -> None:
+        """The tools or the state of one (`Upstreams.on_change`)."""
+        self._broker.forget(server)
+        before, now = self._known.get(server, {}), self._digests(server)
+        self._known[server] = now
+        changes: dict[Literal["new", "changed", "gone"], list[str]] = {
+            "new": [name for name in now if name not in before],
+            "changed": [name for name, digest in now.items() if before.get(name, digest) != digest],
+            "gone": [name for name in before if name not in now],
+        }
+        if any(changes.values()):
+            self._audit.note_tools(server, changes)
+        self._offers.note_change()
+
+    def settings_changed(self) -> None:
+        """What is not of one server: the upstreams themselves say which of them are others."""
+        self._broker.forget()
+        self._offers.note_change()
+
+    def _digests(self, server: str) -> dict[str, str]:
+        catalogue = self._upstreams.catalogue(server)
+        return {tool.name: tool.digest for tool in catalogue.tools} if catalogue is not None else {}
+
+
+@asynccontextmanager
+async def open_code_mode(settings: Settings, home: Home) -> AsyncIterator[CodeMode]:
+    """Open while the context is. Leaving it ends the upstreams and writes what the audit has not written yet."""
+    audit = Audit(settings)
+    async with open_upstreams(settings, home) as upstreams, anyio.create_task_group() as tasks:
+        broker = Broker(settings, upstreams, audit)
+        offers = Offers(settings, upstreams, broker, home.root / FOLDER)
+        changes = _Changes(upstreams, broker, offers, audit)
+        upstreams.on_change(changes.changed)
+        settings.on_change(changes.settings_changed)
+        tasks.start_soon(audit.run)
+        tasks.start_soon(offers.run)
+        try:
+            yield CodeMode(upstreams, broker, offers)
+        finally:
+            tasks.cancel_scope.cancel()

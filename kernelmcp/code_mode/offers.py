@@ -1,0 +1,86 @@
+"""What the kernels of a principal are offered: the files of the tools that it may use, rendered in a thread.
+
+Rendered once for all principals that may use the same, and again when tools, settings or pins change. Must not know
+sessions.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from kernelmcp.code_mode.broker import Broker
+from kernelmcp.config.settings import Settings
+from kernelmcp.kernel.tool_channel import Offer
+from kernelmcp.upstreams.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from kernelmcp.upstreams.upstreams import Upstreams
+
+# Servers come up one after the other: a moment is waited for more news.
+SETTLE_SECONDS = 0.1
+# Files that nobody has published for a week are deleted.
+KEPT_SECONDS = 24 * 3600.0
+
+
+class Offers:
+    """Of one server process. All methods run in the event loop."""
+
+    def __init__(self, settings: Settings, upstreams: "Upstreams", broker: Broker, folder: Path) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        """Each is called when what is offered may be another."""
+        self._settings = settings
+        self._upstreams = upstreams
+        self._broker = broker
+        self._folder = folder
+        self._rendered: dict[tuple[str, ...], tuple[Offer, float]] = {}
+        """And when."""
+        self._version = 0
+        self._rendering = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    def note_change(self) -> None:
+        """Tools, state, settings or pins are others."""
+        self._version += 1
+        self._rendered.clear()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Tell of changes. Runs for the server's life."""
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(SETTLE_SECONDS)
+            self._changed.clear()
+            for tell in self.on_change:
+                tell()
+
+    async def of(self, principal: str) -> Offer:
+        """What this principal's kernels are offered now: an offer without servers where it may use none."""
+        async with self._rendering:
+            while True:
+                servers, version = tuple(self._broker.usable(principal)), self._version
+                offer, since = self._rendered.get(servers, (None, 0.0))
+                if offer is not None and time.monotonic() - since < KEPT_SECONDS:
+                    return offer
+                made = await self._make(servers)
+                if version == self._version:
+                    self._rendered[servers] = made, time.monotonic()
+                    return made
+
+    async def _make(self, servers: tuple[str, ...]) -> Offer:
+        concurrent = self._settings.config.upstreams.concurrent_calls
+        if not servers:
+            return Offer("", Path(), [], concurrent)
+        from kernelmcp.upstreams.stubs import publish, render
+
+        catalogues = [self._upstreams.catalogue(name) or Catalogue(name, "", "", "", ()) for name in servers]
+
+        def write() -> Offer:
+            rendered = render(catalogues, self._broker.is_offered)
+            return Offer(rendered.digest, publish(rendered, self._folder), list(servers), concurrent)
+
+        return await anyio.to_thread.run_sync(write)

@@ -1,0 +1,140 @@
+"""Personal data as tokens: e-mail addresses, phone and card numbers in results of a server, for who wants that.
+
+A token stands for one value in one session. It is random, so nobody can make one up or guess from it; the values are in
+the server's memory only, and become values again in calls to servers that may have them. It finds what looks like
+personal data, and no more: what is split, encoded or in a picture stays as it is. Must not know sessions or MCP.
+"""
+
+import re
+import secrets
+import threading
+from collections.abc import Callable, Collection
+from typing import Any, cast
+
+from kernelmcp.config.upstreams import PersonalKind
+from kernelmcp.output.sanitize import as_dict, as_list
+
+# Of one session.
+MAX_TOKENS = 200_000
+# Deeper values are not looked into, and so not let through.
+MAX_DEPTH = 64
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# 94 random bits. Letters only: a token must not look like a number that needs another token.
+_TOKEN_LETTERS = 20
+_TOKEN = re.compile(rf"\b(?:EMAIL|PHONE|CARD)_[a-z]{{{_TOKEN_LETTERS}}}\b")
+# One way to match at each place, and short: a hostile text must not make a search slow.
+_PATTERNS: dict[PersonalKind, re.Pattern[str]] = {
+    "email": re.compile(r"(?<![\w.+-])[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])"),
+    "card": re.compile(r"(?<![\w-])\d(?:[ -]?\d){12,18}(?![\w-])"),
+    "phone": re.compile(
+        r"(?<![\w+])(?:\+\d[\d ()./-]{5,22}\d"  # +49 (0) 30 1234-567
+        r"|\(\d{2,5}\)[ ./-]?\d[\d ./-]{4,14}\d"  # (555) 123-4567
+        r"|\d{3}[ .-]\d{3}[ .-]\d{4}"  # 555-123-4567
+        r"|0\d{1,4}[ /]\d[\d -]{4,12}\d)(?![\w-])"  # 030 1234567
+    ),
+}
+# Numbers: cards first, for a phone number may look like a part of one.
+_ORDER: tuple[PersonalKind, ...] = ("email", "card", "phone")
+_MIN_PHONE_DIGITS, _MAX_PHONE_DIGITS = 7, 15
+_MIN_CARD, _MAX_CARD = 10**12, 10**19
+# Of a result's blocks: bytes in base64.
+_BYTES = ("data", "blob")
+
+
+class TooManyTokens(Exception):
+    """The session has had more values than it may."""
+
+
+class Tokens:
+    """Of one session. A value has the same token each time."""
+
+    def __init__(self) -> None:
+        self._token_of: dict[tuple[PersonalKind, str], str] = {}
+        self._value_of: dict[str, str] = {}
+        self._lock = threading.Lock()
+        """Large results are looked through in threads."""
+
+    def hide(self, value: Any, kinds: Collection[PersonalKind]) -> Any:
+        """A JSON value with tokens in the place of personal data. Raises `TooManyTokens` and, when it is nested too
+        deeply, `ValueError`."""
+        wanted: list[PersonalKind] = [kind for kind in _ORDER if kind in kinds]
+        return _each_text(value, lambda text: self._hide_in(text, wanted), "card" in kinds, MAX_DEPTH)
+
+    def hide_in_result(self, result: dict[str, Any], kinds: Collection[PersonalKind]) -> dict[str, Any]:
+        """The same for a CallToolResult, whose pictures and blobs stay as they are."""
+        blocks = as_list(result.get("content"))
+        rest = {key: item for key, item in result.items() if key != "content"}
+        return {**self.hide(rest, kinds), "content": [self._hide_in_block(block, kinds) for block in blocks]}
+
+    def _hide_in_block(self, block: Any, kinds: Collection[PersonalKind]) -> Any:
+        fields = as_dict(block)
+        if fields.get("type") in ("image", "audio"):
+            return self._hide_but_bytes(fields, kinds)
+        found = self.hide({key: item for key, item in fields.items() if key != "resource"}, kinds)
+        if "resource" in fields:
+            found["resource"] = self._hide_but_bytes(as_dict(fields["resource"]), kinds)
+        return found
+
+    def _hide_but_bytes(self, fields: dict[str, Any], kinds: Collection[PersonalKind]) -> dict[str, Any]:
+        kept = {key: fields[key] for key in _BYTES if isinstance(fields.get(key), str)}
+        return {**self.hide({key: item for key, item in fields.items() if key not in kept}, kinds), **kept}
+
+    def reveal(self, value: Any) -> Any:
+        """A JSON value with the tokens of this session replaced by what they stand for."""
+        if not self._value_of:
+            return value
+        return _each_text(value, self._reveal_in, False, MAX_DEPTH)
+
+    def _hide_in(self, text: str, kinds: Collection[PersonalKind]) -> str:
+        for kind in kinds:
+            text = _PATTERNS[kind].sub(lambda found, kind=kind: self._token(kind, found[0]), text)
+        return text
+
+    def _reveal_in(self, text: str) -> str:
+        return _TOKEN.sub(lambda found: self._value_of.get(found[0], found[0]), text)
+
+    def _token(self, kind: PersonalKind, value: str) -> str:
+        if not _is_one(kind, value):
+            return value
+        with self._lock:
+            if (token := self._token_of.get((kind, value))) is None:
+                if len(self._value_of) >= MAX_TOKENS:
+                    raise TooManyTokens
+                token = f"{kind.upper()}_{''.join(secrets.choice(_LETTERS) for _ in range(_TOKEN_LETTERS))}"
+                self._token_of[kind, value], self._value_of[token] = token, value
+        return token
+
+
+def _is_one(kind: PersonalKind, text: str) -> bool:
+    """Whether what looks like it is one."""
+    digits = re.sub(r"\D", "", text)
+    if kind == "card":
+        return _passes_luhn(digits)
+    return kind == "email" or _MIN_PHONE_DIGITS <= len(digits) <= _MAX_PHONE_DIGITS
+
+
+def _passes_luhn(digits: str) -> bool:
+    total = 0
+    for place, digit in enumerate(reversed(digits)):
+        doubled = int(digit) * (1 + place % 2)
+        total += doubled - 9 * (doubled > 9)
+    return total % 10 == 0
+
+
+def _each_text(value: Any, change: Callable[[str], str], numbers: bool, depth: int) -> Any:
+    """The value with every text changed, names of fields too; with `numbers`, those that may be of a card as well."""
+    if depth == 0:
+        raise ValueError("nested too deeply")
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            found = cast("dict[str, Any]", value)
+            return {change(key): _each_text(item, change, numbers, depth - 1) for key, item in found.items()}
+        case list():
+            return [_each_text(item, change, numbers, depth - 1) for item in cast("list[Any]", value)]
+        case int() if numbers and not isinstance(value, bool) and _MIN_CARD <= value < _MAX_CARD:
+            changed = change(str(value))
+            return value if changed == str(value) else changed
+        case _:
+            return value

@@ -1,0 +1,131 @@
+"""What one execution does with tools of other MCP servers: its calls, what came back, what a person must still allow.
+
+Written by `code_mode`. Must not know servers, policy or MCP.
+"""
+
+import hashlib
+import json
+import time
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from kernelmcp.output.outputs import Outputs
+from kernelmcp.output.sanitize import clean, clean_json
+
+Outcome = Literal["ok", "error", "denied", "timeout", "unavailable", "limit", "cancelled"]
+# Calls that a result names, and that stay to be read.
+MAX_NAMED = 50
+MAX_LOGGED = 200
+# Names of a call's arguments are the guest's.
+MAX_NAMES = 30
+MAX_NAME_CHARS = 64
+# What a model is charged for: about four characters a token.
+CHARS_PER_TOKEN = 4
+
+
+@dataclass(slots=True, eq=False)
+class CallRecord:
+    """One call, as the audit and the model see it: names and a hash of its arguments, no values."""
+
+    principal: str
+    session_id: str
+    execution_id: str
+    server: str
+    tool: str
+    arguments: dict[str, Any] | None
+    """Until it is sealed."""
+    decision: str = "refuse"
+    """`allow`, `ask` or `deny` by the policy; `refuse` when it did not come so far."""
+    rule: str = ""
+    """What decided: a rule's pattern, a setting, or a limit."""
+    approved: str | None = None
+    """What a person answered."""
+    outcome: Outcome = "error"
+    size: int = 0
+    """Bytes of JSON that came back."""
+    time: float = field(default_factory=time.time)
+    ms: float = 0.0
+    names: list[str] = field(default_factory=list[str])
+    sha256: str = ""
+    values: Any = None
+    """Where the settings want them in the audit."""
+
+    def seal(self, *, keep_values: bool = False) -> None:
+        """Put names and a hash in the place of the arguments. Takes long for large ones: call it in a thread."""
+        if (arguments := self.arguments) is None:
+            return
+        text = json.dumps(arguments, sort_keys=True, default=str)
+        self.names = [_name(name) for name in list(arguments)[:MAX_NAMES]]
+        self.sha256 = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        if keep_values:
+            self.values = clean_json(arguments)
+        self.arguments = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Once it is sealed."""
+        found: dict[str, Any] = {
+            "time": datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds"),
+            "principal": self.principal,
+            "session": self.session_id,
+            "execution": self.execution_id,
+            "server": self.server,
+            "tool": self.tool,
+            "decision": self.decision,
+            "rule": self.rule,
+            "argument_names": self.names,
+            "arguments_sha256": self.sha256,
+            "outcome": self.outcome,
+            "size": self.size,
+            "ms": round(self.ms, 1),
+        }
+        if self.approved is not None:
+            found["approved"] = self.approved
+        if self.values is not None:
+            found["arguments"] = self.values
+        return found
+
+
+def _name(text: str) -> str:
+    shown = clean(text)[:MAX_NAME_CHARS]
+    return shown if shown.isprintable() else repr(shown)[:MAX_NAME_CHARS]
+
+
+class ToolUse:
+    """Of one execution."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        """Calls that were asked for, refused ones too."""
+        self.called: Counter[str] = Counter()
+        """Calls that reached a server, by `server.tool`."""
+        self.result_bytes = 0
+        self.result_chars: Counter[str] = Counter()
+        """By server: characters that a model would have read of the results, had it called the tools itself."""
+        self.seconds = 0.0
+        """Of all calls together."""
+        self.log: deque[CallRecord] = deque(maxlen=MAX_LOGGED)
+        self.refused = 0
+        """Calls refused before the policy was asked."""
+
+    @property
+    def tools_called(self) -> dict[str, int]:
+        return dict(self.called.most_common(MAX_NAMED))
+
+    def to_json(self) -> str:
+        """The newest calls, as the audit has them. Blocking: it may have to look into large arguments."""
+        calls = list(self.log)
+        for call in calls:
+            call.seal()
+        return json.dumps({"made": self.made, "refused": self.refused, "calls": [call.to_dict() for call in calls]})
+
+    def tokens_saved(self, outputs: Outputs, budget_chars: int) -> int:
+        """About: of the characters of results those that stayed in the kernel, because less was shown."""
+        shown = min(budget_chars, outputs.stdout.total_chars + outputs.stderr.total_chars + outputs.result_chars)
+        return max(0, self.result_chars.total() - shown) // CHARS_PER_TOKEN
+
+    def tokens_saved_by_server(self, outputs: Outputs, budget_chars: int) -> dict[str, int]:
+        """The same in shares."""
+        saved, total = self.tokens_saved(outputs, budget_chars), self.result_chars.total()
+        return {server: saved * chars // total for server, chars in self.result_chars.items() if chars}

@@ -1,0 +1,74 @@
+"""Asks a client's user whether a cell may call a tool of another server, by MCP's elicitation, in each era of MCP as
+`elicitation` asks what a cell wants to know.
+"""
+
+import asyncio
+from typing import Any
+
+import structlog
+from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from pydantic import BaseModel, Field
+
+from kernelmcp.executions.approvals import CHOICES, Approval, Approvals, answer_of, question
+from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.elicitation import INPUT_REQUIRED_SINCE
+
+Ctx = Context[Any, Any]
+ANSWER = "approval"
+
+log = structlog.get_logger(__name__)
+
+
+class Choice(BaseModel):
+    """The form that a user fills in."""
+
+    answer: str = Field(
+        title="Allow it?",
+        description="this execution: until the cell ends; this session: until its kernel ends",
+        json_schema_extra={"enum": list(CHOICES)},
+    )
+
+
+def take_approval(execution: Execution, ctx: Ctx) -> None:
+    """Pass on the answer that a repeated call brings, unless it is for a question that was settled meanwhile."""
+    approvals, response = execution.approvals, (ctx.input_responses or {}).get(ANSWER)
+    approval = approvals.open if approvals is not None else None
+    if approvals is None or approval is None or not isinstance(response, ElicitResult):
+        return
+    if ctx.request_state == _state(execution, approval):
+        content = (response.content or {}) if response.action == "accept" else {}
+        approvals.reply(approval, answer_of(content.get("answer")))
+
+
+async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> InputRequiredResult | None:
+    """Ask the user about the call that waits first. A result is for the client, which asks and calls again; None when
+    that one is settled."""
+    if (approval := approvals.open) is None:
+        return None
+    message = question(execution.session_id, execution.code, approval)
+    if ctx.protocol_version is not None and ctx.protocol_version >= INPUT_REQUIRED_SINCE:
+        form = ElicitRequestFormParams(message=message, requested_schema=Choice.model_json_schema())
+        return InputRequiredResult(
+            input_requests={ANSWER: ElicitRequest(params=form)}, request_state=_state(execution, approval)
+        )
+    asking = asyncio.ensure_future(ctx.elicit(message, Choice))
+    try:
+        # It may be answered elsewhere meanwhile, or the cell ends.
+        await asyncio.wait([asking, approval.answer], return_when=asyncio.FIRST_COMPLETED)
+        if approval.answer.done():
+            return None
+        found = await asking
+    except (MCPError, ValueError) as exc:  # it said that it could; ValueError: it answered with something else
+        log.warning("a client could not ask its user", error=str(exc)[:200])
+        approvals.reply(approval, "no")
+    else:
+        approvals.reply(approval, answer_of(found.data.answer) if found.action == "accept" else "no")
+    finally:
+        asking.cancel()
+    return None
+
+
+def _state(execution: Execution, approval: Approval) -> str:
+    return f"{execution.id} approval-{approval.number}"

@@ -1,0 +1,160 @@
+"""What sessions' kernels are offered of the user's other MCP servers, and whose call each call is.
+
+A kernel is offered tools when a session gets it, and again when they change; a call is an execution's, the model's or a
+person's, and ends with it. Without an upstream in the settings nothing is imported, sent or kept. Must not know policy
+or MCP.
+"""
+
+import asyncio
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import structlog
+
+from kernelmcp.config.settings import Settings
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.tool_use import ToolUse
+from kernelmcp.files.home import Home
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.sessions import background
+from kernelmcp.sessions.registry import Registry
+from kernelmcp.sessions.session import Session
+
+if TYPE_CHECKING:
+    from kernelmcp.code_mode.code_mode import CodeMode
+    from kernelmcp.sessions.tool_calls import SessionCalls
+
+# What the first cell of a kernel waits for its offer at most: rendering takes a while the first time.
+FIRST_OFFER_SECONDS = 3.0
+# Which servers other programs' files name is known once code mode is open: what a client that asks before waits for it.
+OPEN_SECONDS = 2.0
+
+log = structlog.get_logger(__name__)
+
+
+class OfferedTools:
+    """Of one server process. All methods run in the event loop."""
+
+    def __init__(self, settings: Settings, home: Home, registry: Registry, tasks: anyio.abc.TaskGroup) -> None:
+        self.code_mode: CodeMode | None = None
+        """None as long as no upstream is configured, and for a moment after the start."""
+        self._on_open: list[Callable[[CodeMode], None]] = []
+        self._settings = settings
+        self._home = home
+        self._registry = registry
+        self._tasks = tasks
+        self._sessions: dict[Session, SessionCalls] = {}
+        self._offered: WeakKeyDictionary[Kernel, asyncio.Event] = WeakKeyDictionary()
+        """Kernels that sessions have; set once their first offer was made, or needs none."""
+        self._is_opening = False
+        self._opened = asyncio.Event()
+
+    @property
+    def configured(self) -> bool:
+        """The settings name an upstream, or a file with some."""
+        section = self._settings.config.upstreams
+        return bool(section.servers or section.files)
+
+    def when_open(self, tell: "Callable[[CodeMode], None]") -> None:
+        """Call this with code mode, now or when there is one."""
+        self._on_open.append(tell)
+        if self.code_mode is not None:
+            tell(self.code_mode)
+
+    def start(self) -> None:
+        """Open code mode in the background where the settings want it, now or later."""
+        self._settings.on_change(self._open_soon)
+        self._open_soon()
+
+    def _open_soon(self) -> None:
+        if self.configured and not self._is_opening:
+            self._is_opening = True
+            background.start(self._tasks, "code mode", self._run)
+
+    async def _run(self) -> None:
+        """For the server's life. What fails here costs the tools of others, and no session."""
+        for name in ("kernelmcp.code_mode.code_mode", "kernelmcp.sessions.tool_calls"):
+            await anyio.to_thread.run_sync(importlib.import_module, name)
+        from kernelmcp.code_mode.code_mode import open_code_mode
+
+        try:
+            async with open_code_mode(self._settings, self._home) as self.code_mode:
+                self._opened.set()
+                self.code_mode.offers.on_change.append(self._offer_to_all)
+                for tell in self._on_open:
+                    tell(self.code_mode)
+                self._offer_to_all()
+                await anyio.sleep_forever()
+        finally:
+            self.code_mode, self._is_opening = None, False
+
+    async def names(self, principal: str) -> Sequence[str]:
+        """The servers that this principal may use, for who is told of them."""
+        if not self.configured:
+            return ()
+        if self.code_mode is None and self._settings.config.upstreams.files:
+            with anyio.move_on_after(OPEN_SECONDS):
+                await self._opened.wait()
+        if self.code_mode is not None:
+            return self.code_mode.broker.usable(principal)
+        from kernelmcp.code_mode.policy import may_use
+
+        servers = self._settings.config.upstreams.servers
+        return [name for name, settings in servers.items() if may_use(settings, principal)]
+
+    # -- offers -------------------------------------------------------------------------------------------------
+
+    def kernel_changed(self, session: Session) -> None:
+        """A session was opened or is gone, or its kernel is another (`Registry.on_kernel`)."""
+        if not self._is_opening:
+            return
+        if (kernel := session.kernel) is None:
+            if (calls := self._sessions.get(session)) is not None:
+                calls.kernel_ended()
+                if self._registry.find_open(session.principal, session.id) is not session:
+                    del self._sessions[session]
+        elif kernel not in self._offered:
+            self._offer_soon(session, kernel)
+
+    def submitted(self, execution: Execution) -> None:
+        """A new execution of the model's (`Registry.on_submit`)."""
+        if self._is_opening:
+            execution.tool_use = ToolUse()
+
+    async def before_cell(self, kernel: Kernel) -> None:
+        """Wait until the kernel has its first offer, but not for long."""
+        if not self._is_opening or (offered := self._offered.get(kernel)) is None or offered.is_set():
+            return
+        with anyio.move_on_after(FIRST_OFFER_SECONDS):
+            await offered.wait()
+        offered.set()
+
+    def _offer_to_all(self) -> None:
+        for session in self._registry.every():
+            if (kernel := session.kernel) is not None:
+                self._offer_soon(session, kernel)
+
+    def _offer_soon(self, session: Session, kernel: Kernel) -> None:
+        self._offered.setdefault(kernel, asyncio.Event())
+        if self.code_mode is not None:
+            background.start(self._tasks, "offering tools", lambda: self._offer(session, kernel))
+
+    async def _offer(self, session: Session, kernel: Kernel) -> None:
+        from kernelmcp.sessions.tool_calls import SessionCalls
+
+        if (code_mode := self.code_mode) is None:
+            return
+        try:
+            offer = await code_mode.offers.of(session.principal)
+            if session.kernel is not kernel:
+                return
+            if (calls := self._sessions.get(session)) is None:
+                calls = self._sessions[session] = SessionCalls(self._settings, session, code_mode.broker)
+            await calls.offer(kernel, offer)
+        finally:
+            self._offered.setdefault(kernel, asyncio.Event()).set()

@@ -1,0 +1,156 @@
+"""The calls of tools by one session's kernels: each becomes a task of its execution, answered by the broker.
+
+Imported only where an upstream is configured. Must not know policy or MCP.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import structlog
+
+from kernelmcp.code_mode.broker import Broker
+from kernelmcp.code_mode.session_tools import Caller, SessionTools
+from kernelmcp.config.models import OWN_KERNELSPEC
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import KernelDied
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.tool_use import MAX_NAMED
+from kernelmcp.kernel.process import Kernel
+from kernelmcp.kernel.tool_channel import Offer, Reply, ToolCall
+from kernelmcp.sessions.session import Session
+
+# A person's cell is known by what the kernel says on iopub, which may come a moment after the call.
+UNKNOWN_SECONDS = 5.0
+CELL_ENDED = ("ToolError", "the cell that made this call has ended; make calls in a cell, and wait for them there")
+
+log = structlog.get_logger(__name__)
+
+
+class SessionCalls:
+    """Of one session, as long as it is open."""
+
+    def __init__(self, settings: Settings, session: Session, broker: Broker) -> None:
+        self._settings = settings
+        self._session = session
+        self._broker = broker
+        self._tools = SessionTools()
+        self._kernel: _KernelCalls | None = None
+
+    async def offer(self, kernel: Kernel, offer: Offer) -> None:
+        """Offer this to the session's kernel, unless it has it."""
+        if self._kernel is None or self._kernel.kernel is not kernel:
+            self._kernel = _KernelCalls(self._session, kernel, self._broker, self._tools, self._count)
+        await self._kernel.offer(offer)
+
+    def kernel_ended(self) -> None:
+        """What a person has allowed for the session was for what ran in this kernel."""
+        self._tools.grants.clear()
+        if self._kernel is not None:
+            self._kernel.end()
+            self._kernel = None
+
+    def _count(self, execution: Execution) -> None:
+        """A cell that has called tools has ended."""
+        record, use = self._session.record, execution.tool_use
+        if use is None or not use.called:
+            return
+        record.tools_called = dict((Counter(record.tools_called) + use.called).most_common(MAX_NAMED))
+        record.tokens_saved += use.tokens_saved(execution.outputs, self._settings.policy.output_budget_chars)
+
+
+class _KernelCalls:
+    """Of one kernel, whose numbers they have (`kernel.tool_channel.ToolListener`)."""
+
+    def __init__(
+        self,
+        session: Session,
+        kernel: Kernel,
+        broker: Broker,
+        tools: SessionTools,
+        on_end: Callable[[Execution], None],
+    ) -> None:
+        self.kernel = kernel
+        self._on_end = on_end
+        self._session = session
+        self._broker = broker
+        self._tools = tools
+        self._offered = ""
+        self._callers: dict[str, Caller] = {}
+        """By the message id of the cell's request."""
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._of: dict[str, set[int]] = {}
+        """The calls under way of a cell."""
+
+    async def offer(self, offer: Offer) -> None:
+        is_own = self.kernel.launch.kernelspec == OWN_KERNELSPEC  # no other knows the message
+        if offer.digest == self._offered or self.kernel.ended.is_set() or not is_own:
+            return
+        self._offered = offer.digest
+        with suppress(KernelDied):
+            await self.kernel.offer_tools(offer, self)
+
+    def end(self) -> None:
+        for task in list(self._calls.values()):
+            task.cancel()
+
+    # -- what the kernel sends ----------------------------------------------------------------------------------
+
+    def called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
+        """Calls of the cell whose request has this header."""
+        msg_id = str(parent.get("msg_id"))
+        caller = self._caller(msg_id)
+        for call in calls:
+            task = self._calls[call.id] = asyncio.ensure_future(self._answer(msg_id, caller, call))
+            self._of.setdefault(msg_id, set()).add(call.id)
+            task.add_done_callback(partial(self._done, msg_id, call.id))
+
+    def cancelled(self, ids: list[int]) -> None:
+        """The cell does not wait for these any more."""
+        for number in ids:
+            if (task := self._calls.get(number)) is not None:
+                task.cancel()
+
+    async def _answer(self, msg_id: str, caller: Caller | None, call: ToolCall) -> None:
+        try:
+            if (caller := caller or await self._wait_for_caller(msg_id)) is None:
+                reply = Reply(call.id, None, None, CELL_ENDED)
+            else:
+                reply = await self._broker.call(caller, call)
+            if not self.kernel.ended.is_set():
+                self.kernel.reply_to_tools([reply])
+        except Exception:
+            log.exception("a call of a tool could not be answered", session=self._session.id)
+
+    def _done(self, msg_id: str, number: int, task: "asyncio.Task[None]") -> None:
+        del self._calls[number]
+        under_way = self._of[msg_id]
+        under_way.remove(number)
+        if not under_way:
+            del self._of[msg_id]
+
+    # -- whose call it is ---------------------------------------------------------------------------------------
+
+    def _caller(self, msg_id: str) -> Caller | None:
+        if (known := self._callers.get(msg_id)) is not None:
+            return known
+        execution = self._session.executions.get(msg_id) or self._session.persons.running(msg_id)
+        if execution is None or execution.done.is_set():
+            return None
+        caller = self._callers[msg_id] = Caller(execution, self._tools)
+        execution.on_finish.append(partial(self._cell_ended, msg_id))
+        return caller
+
+    async def _wait_for_caller(self, msg_id: str) -> Caller | None:
+        if self._session.executions.get(msg_id) is None:
+            await self._session.persons.wait_running(msg_id, UNKNOWN_SECONDS)
+        return self._caller(msg_id)
+
+    def _cell_ended(self, msg_id: str, execution: Execution) -> None:
+        self._callers.pop(msg_id, None)
+        self._on_end(execution)
+        for number in list(self._of.get(msg_id, ())):
+            self._calls[number].cancel()

@@ -1,0 +1,295 @@
+"""One call after the other, against upstreams that answer at once."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kernelmcp.code_mode import broker as module
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, UpstreamError
+
+from .fakes import World, result, tool, until
+
+pytestmark = pytest.mark.anyio
+MakeWorld = Callable[..., World]
+MB = 1024 * 1024
+
+
+async def test_what_is_allowed_reaches_the_upstream_and_its_result_the_guest(world: MakeWorld) -> None:
+    one = world(timeout_seconds=7)
+    reply = await one.call("get_deal", id="deal_1")
+    assert reply.error is None
+    assert reply.result == {"content": [{"type": "text", "text": "ok"}]}
+    assert one.upstreams.called == [("crm", "get_deal", {"id": "deal_1"}, 7)]
+    assert one.use.tools_called == {"crm.get_deal": 1}
+    [record] = one.use.log
+    assert (record.decision, record.rule, record.outcome) == ("allow", "readOnlyHint", "ok")
+
+
+async def test_names_that_a_guest_made_up_reach_nobody(world: MakeWorld) -> None:
+    one = world()
+    kind, text = await one.error("get_deal", server="salesforce")
+    assert (kind, text) == ("ToolError", 'there is no server "salesforce"; there are crm')
+    kind, text = await one.error("get_deals")
+    assert kind == "ToolError"
+    assert 'did you mean "get_deal"' in text
+    for server, name in (("__proto__", "x"), ("../crm", "x"), ("crm\n", "get_deal"), ("crm", "get_deal\0"), ("", "")):
+        kind, text = await one.error(name, server=server)
+        assert kind == "ToolError"
+        assert text.isprintable()
+    assert one.upstreams.called == []
+
+
+async def test_another_principals_server_is_not_told_from_none(world: MakeWorld) -> None:
+    one = world(principals=["token:alice"])
+    one.caller = one.new_cell("token:bob")
+    theirs = await one.error("get_deal")
+    none = await one.error("get_deal", server="nope")
+    assert theirs[1].replace("crm", "nope") == none[1]
+    assert one.broker.usable("token:bob") == []
+    one.caller = one.new_cell("token:alice")
+    assert (await one.call("get_deal")).error is None
+
+
+async def test_a_denied_tool_is_denied_and_the_setting_named(world: MakeWorld) -> None:
+    one = world(tools={"delete_*": "deny"})
+    kind, text = await one.error("delete_deal")
+    assert kind == "ToolDenied"
+    assert '[upstreams.servers.crm] tools = { "delete_*" = ... }' in text
+    # It is not suggested either: it has no stub.
+    assert '"delete_deal"' not in (await one.error("delete_deals"))[1]
+    assert not one.broker.is_offered("crm", tool("delete_deal"))
+    assert one.upstreams.called == []
+
+
+async def test_a_server_that_never_answered_says_what_to_do(world: MakeWorld) -> None:
+    one = world()
+    one.upstreams.catalogues["crm"] = None
+    kind, text = await one.error("get_deal")
+    assert kind == "ServerUnavailable"
+    assert "kernelmcp upstreams login crm" in text
+
+
+async def test_changed_tools_are_known_at_the_next_call(world: MakeWorld) -> None:
+    one = world(default="allow")
+    assert (await one.error("merge"))[0] == "ToolError"
+    one.upstreams.catalogues["crm"] = Catalogue("crm", "", "", "", (tool("merge"),))
+    one.broker.forget("crm")
+    assert (await one.call("merge")).error is None
+    assert (await one.error("get_deal"))[0] == "ToolError"
+
+
+# -- quotas --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cell_has_so_many_calls(world: MakeWorld) -> None:
+    one = world(section={"calls_per_execution": 3})
+    assert [(await one.call("get_deal")).error for _ in range(3)] == [None] * 3
+    kind, text = await one.error("get_deal")
+    assert kind == "LimitExceeded"
+    assert "one cell may make 3 calls" in text
+    assert len(one.upstreams.called) == 3
+    one.caller = one.new_cell()
+    assert (await one.call("get_deal")).error is None
+
+
+async def test_results_have_a_size_each_and_together(world: MakeWorld) -> None:
+    one = world(section={"result_mb": 2, "execution_mb": 3})
+    one.upstreams.results["get_deal"] = replace(result(), size=2 * MB + 1)
+    kind, text = await one.error("get_deal")
+    assert kind == "LimitExceeded"
+    assert "Ask for less" in text
+    one.upstreams.results["get_deal"] = replace(result(), size=2 * MB)
+    assert (await one.call("get_deal")).error is None
+    assert (await one.error("get_deal"))[0] == "LimitExceeded"
+    calls = len(one.upstreams.called)
+    assert (await one.error("get_deal"))[0] == "LimitExceeded"
+    assert len(one.upstreams.called) == calls  # refused before the call, from then on
+
+
+async def test_large_arguments_are_refused(world: MakeWorld) -> None:
+    one = world()
+    kind, text = await one.error("get_deal", size=9 * MB)
+    assert kind == "LimitExceeded"
+    assert "8 MiB" in text
+    assert one.upstreams.called == []
+
+
+async def test_the_calls_of_a_cell_have_a_time_together(world: MakeWorld) -> None:
+    one = world(section={"call_seconds_per_execution": 10}, timeout_seconds=60)
+    await one.call("get_deal")
+    assert one.upstreams.called[0][3] <= 10  # the timeout is what is left
+    one.use.seconds = 10.0
+    assert (await one.error("get_deal"))[0] == "LimitExceeded"
+
+
+async def test_so_many_calls_at_one_time_and_the_others_wait(world: MakeWorld) -> None:
+    one = world(section={"concurrent_calls": 2})
+    one.upstreams.hang = asyncio.Event()
+    calls = [asyncio.create_task(one.call("get_deal")) for _ in range(6)]
+    await until(lambda: one.upstreams.under_way == 2)
+    one.upstreams.hang.set()
+    replies = await asyncio.gather(*calls)
+    assert [reply.error for reply in replies] == [None] * 6
+    assert one.upstreams.most_under_way == 2
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_upstream_and_noted(world: MakeWorld) -> None:
+    one = world()
+    one.upstreams.hang = asyncio.Event()
+    call = asyncio.create_task(one.call("get_deal"))
+    await until(lambda: one.upstreams.under_way == 1)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert one.upstreams.was_cancelled == 1
+    assert one.use.log[-1].outcome == "cancelled"
+
+
+# -- approvals -----------------------------------------------------------------------------------------------------
+
+
+async def test_who_cannot_be_asked_is_told_the_setting(world: MakeWorld) -> None:
+    one = world()
+    kind, text = await one.error("create_deal")
+    assert kind == "ToolDenied"
+    assert '[upstreams.servers.crm] tools = { "create_deal" = "allow" }' in text
+    assert one.upstreams.called == []
+
+
+async def test_once_is_once_and_no_is_no(world: MakeWorld) -> None:
+    one = world()
+    asked = one.asking("once", "no", "once")
+    assert (await one.call("create_deal", name="A")).error is None
+    kind, text = await one.error("create_deal", name="B")
+    assert kind == "ToolDenied"
+    assert "declined" in text
+    assert (await one.call("create_deal", name="C")).error is None  # the next call is asked about again
+    assert [json.loads(question.partition(" ")[2])["name"] for question in asked] == ["A", "B", "C"]
+    assert [record.approved for record in one.use.log] == ["once", "no", "once"]
+    assert [call[2]["name"] for call in one.upstreams.called] == ["A", "C"]
+
+
+async def test_for_the_execution_and_for_the_session(world: MakeWorld) -> None:
+    one = world()
+    asked = one.asking("execution")
+    for _ in range(5):
+        assert (await one.call("create_deal")).error is None
+    assert len(asked) == 1
+    one.caller = one.new_cell()
+    asked = one.asking("session")
+    assert (await one.call("create_deal")).error is None
+    one.caller = one.new_cell()
+    assert (await one.call("create_deal")).error is None
+    assert len(asked) == 1
+    # Another tool is another question, and so is the same tool once it is another.
+    assert (await one.error("delete_deal"))[0] == "ToolDenied"
+    one.upstreams.catalogues["crm"] = Catalogue("crm", "", "", "", (tool("create_deal", digest="2"),))
+    assert (await one.error("create_deal"))[0] == "ToolDenied"
+
+
+async def test_several_wait_and_are_asked_one_after_the_other(world: MakeWorld) -> None:
+    one = world(section={"concurrent_calls": 1})
+    asked = one.asking("once", "no", "execution")
+    replies = await asyncio.gather(*(one.call("create_deal", n=number) for number in range(6)))
+    assert len(asked) == 3
+    assert [reply.error is None for reply in replies] == [True, False, True, True, True, True]
+
+
+async def test_who_waits_for_a_person_takes_no_place_of_others(world: MakeWorld) -> None:
+    one = world(section={"concurrent_calls": 1})
+    one.asking()
+    waiting = asyncio.create_task(one.call("create_deal"))
+    approvals = one.caller.execution.approvals
+    assert approvals is not None
+    await until(lambda: approvals.open is not None)
+    assert (await one.call("get_deal")).error is None
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert approvals.waiting == []
+
+
+async def test_the_settings_of_the_moment_of_the_answer_hold(world: MakeWorld) -> None:
+    one = world()
+    one.asking()
+    call = asyncio.create_task(one.call("create_deal"))
+    approvals = one.caller.execution.approvals
+    assert approvals is not None
+    await until(lambda: approvals.open is not None)
+    one.upstreams.servers["crm"] = one.upstreams.servers["crm"].model_copy(update={"tools": {"create_deal": "deny"}})
+    one.broker.forget()
+    assert approvals.open is not None
+    approvals.reply(approvals.open, "session")
+    reply = await call
+    assert reply.error is not None
+    assert reply.error[0] == "ToolDenied"
+    assert one.upstreams.called == []
+
+
+async def test_what_a_person_reads_is_clean_and_bounded(world: MakeWorld) -> None:
+    one = world()
+    asked = one.asking("no")
+    await one.call("create_deal", note="\x1b[2J\u202eevil\n" * 10_000)
+    assert len(asked[0]) < 2 * module.MAX_SHOWN_CHARS
+    assert "\x1b" not in asked[0]
+    assert "\u202e" not in asked[0]
+
+
+async def test_a_changed_or_new_tool_of_a_pinned_server_is_asked_about(world: MakeWorld) -> None:
+    one = world(pin=True)
+    assert (await one.call("get_deal")).error is None
+    one.upstreams.news = {"get_deal": "changed"}
+    assert (await one.error("get_deal"))[0] == "ToolDenied"
+    one.asking("once")
+    assert (await one.call("get_deal")).error is None
+    assert one.use.log[-1].rule == "pin: changed"
+    one.upstreams.servers["crm"] = one.upstreams.servers["crm"].model_copy(update={"pin": False})
+    one.broker.forget()
+    assert (await one.call("get_deal")).error is None
+
+
+# -- what is noted -------------------------------------------------------------------------------------------------
+
+
+async def test_a_flood_of_refused_calls_is_noted_in_bounds(world: MakeWorld) -> None:
+    one = world(section={"calls_per_execution": 5})
+    noted: list[str] = []
+    one.broker.on_call.append(lambda record: noted.append(record.outcome))
+    for _ in range(1000):
+        await one.call("get_deal")
+    assert noted.count("ok") == 5
+    assert len(noted) == 5 + module.MAX_REFUSALS_NOTED
+    assert one.use.made == 1000
+
+
+async def test_errors_of_upstreams_keep_their_class(world: MakeWorld) -> None:
+    one = world()
+    kinds: dict[ErrorKind, str] = {"ToolTimeout": "timeout", "ServerUnavailable": "unavailable", "ToolError": "error"}
+    for kind, outcome in kinds.items():
+        one.upstreams.results["get_deal"] = UpstreamError(kind, "it said why")
+        assert await one.error("get_deal") == (kind, "it said why")
+        assert one.use.log[-1].outcome == outcome
+
+
+async def test_a_large_result_is_passed_on_as_it_is(world: MakeWorld) -> None:
+    one = world()
+    raw = b'{"content":[{"type":"text","text":"' + b"x" * MB + b'"}]}'
+    one.upstreams.results["get_deal"] = CallResult(None, raw, False, len(raw))
+    reply = await one.call("get_deal")
+    assert reply.raw is raw
+    assert one.use.result_chars["crm"] == len(raw)
+
+
+async def test_what_is_sent_twice_counts_once(world: MakeWorld) -> None:
+    one = world()
+    one.upstreams.results["get_deal"] = result("x" * 400, structuredContent={"x": "x" * 390})
+    await one.call("get_deal")
+    assert one.use.tokens_saved(one.caller.execution.outputs, 8_000) == 100
+
+
+async def test_our_own_bug_is_an_answer_too(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world()
+    monkeypatch.setattr(one.upstreams, "call", None)
+    assert "its log says why" in (await one.error("get_deal"))[1]
