@@ -10,18 +10,17 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
 import structlog
 
 from kernelmcp.code_mode import policy, refusals
 from kernelmcp.code_mode.audit import Audit
-from kernelmcp.code_mode.personal_data import TooManyTokens
 from kernelmcp.code_mode.policy import Verdict
 from kernelmcp.code_mode.refusals import Refused
 from kernelmcp.code_mode.results import model_chars
 from kernelmcp.code_mode.session_tools import Caller, Grant
+from kernelmcp.code_mode.tokenized import BYTES_PER_MB, off_loop, with_tokens
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings, UpstreamsSection
 from kernelmcp.executions.approvals import NotAsked
@@ -29,21 +28,15 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.questions import shown
 from kernelmcp.executions.tool_use import CallRecord, Outcome, ToolUse
 from kernelmcp.kernel.tool_channel import Reply, ToolCall
-from kernelmcp.output.sanitize import as_dict
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, UpstreamError
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.upstreams import Upstreams
 
-BYTES_PER_MB = 1024 * 1024
 # The kernel process has the same limit; this one is for a kernel that is not ours.
 MAX_ARGUMENTS_MB = 8
 # Of the arguments that a person reads before saying yes.
 MAX_SHOWN_CHARS = 2_000
-# Above, JSON is read and written in a thread: nobody else must wait.
-LARGE_BYTES = 100_000
-# A result of a server with `tokenize` is looked through as a whole.
-MAX_TOKENIZED_MB = 4
 # Refused calls of one execution of which each has its own line in the audit. A flood must not wash the others out.
 MAX_REFUSALS_NOTED = 100
 # Of those, the ones that are told of names like theirs, which takes long.
@@ -57,7 +50,6 @@ OUTCOMES: dict[ErrorKind, Outcome] = {
     "LimitExceeded": "limit",
 }
 
-T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
@@ -219,7 +211,7 @@ class Broker:
             offer(execution)
         if (approvals := execution.approvals) is None:
             raise refusals.not_asked(call.server, call.tool, "this client cannot ask its user")
-        arguments = await _off_loop(call.size, lambda: _shown_arguments(call.arguments))
+        arguments = await off_loop(call.size, lambda: _shown_arguments(call.arguments))
         try:
             answer = await approvals.ask(call.server, call.tool, arguments, note, grant)
         except NotAsked as exc:
@@ -253,25 +245,9 @@ class Broker:
         limit = self._section.result_mb
         if result.size > limit * BYTES_PER_MB:
             raise refusals.large_result(call.server, call.tool, result.size, limit)
-        return await self._with_tokens(result, settings, call, caller) if settings.tokenize else result
-
-    async def _with_tokens(
-        self, result: CallResult, settings: UpstreamSettings, call: ToolCall, caller: Caller
-    ) -> CallResult:
-        if result.size > MAX_TOKENIZED_MB * BYTES_PER_MB:
-            raise refusals.large_result(call.server, call.tool, result.size, MAX_TOKENIZED_MB)
-
-        def replace() -> dict[str, Any]:
-            value = json.loads(result.raw) if result.raw is not None else result.value
-            return caller.session.tokens.hide_in_result(as_dict(value), settings.tokenize)
-
-        try:
-            value = await _off_loop(result.size, replace)
-        except TooManyTokens:
-            raise refusals.too_many_tokens(call.server) from None
-        except (ValueError, RecursionError):
-            raise UpstreamError("ToolError", f"{call.server}.{call.tool}: its result could not be read") from None
-        return CallResult(value, None, result.is_error, result.size)
+        if not settings.tokenize:
+            return result
+        return await with_tokens(result, caller.session.tokens, settings.tokenize, call.server, call.tool)
 
     def _count(self, result: CallResult, call: ToolCall, use: ToolUse) -> CallResult:
         use.result_bytes += result.size
@@ -300,8 +276,3 @@ def _name(name: str) -> str:
 def _shown_arguments(arguments: dict[str, Any]) -> str:
     text = shown(json.dumps(arguments, ensure_ascii=False, indent=1), MAX_SHOWN_CHARS + 1)
     return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ... (cut)"
-
-
-async def _off_loop(size: int, work: Callable[[], T]) -> T:
-    """In a thread where it takes long; else here, which takes less."""
-    return work() if size <= LARGE_BYTES else await anyio.to_thread.run_sync(work)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
+from kernelmcp.code_mode import refusals
 from kernelmcp.code_mode.broker import Broker
 from kernelmcp.config.settings import Settings
 from kernelmcp.kernel.tool_channel import Offer
@@ -77,10 +78,15 @@ class Offers:
             return Offer("", Path(), [], concurrent)
         from kernelmcp.upstreams.stubs import publish, render
 
-        catalogues = [self._upstreams.catalogue(name) or Catalogue(name, "", "", "", ()) for name in servers]
+        catalogues = [self._upstreams.catalogue(name) or self._unknown(name) for name in servers]
 
         def write() -> Offer:
             rendered = render(catalogues, self._broker.is_offered)
             return Offer(rendered.digest, publish(rendered, self._folder), list(servers), concurrent)
 
         return await anyio.to_thread.run_sync(write)
+
+    def _unknown(self, server: str) -> Catalogue:
+        """One that has never answered."""
+        status = self._upstreams.status(server)
+        return Catalogue(server, "", "", refusals.not_connected(server, status.state, status.error).message, ())
