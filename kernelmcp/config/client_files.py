@@ -17,6 +17,8 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from kernelmcp.atomic import read_small
+from kernelmcp.config.expansion import variables, variables_in
+from kernelmcp.config.models import Config
 from kernelmcp.config.upstreams import SERVER_NAME, UpstreamSettings, UpstreamsSection
 
 # Claude Code keeps much else in its file.
@@ -55,6 +57,17 @@ def configured(section: UpstreamsSection, environ: Mapping[str, str] = os.enviro
                 found.servers[name] = section.effective(server)
                 found.origins[name] = file
     return found
+
+
+def withheld_variables(config: Config) -> frozenset[str]:
+    """Environment variables of the server that hold upstreams' secrets: no kernel gets them, unless `[network]` names
+    them, which the kernel process reads. Reads files."""
+    section = config.upstreams
+    if not section.files and not section.servers:
+        return frozenset()
+    named = (value for headers in config.network.headers.values() for value in headers.values())
+    needed = {name for value in named for name in variables_in(value.get_secret_value())}
+    return variables(configured(section).servers.values()) - needed
 
 
 def read_file(

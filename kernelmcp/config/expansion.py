@@ -37,10 +37,11 @@ def expanded(text: str, environ: Mapping[str, str]) -> str:
 
 def variables(servers: Iterable[UpstreamSettings]) -> frozenset[str]:
     """Names of the environment variables that they use and that nobody else is to have."""
-    return (
-        frozenset(name for server in servers for text in _texts(server) for name, _ in _VARIABLE.findall(text))
-        - ORDINARY
-    )
+    return frozenset(name for server in servers for text in _texts(server) for name in variables_in(text)) - ORDINARY
+
+
+def variables_in(text: str) -> list[str]:
+    return [found[1] for found in _VARIABLE.finditer(text)]
 
 
 def _texts(server: UpstreamSettings) -> Iterator[str]:

@@ -18,6 +18,7 @@ import anyio.to_thread
 import structlog
 import zmq.asyncio
 
+from kernelmcp.config.client_files import withheld_variables
 from kernelmcp.config.models import OWN_KERNELSPEC, Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed, ServerError
@@ -72,7 +73,8 @@ class Pool:
         self._wanted.set()
         self._arrived = asyncio.Condition()
         self._filling = settings.config.sessions.warm_pool_size > 0
-        settings.on_change(self._wanted.set)
+        self._withheld = withheld_variables(settings.config)
+        settings.on_change(self._settings_changed)
 
     @property
     def warm(self) -> list[PooledKernel]:
@@ -106,7 +108,12 @@ class Pool:
     def _is_current(self, found: PooledKernel) -> bool:
         launch = found.kernel.launch
         wanted = kernel_environment(self._settings, found.sandbox, self._settings.policy.default_flavor)
-        return (launch.kernelspec, launch.env) == (self._settings.config.kernels.kernelspec, wanted)
+        spec = self._settings.config.kernels.kernelspec
+        return (launch.kernelspec, launch.env, launch.withheld) == (spec, wanted, self._withheld)
+
+    def _settings_changed(self) -> None:
+        self._withheld = withheld_variables(self._settings.config)
+        self._wanted.set()
 
     async def start(self, flavor: Flavor) -> PooledKernel:
         """Start a kernel in an empty sandbox directory. Raises `KernelStartFailed`."""
@@ -122,6 +129,7 @@ class Pool:
             cwd=TRUSTED_FOLDER if spec == OWN_KERNELSPEC else sandbox.workspace,
             env=kernel_environment(self._settings, sandbox, flavor),
             start_timeout_seconds=self._settings.config.kernels.start_timeout_seconds,
+            withheld=self._withheld,
         )
         try:
             kernel = await self._tasks.start(run_kernel, self._context, launch)

@@ -50,6 +50,8 @@ class Launch:
     cwd: Path
     env: Mapping[str, str]
     start_timeout_seconds: float
+    withheld: frozenset[str] = frozenset()
+    """Variables of the server's environment that the kernel does not get."""
 
 
 async def run_kernel(
@@ -118,7 +120,9 @@ class Kernel:
 
     async def spawn(self) -> None:
         """Start the process and connect to it. Raises `KernelStartFailed`."""
-        env = {name: value for name, value in os.environ.items() if not _is_setting(name)} | dict(self.launch.env)
+        withheld = self.launch.withheld
+        kept = {name: value for name, value in os.environ.items() if name not in withheld and not _is_setting(name)}
+        env = kept | dict(self.launch.env)
         try:
             # The runtime directory may be where temporary files are cleaned up.
             self.launch.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)

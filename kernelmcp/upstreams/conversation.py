@@ -105,8 +105,8 @@ class Conversation:
             try:
                 value = await self._dispatcher.send_raw_request("tools/call", params, options)
             except MCPError:
-                if waiting.size:
-                    raise UpstreamError("LimitExceeded", self._too_large(tool, waiting.size)) from None
+                if waiting.is_too_large:
+                    raise UpstreamError("LimitExceeded", self._too_large(tool)) from None
                 raise
         if waiting.raw is not None:
             return CallResult(None, waiting.raw, waiting.is_error, len(waiting.raw))
@@ -125,9 +125,9 @@ class Conversation:
         except (MCPError, SubscriptionLost, TimeoutError):
             return
 
-    def _too_large(self, tool: str, size: int) -> str:
+    def _too_large(self, tool: str) -> str:
         return (
-            f"{self._name}.{tool} gave {size / 2**20:,.0f} MB or more; a result may have {self._large.max_mb()} "
+            f"{self._name}.{tool} gave more than the {self._large.max_mb()} MB that a result may have "
             "(upstreams.result_mb). Ask for less at a time."
         )
 

@@ -44,12 +44,12 @@ async def open_http(
     """Streamable HTTP. Connects with the first request."""
     ended = asyncio.Event()
     # What is larger than an event may be was taken aside before.
-    most = large.max_line_bytes
+    most, guard = large.max_line_bytes, _Guard(url, large, ended)
     async with (
-        _client(url, headers, auth, _Guard(url, large)) as client,
+        _client(url, headers, auth, guard) as client,
         streamable_http_client(url, http_client=client, max_sse_event_size=most) as (read, write),
     ):
-        yield Link(_Noticed(read, ended), write, ended, _no_reason, _no_words)
+        yield Link(_Noticed(read, ended), write, ended, guard.reason, _no_words)
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def open_sse(
 ) -> AsyncIterator[Link]:
     """The older transport. Raises what httpx2 raises when there is no stream of events."""
     ended = asyncio.Event()
-    guard = _Guard(url, large, ended)
+    guard = _Guard(url, large, ended, answers_elsewhere=True)
 
     def client(
         headers: dict[str, str] | None = None,
@@ -81,19 +81,16 @@ def _client(
     return httpx2.AsyncClient(headers=plain, auth=auth, timeout=timeout, transport=transport)
 
 
-async def _no_reason() -> str:
-    return ""
-
-
 def _no_words() -> str:
     return ""
 
 
 class _Guard(httpx2.AsyncBaseTransport):
-    def __init__(self, url: str, large: LargeResults, ended: asyncio.Event | None = None) -> None:
-        """`ended`: set when a message could not be sent, where answers come on another stream."""
+    def __init__(self, url: str, large: LargeResults, ended: asyncio.Event, *, answers_elsewhere: bool = False) -> None:
+        """`ended` is set when nobody is there, and when a message fails whose answer comes on another stream."""
         self._large = large
         self._ended = ended
+        self._answers_elsewhere = answers_elsewhere
         self._streams = Pace(STREAMS_BURST, STREAMS_PER_SECOND)
         self._inner = httpx2.AsyncHTTPTransport(
             proxy=_proxy(url), limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=4)
@@ -115,6 +112,8 @@ class _Guard(httpx2.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as exc:
+            if isinstance(exc, httpx2.ConnectError):
+                self._ended.set()
             if request.method != "POST":
                 raise
             return self._failed(_in_words(exc))
@@ -138,7 +137,7 @@ class _Guard(httpx2.AsyncBaseTransport):
                 body += chunk
                 if len(body) > self._large.max_line_bytes:
                     if number is not None:
-                        self._large.refuse(number, len(body))
+                        self._large.refuse(number)
                     return self._failed("its answer is too large")
         except httpx2.TransportError as exc:
             return self._failed(_in_words(exc))
@@ -155,7 +154,7 @@ class _Guard(httpx2.AsyncBaseTransport):
     ) -> httpx2.Response:
         """An answer that mcp takes for a JSON-RPC error of the request; the status and its headers are for OAuth."""
         self._failure = why
-        if self._ended is not None:
+        if self._answers_elsewhere:
             self._ended.set()
         error = {"code": SESSION_GONE if gone else UNREACHED, "message": why}
         content = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()

@@ -42,8 +42,8 @@ class Waiting:
     def __init__(self) -> None:
         self.raw: bytes | None = None
         """The text of its result, when that is large."""
-        self.size = 0
-        """Of the answer, bytes, when it was too large to be kept."""
+        self.is_too_large = False
+        """Whether it was not kept."""
 
     @property
     def is_error(self) -> bool:
@@ -85,22 +85,22 @@ class LargeResults:
             return line if readable else _failure(found) if found is not None else b""
         end = len(line) - min(len(line), _END_BYTES) + tail.start()
         if end - head.end() > self._max_bytes:
-            return self._too_large(found, end - head.end())
+            return self._too_large(found)
         self._waiting[found].raw = line[head.end() : end]
         return json.dumps({"jsonrpc": "2.0", "id": found, "result": {}}).encode()
 
-    def refused(self, head: bytes, tail: bytes, size: int) -> bytes:
+    def refused(self, head: bytes, tail: bytes) -> bytes:
         """What takes the place of a line of which only the ends were kept: an error for the call, when it says one."""
         found = _id_in(_HEAD.match(head[:_END_BYTES]), _TAIL.search(tail[-_END_BYTES:]) if tail else None)
-        return b"" if found is None else self._too_large(found, size)
+        return b"" if found is None else self._too_large(found)
 
-    def refuse(self, request_id: int, size: int) -> None:
+    def refuse(self, request_id: int) -> None:
         """The same where the call is known."""
         if (waiting := self._waiting.get(request_id)) is not None:
-            waiting.size = size
+            waiting.is_too_large = True
 
-    def _too_large(self, request_id: int, size: int) -> bytes:
-        self.refuse(request_id, size)
+    def _too_large(self, request_id: int) -> bytes:
+        self.refuse(request_id)
         return _failure(request_id)
 
 
@@ -141,7 +141,7 @@ class Lines:
             prefix = self._prefix.match(self._buffer) if self._prefix is not None else None
             begin = prefix[0] if prefix is not None else b""
             self._head = bytes(self._buffer[len(begin) : len(begin) + _END_BYTES])
-            small = self._large.refused(self._head, b"", len(self._buffer))
+            small = self._large.refused(self._head, b"")
             del prefix  # it holds the buffer
             if small:
                 yield begin + small
@@ -152,8 +152,8 @@ class Lines:
         self._scanned = len(self._buffer)
 
     def _end_of_skipped(self, rest: bytes) -> bytes:
-        size, self._skipped = self._skipped + len(rest), 0
-        small = self._large.refused(self._head, rest, size) if _id_in(_HEAD.match(self._head), None) is None else b""
+        self._skipped = 0
+        small = self._large.refused(self._head, rest) if _id_in(_HEAD.match(self._head), None) is None else b""
         return (b"data: " if self._prefix is not None else b"") + small if small else b""
 
 

@@ -184,7 +184,9 @@ def _settle(call: PendingCall, reply: dict[str, Any], lines: list[str]) -> None:
     try:
         if "error" in reply:
             raise error_of(reply["error"])
-        result: dict[str, Any] = reply["result"] if "result" in reply else _parsed(lines[int(reply["line"]) - 1], call.name)
+        result: dict[str, Any] = (
+            reply["result"] if "result" in reply else _parsed(lines[int(reply["line"]) - 1], call.name)
+        )
         value = value_of(result, call.name)
     except ToolError as error:
         call.set_exception(error.with_traceback(None))
