@@ -21,12 +21,12 @@ from kernelmcp.upstreams.stubs.annotations import (
     text_of,
 )
 from kernelmcp.upstreams.stubs.signature import Parameters, parameters
-from kernelmcp.upstreams.stubs.text import docstring, lines, literal, one_line
+from kernelmcp.upstreams.stubs.text import docstring, lines, literal, one_line, without_beginning
 
 MAX_CHARS = 32_000
 MAX_DESCRIPTION_CHARS = 2_000
 MAX_ABOUT_CHARS = 300
-MAX_RESULT_KEYS = 6
+MAX_RESULT_KEYS = 5
 RUNTIME = "kernelmcp_guest.servers"
 # No function of ours is called so, because the file uses these names.
 RESERVED = frozenset({*IMPORTED, "tool"})
@@ -51,9 +51,10 @@ class NotAsExpected(Exception):
     """A finished file that says something else than it was made of. Our own mistake, found before anything ran it."""
 
 
-def stub(server: str, tool: Tool, name: str) -> Stub:
-    """Never raises: a tool that is too large, or too odd, gets a file that says less."""
-    about = one_line(tool.description or tool.title, MAX_ABOUT_CHARS)
+def stub(server: str, tool: Tool, name: str, said_of_all: str = "") -> Stub:
+    """Never raises: a tool that is too large, or too odd, gets a file that says less. `said_of_all`: how a description
+    begins that says nothing of this tool in its first sentence."""
+    about = without_beginning(one_line(tool.description or tool.title, MAX_ABOUT_CHARS), said_of_all)
     try:
         found = _full(server, tool, name, about)
         if len(found.source) <= MAX_CHARS:

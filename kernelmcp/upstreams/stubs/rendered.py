@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
 from kernelmcp.upstreams.stubs.module import RESERVED, Stub, stub
 from kernelmcp.upstreams.stubs.names import identifiers
-from kernelmcp.upstreams.stubs.text import docstring, lines, one_line, sentence
+from kernelmcp.upstreams.stubs.text import common_beginning, docstring, lines, one_line, sentence
 
 SKILLS = "skills"
 # What the module `servers` has itself; no server is called so.
@@ -30,7 +30,10 @@ SERVERS_OWN = frozenset(
 MAX_TOTAL_CHARS = 16_000_000
 MAX_NAME_CHARS = 500  # the protocol advises 128
 MAX_INSTRUCTIONS_CHARS = 600
-MAX_LISTED_SENTENCE_CHARS = 60
+MAX_TITLE_CHARS = 60
+# A server of 60 tools is listed in 1,300 tokens.
+LISTED_LINE_CHARS = 80
+MIN_LISTED_CHARS = 24
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,11 @@ def render(
         folder = folders[catalogue.server]
         tools = {tool.name: tool for tool in catalogue.tools if allowed(catalogue.server, tool)}
         stubs: dict[str, tuple[Tool, Stub]] = {}
+        said_of_all = common_beginning([tool.description for tool in tools.values()])
         for original, name in identifiers(filter(_is_short, tools), RESERVED).items():
             if room < 0:
                 break
-            made = stub(catalogue.server, tools[original], name)
+            made = stub(catalogue.server, tools[original], name, said_of_all)
             stubs[name] = tools[original], made
             files[f"{folder}/{name}.py"] = made.source
             room -= len(made.source)
@@ -72,7 +76,7 @@ def _is_short(name: str) -> bool:
 
 
 def _about(catalogue: Catalogue) -> str:
-    return sentence(catalogue.title or catalogue.instructions, MAX_LISTED_SENTENCE_CHARS)
+    return sentence(catalogue.title or catalogue.instructions, MAX_TITLE_CHARS)
 
 
 def _indexed(stubs: Mapping[str, tuple[Tool, Stub]]) -> dict[str, list[str]]:
@@ -81,7 +85,7 @@ def _indexed(stubs: Mapping[str, tuple[Tool, Stub]]) -> dict[str, list[str]]:
 
 def _package(catalogue: Catalogue, stubs: Mapping[str, tuple[Tool, Stub]], left_out: int) -> str:
     """A file that is a docstring and nothing else."""
-    title = one_line(f"{catalogue.title} {catalogue.version}", MAX_LISTED_SENTENCE_CHARS)
+    title = one_line(f"{catalogue.title} {catalogue.version}", MAX_TITLE_CHARS)
     who = f"Tools of the MCP server {one_line(catalogue.server, 80)!r}{f' ({title})' if title else ''}"
     said = lines(catalogue.instructions, MAX_INSTRUCTIONS_CHARS)
     listed = [_line(made) for _, (_, made) in sorted(stubs.items())]
@@ -94,7 +98,7 @@ def _package(catalogue: Catalogue, stubs: Mapping[str, tuple[Tool, Stub]], left_
 
 
 def _line(made: Stub) -> str:
-    about = one_line(made.about, MAX_LISTED_SENTENCE_CHARS)
+    about = one_line(made.about, max(MIN_LISTED_CHARS, LISTED_LINE_CHARS - len(made.brief)))
     return f"{made.brief}{f'  # {about}' if about else ''}"
 
 

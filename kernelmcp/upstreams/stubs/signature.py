@@ -16,6 +16,8 @@ MAX_PARAMETERS = 100
 MAX_KEY_CHARS = 250
 MAX_DOC_CHARS = 240
 MAX_DEFAULT_CHARS = 40
+# In the line of a list or a search.
+MAX_BRIEF = 4
 _EXAMPLES = 5
 
 
@@ -58,7 +60,7 @@ class Parameters:
         """`(id, limit=..., ...)`"""
         shown = [each.name if each.required else f"{each.name}=..." for each in self.listed]
         required = sum(each.required for each in self.listed)
-        few = max(required, 6)
+        few = max(required, MAX_BRIEF)
         return f"({', '.join([*shown[:few], *(['...'] if len(shown) > few or self.more else [])])})"
 
 

@@ -5,9 +5,11 @@ Characters that control, hide or reorder others are replaced: a reader must see 
 
 import math
 import re
+from collections import Counter
 
 # Printable by Unicode, and nothing to see: variation selectors, fillers.
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_BEGINNING_WORDS = 3
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
@@ -36,6 +38,19 @@ def one_line(text: object, max_chars: int) -> str:
 def sentence(text: object, max_chars: int) -> str:
     """The first sentence."""
     return one_line(_SENTENCE.split(one_line(text, 4 * max_chars), maxsplit=1)[0], max_chars)
+
+
+def common_beginning(texts: list[str]) -> str:
+    """The first words that most descriptions share, as of `Part of the API.`; empty if there are none."""
+    counted = Counter(" ".join(text[:200].split()[:_BEGINNING_WORDS]) for text in texts)
+    [(found, count)] = counted.most_common(1) or [("", 0)]
+    return found if count > max(3, len(texts) // 2) else ""
+
+
+def without_beginning(text: str, beginning: str) -> str:
+    """A description without the sentence that begins so, where there are others."""
+    first, *rest = _SENTENCE.split(text, maxsplit=1)
+    return rest[0] if beginning and rest and first.startswith(beginning) else text
 
 
 def docstring(text: str) -> str:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from kernelmcp_guest.servers import offered, skills
 
-_LINE_CHARS = 150
-_MIN_DESCRIPTION_CHARS = 40
+_LINE_CHARS = 112
+_MIN_DESCRIPTION_CHARS = 30
+# What scores less than this part of the best one is not shown.
+_GOOD_ENOUGH = 0.25
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 _EMPTY = frozenset(
     ("a", "all", "an", "and", "by", "for", "from", "in", "is", "it", "my", "of", "on", "or", "the", "to", "with")
@@ -72,7 +74,8 @@ def search(text: str = "", limit: int = 8) -> Found:
     wanted = list(dict.fromkeys(word for word in words(text) if word not in _EMPTY))
     rarity = _rarity(entries)
     scored = sorted((-_score(entry, wanted, rarity), entry.name, entry.line) for entry in entries)
-    lines = [line for score, _, line in scored if score < 0][:limit]
+    least = min(_GOOD_ENOUGH * min((score for score, *_ in scored), default=0.0), -1e-9)
+    lines = [line for score, _, line in scored if score <= least][:limit]
     if not lines:
         head = [f"nothing fits {text!r}; there are:"] if wanted else []
         return Found("\n".join([*head, *overview()]))
