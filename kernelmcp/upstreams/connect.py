@@ -1,7 +1,7 @@
 """From an upstream's settings to a conversation with it, over whatever leads there; and why that failed, in words."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -22,12 +22,12 @@ from kernelmcp.upstreams.stdio import open_stdio
 from kernelmcp.upstreams.target import target_of
 
 MAX_REASON_CHARS = 300
-Authorize = Callable[[str, str], httpx2.Auth | None]
-"""Name and address of a server to what logs its requests in."""
+Authorize = Callable[[str, str, Mapping[str, str]], httpx2.Auth | None]
+"""Name, address and headers of a server to what logs its requests in."""
 
 
-class LoginNeeded(Exception):
-    """A server wants a person to log in."""
+def _nothing(_: Link) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Way:
     minder: Minder
     authorize: Authorize
     max_mb: Callable[[], int]
+    on_link: Callable[[Link], None] = _nothing
+    """Gets each connection as soon as it is there."""
 
 
 @asynccontextmanager
@@ -46,14 +48,19 @@ async def connected(
     """Raises whatever goes wrong; `in_words` says it."""
     target = target_of(settings, os.environ)
     large = LargeResults(way.max_mb)
+
+    def authorize() -> httpx2.Auth | None:
+        return way.authorize(name, target.url, target.headers)
+
     match settings.transport:
         case "stdio":
             opened = open_stdio(target.command, target.args, target.env, target.cwd, large, way.minder)
         case "http":
-            opened = open_http(target.url, target.headers, way.authorize(name, target.url), large)
+            opened = open_http(target.url, target.headers, authorize(), large)
         case "sse":
-            opened = open_sse(target.url, target.headers, way.authorize(name, target.url), large)
+            opened = open_sse(target.url, target.headers, authorize(), large)
     async with opened as link:
+        way.on_link(link)
         try:
             async with open_conversation(name, link, large, changed, was_legacy=was_legacy) as conversation:
                 yield link, conversation

@@ -14,9 +14,10 @@ from typing import Any, cast
 import structlog
 
 from kernelmcp.atomic import read_small, replace_text
-from kernelmcp.files.home import Home
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
 
+# In the home.
+FOLDER = "upstreams"
 MAX_CATALOGUE_BYTES = 32 * 1024 * 1024
 
 log = structlog.get_logger(__name__)
@@ -30,8 +31,8 @@ class Remembered:
 
 
 class Kept:
-    def __init__(self, home: Home) -> None:
-        self.folder = home.root / "upstreams"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
     def catalogue(self, name: str, identity: str) -> Remembered | None:
         """What the server of this name and identity offered last time."""

@@ -18,10 +18,11 @@ from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUE
 from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.output.sanitize import clean
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, UpstreamError
-from kernelmcp.upstreams.connect import LoginNeeded, Way, cause, connected, in_words
+from kernelmcp.upstreams.connect import Way, cause, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
 from kernelmcp.upstreams.kept import Kept, Remembered
 from kernelmcp.upstreams.link import SESSION_GONE, UNREACHED, Link
+from kernelmcp.upstreams.oauth import LoginNeeded, Logins
 from kernelmcp.upstreams.target import identity_of
 
 # Before the second attempt to connect, and those after it, seconds. The first comes at once.
@@ -39,12 +40,20 @@ log = structlog.get_logger(__name__)
 
 class Upstream:
     def __init__(
-        self, name: str, settings: UpstreamSettings, kept: Kept, way: Way, on_change: Callable[[str], None]
+        self,
+        name: str,
+        settings: UpstreamSettings,
+        kept: Kept,
+        logins: Logins,
+        way: Way,
+        on_change: Callable[[str], None],
     ) -> None:
         self.name = name
         self.settings = settings
         self.catalogue: Catalogue | None = None
         self._kept = kept
+        self._logins = logins
+        self._login = 0
         self._way = way
         self._on_change = on_change
         self._identity = identity_of(settings)
@@ -77,6 +86,7 @@ class Upstream:
         failures = 0
         while True:
             self._set("connecting")
+            self._login = self._logins.stamp(self.name)
             began = time.monotonic()
             try:
                 await self._connect_and_serve()
@@ -188,7 +198,8 @@ class Upstream:
                     self._tools_changed.set()
                 return self._open[1]
             if self._state in ("unavailable", "login_needed", "disabled"):
-                if asked or self._state != "unavailable":
+                logged_in = self._state == "login_needed" and self._logins.stamp(self.name) != self._login
+                if asked or not (self._state == "unavailable" or logged_in):
                     raise UpstreamError("ServerUnavailable", f"the MCP server {self.name} is {self._why()}")
                 asked = True
                 self._wanted.set()

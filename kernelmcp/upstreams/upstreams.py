@@ -18,12 +18,12 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.files.home import Home
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Status, UpstreamError
-from kernelmcp.upstreams.kept import Kept
+from kernelmcp.upstreams.kept import FOLDER, Kept
 from kernelmcp.upstreams.minder import Minder
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.connect import Way
-    from kernelmcp.upstreams.kept import Kept
+    from kernelmcp.upstreams.oauth import Logins
     from kernelmcp.upstreams.upstream import Upstream
 
 # For all of them to end together. A server on stdio has two seconds for its end.
@@ -110,9 +110,13 @@ class Upstreams:
                 self._announce(name)
             return
         self._end(name)
+        from kernelmcp.upstreams.oauth import Logins
         from kernelmcp.upstreams.upstream import Upstream
 
-        upstream = Upstream(name, settings, Kept(self._home), self._shared(), self._announce)
+        logins = Logins(self._home.root / FOLDER)
+        upstream = Upstream(
+            name, settings, Kept(self._home.root / FOLDER), logins, self._shared(logins), self._announce
+        )
         await anyio.to_thread.run_sync(upstream.remember)
         self._found[name] = upstream
         if not settings.disabled:
@@ -143,11 +147,11 @@ class Upstreams:
         for name in list(self._scopes):
             self._end(name)
 
-    def _shared(self) -> "Way":
+    def _shared(self, logins: "Logins") -> "Way":
         if self._way is None:
             from kernelmcp.upstreams.connect import Way
 
-            self._way = Way(self._minder, _no_login, lambda: self._settings.config.upstreams.result_mb)
+            self._way = Way(self._minder, logins.authorize, lambda: self._settings.config.upstreams.result_mb)
         return self._way
 
 
@@ -167,10 +171,6 @@ async def open_upstreams(settings: Settings, home: Home) -> AsyncIterator[Upstre
                 tasks.cancel_scope.cancel()
     finally:
         minder.close()
-
-
-def _no_login(name: str, url: str) -> None:
-    return None
 
 
 async def _run(upstream: "Upstream", scope: anyio.CancelScope) -> None:
