@@ -18,9 +18,6 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home
 from kernelmcp.upstreams.upstreams import Upstreams, open_upstreams
 
-# In the home: what kernels are offered.
-FOLDER = "offered"
-
 
 @dataclass(frozen=True)
 class CodeMode:
@@ -69,7 +66,7 @@ async def open_code_mode(settings: Settings, home: Home) -> AsyncIterator[CodeMo
     audit = Audit(settings)
     async with open_upstreams(settings, home) as upstreams, anyio.create_task_group() as tasks:
         broker = Broker(settings, upstreams, audit)
-        offers = Offers(settings, upstreams, broker, home.root / FOLDER)
+        offers = Offers(settings, upstreams, broker, home.root)
         changes = _Changes(upstreams, broker, offers, audit)
         upstreams.on_change(changes.changed)
         settings.on_change(changes.settings_changed)

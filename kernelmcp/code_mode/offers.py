@@ -1,4 +1,5 @@
-"""What the kernels of a principal are offered: the files of the tools that it may use, rendered in a thread.
+"""What the kernels of a principal are offered: the files of the tools that it may use, rendered in a thread, and of the
+skills that it has promoted.
 
 Rendered once for all principals that may use the same, and again when tools, settings or pins change. Must not know
 sessions.
@@ -18,10 +19,15 @@ from kernelmcp.code_mode.broker import Broker
 from kernelmcp.config.settings import Settings
 from kernelmcp.kernel.tool_channel import Offer
 from kernelmcp.upstreams.catalogue import Catalogue
+from kernelmcp.upstreams.skills import PromotedSkills, Stamp
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.upstreams import Upstreams
 
+# In the home.
+FOLDER = "offered"
+# How soon sessions have a skill that a person has promoted.
+SKILLS_SECONDS = 5.0
 # Servers come up one after the other: a moment is waited for more news.
 SETTLE_SECONDS = 0.1
 # Files that nobody has published for a week are deleted.
@@ -31,14 +37,15 @@ KEPT_SECONDS = 24 * 3600.0
 class Offers:
     """Of one server process. All methods run in the event loop."""
 
-    def __init__(self, settings: Settings, upstreams: "Upstreams", broker: Broker, folder: Path) -> None:
+    def __init__(self, settings: Settings, upstreams: "Upstreams", broker: Broker, home: Path) -> None:
         self.on_change: list[Callable[[], None]] = []
         """Each is called when what is offered may be another."""
         self._settings = settings
         self._upstreams = upstreams
         self._broker = broker
-        self._folder = folder
-        self._rendered: dict[tuple[str, ...], tuple[Offer, float]] = {}
+        self._folder = home / FOLDER
+        self._skills = PromotedSkills(home)
+        self._rendered: dict[tuple[tuple[str, ...], Stamp], tuple[Offer, float]] = {}
         """And when."""
         self._version = 0
         self._rendering = asyncio.Lock()
@@ -52,8 +59,13 @@ class Offers:
 
     async def run(self) -> None:
         """Tell of changes. Runs for the server's life."""
+        skills = await anyio.to_thread.run_sync(self._skills.stamps)
         while True:
-            await self._changed.wait()
+            with anyio.move_on_after(SKILLS_SECONDS):
+                await self._changed.wait()
+            before, skills = skills, await anyio.to_thread.run_sync(self._skills.stamps)
+            if not self._changed.is_set() and skills == before:
+                continue
             await anyio.sleep(SETTLE_SECONDS)
             self._changed.clear()
             for tell in self.on_change:
@@ -63,25 +75,28 @@ class Offers:
         """What this principal's kernels are offered now: an offer without servers where it may use none."""
         async with self._rendering:
             while True:
-                servers, version = tuple(self._broker.usable(principal)), self._version
-                offer, since = self._rendered.get(servers, (None, 0.0))
+                version = self._version
+                stamp = await anyio.to_thread.run_sync(self._skills.stamp, principal)
+                key = tuple(self._broker.usable(principal)), stamp
+                offer, since = self._rendered.get(key, (None, 0.0))
                 if offer is not None and time.monotonic() - since < KEPT_SECONDS:
                     return offer
-                made = await self._make(servers)
+                made = await self._make(key[0], principal)
                 if version == self._version:
-                    self._rendered[servers] = made, time.monotonic()
+                    self._rendered[key] = made, time.monotonic()
                     return made
 
-    async def _make(self, servers: tuple[str, ...]) -> Offer:
+    async def _make(self, servers: tuple[str, ...], principal: str) -> Offer:
         concurrent = self._settings.config.upstreams.concurrent_calls
-        if not servers:
+        skills = await anyio.to_thread.run_sync(self._skills.read, principal)
+        if not servers and not skills:
             return Offer("", Path(), [], concurrent)
         from kernelmcp.upstreams.stubs import publish, render
 
         catalogues = [self._upstreams.catalogue(name) or self._unknown(name) for name in servers]
 
         def write() -> Offer:
-            rendered = render(catalogues, self._broker.is_offered)
+            rendered = render(catalogues, self._broker.is_offered, skills)
             return Offer(rendered.digest, publish(rendered, self._folder), list(servers), concurrent)
 
         return await anyio.to_thread.run_sync(write)

@@ -26,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Which servers there are, and a folder with files that show their tools. No servers: nothing is offered."""
+    """Which servers there are, and a folder with files that show their tools, and skills. Without both nothing is
+    offered."""
 
     digest: str
     folder: Path

@@ -23,6 +23,7 @@ from kernelmcp.files.home import private_directory
 from kernelmcp.files.workspace import Workspace
 from kernelmcp.upstreams.stubs.text import UNSEEN
 
+Stamp = tuple[int, int]
 # In a workspace.
 FOLDER = "skills"
 MAX_BYTES = 64 * 1024
@@ -85,19 +86,30 @@ def read_from(workspace: Workspace, name: str) -> Skill:
     return parse(name, workspace.read(f"{FOLDER}/{name}.py", limit=MAX_BYTES + 1).data)
 
 
+def _stamp(folder: Path) -> Stamp:
+    try:
+        found = folder.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_ino, found.st_mtime_ns)
+
+
 class PromotedSkills:
     """Of a home. Blocking."""
 
     def __init__(self, home: Path) -> None:
         self._root = home / "skills"
 
-    def stamp(self, principal: str) -> tuple[int, int]:
+    def stamp(self, principal: str) -> Stamp:
         """Another one when the skills are."""
+        return _stamp(self._folder(principal))
+
+    def stamps(self) -> list[Stamp]:
+        """Of all principals."""
         try:
-            found = self._folder(principal).stat()
+            return sorted(_stamp(folder) for folder in self._root.iterdir())
         except OSError:
-            return (0, 0)
-        return (found.st_ino, found.st_mtime_ns)
+            return []
 
     def read(self, principal: str) -> dict[str, str]:
         """The sources by name; a file that cannot be read is left out."""

@@ -143,13 +143,14 @@ def checked_offer(content: Content) -> Offer:
     names = cast("list[Any]", servers)
     if len(names) > MAX_SERVERS or not all(isinstance(name, str) and len(name) <= MAX_NAME_CHARS for name in names):
         raise ValueError("the servers of an offer are some names")
-    if not names:
+    path = Path(folder) if isinstance(folder, str) else Path()
+    if not names and not path.is_absolute():
         return Offer(digest, None, frozenset(), 1)
-    if not isinstance(folder, str) or not Path(folder).is_absolute():
+    if not path.is_absolute():
         raise ValueError("the folder of an offer is an absolute path")
     if type(limit) is not int or not 1 <= limit <= MAX_CALLS_AT_ONCE:
         raise ValueError(f"concurrent_calls is a number from 1 to {MAX_CALLS_AT_ONCE}")
-    return Offer(digest, Path(folder), frozenset(cast("list[str]", names)), limit)
+    return Offer(digest, path, frozenset(cast("list[str]", names)), limit)
 
 
 def checked_replies(content: Content, buffers: Sequence[Any]) -> Iterator[tuple[int, Body]]:

@@ -160,7 +160,7 @@ class Tools:
     # -- the offerer's side
 
     def offered(self, peer: Peer, offer: Offer) -> None:
-        """From now on this client answers; with no servers in the offer, nobody does."""
+        """From now on this client answers; with no folder in the offer, nobody does."""
         if offer.folder is None:
             self._peer = self._offer = None
             self._fail(list(self._calls.values()), "ServerUnavailable", "the MCP servers are no longer offered")
