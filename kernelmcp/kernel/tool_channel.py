@@ -15,9 +15,10 @@ import structlog
 
 TOOL_REQUEST = "tool_request"
 TOOL_CANCEL = "tool_cancel"
-# How long a reply waits for others while some are under way: a message for each would cost all processes between here
-# and the guest more than the reply does. One that nobody can join leaves at once.
-HOLD_SECONDS = 0.003
+# How long a reply waits for others, for each call that is under way and at most: a message for each would cost all
+# processes from here to the guest more than the reply does. One that nothing can join leaves at once.
+HOLD_SECONDS = 0.0005
+MAX_HOLD_SECONDS = 0.012
 # Replies that wait together, in bytes of their JSON, are sent when they are more.
 HELD_BYTES = 1_000_000
 
@@ -137,7 +138,8 @@ class ToolChannel:
             self._timer.cancel()
             self._timer = None
         if may_wait and self._under_way and self._held_bytes <= HELD_BYTES:
-            self._timer = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._flush, False)
+            seconds = min(HOLD_SECONDS * len(self._under_way), MAX_HOLD_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._flush, False)
             return
         replies, self._held, self._held_bytes = self._held, [], 0
         buffers: list[bytes] = []

@@ -1,5 +1,5 @@
 // A guest process for JavaScript: cells come as requests, and what they put out goes up as frames.
-//   node ... main.mjs '{"workspace":..., "tmp":..., "volumes":..., "quota":..., "working_directory":...}'
+//   node ... main.mjs '{"workspace":..., "tmp":..., "offered":..., "volumes":..., "quota":..., "working_directory":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { MAX_FRAME_BYTES, readFrames, writeFrame } from "../../host/frames.mjs";
@@ -17,7 +17,8 @@ const settings = JSON.parse(process.argv[2]);
 
 let currentId = "";
 let hostCallCount = 0;
-/** @type {Map<number, (answer: {value?: any, error?: string}) => void>} */
+/** @typedef {import("./tools.mjs").Answer} Answer */
+/** @type {Map<number, (answer: Answer) => void>} */
 const hostCalls = new Map();
 
 const emitNow = (/** @type {string} */ text) => writeFrame(FRAMES, text);
@@ -33,7 +34,7 @@ function send(type, content, id = currentId) {
   emitNow(text);
 }
 
-/** A host call; its answer. @param {object} call @returns {Promise<{value?: any, error?: string}>} */
+/** A host call; its answer. @param {object} call @returns {Promise<Answer>} */
 function ask(call) {
   if (!currentId) return Promise.resolve({ error: "a request is made only while a cell runs" });
   const number = ++hostCallCount;
@@ -43,7 +44,7 @@ function ask(call) {
   });
 }
 
-/** @param {number} number @param {{value?: any, error?: string}} answer */
+/** @param {number} number @param {Answer} answer */
 function answerHostCall(number, answer) {
   hostCalls.get(number)?.(answer);
   hostCalls.delete(number);
@@ -57,6 +58,7 @@ const interrupts = new Interrupts(
 const folders = [
   { point: "/workspace", root: settings.workspace, counted: true, noted: true },
   { point: "/tmp", root: settings.tmp, counted: true },
+  { point: "/servers", root: settings.offered, readOnly: true },
   .../** @type {any[]} */ (settings.volumes).map(({ name, path, mode }) => ({
     point: `/volumes/${name}`,
     root: path,
@@ -120,8 +122,10 @@ function deliverInterrupt() {
 readFrames(
   REQUESTS,
   (text) => {
-    const request = JSON.parse(text);
+    const end = text.indexOf("\n"); // of the JSON, where more follows
+    const request = JSON.parse(end < 0 ? text : text.slice(0, end));
     const { op, content } = request;
+    if (end >= 0) content.lines = text.slice(end + 1);
     if (op === "interrupt") deliverInterrupt();
     else if (op === "end_background") {
       interrupts.take(); // the pipe has it, too: once is enough

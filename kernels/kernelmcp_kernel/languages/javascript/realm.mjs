@@ -5,7 +5,7 @@ import { Engine } from "./engine.mjs";
 
 const MAX_STACK_BYTES = 256 * 1024;
 const JOBS_AT_ONCE = 1000;
-const WORLD = ["inspect", "text", "console", "time", "bytes", "buffer", "files", "network", "modules", "kernel"];
+const WORLD = ["inspect", "text", "console", "time", "bytes", "buffer", "files", "network", "tools", "modules", "kernel"];
 
 /** @typedef {import("quickjs-emscripten-core").QuickJSHandle} Handle */
 /** @typedef {(...values: any[]) => string | number | boolean | Uint8Array | Promise<string> | void} Service what the host

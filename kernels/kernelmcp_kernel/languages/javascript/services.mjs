@@ -1,5 +1,6 @@
 // What the host does for the world of cells (world/*.js): files, timers, requests, text.
 import path from "node:path";
+import { Tools } from "./tools.mjs";
 
 const MAX_TIMERS = 10_000;
 const HASHES = new Set(["md5", "sha1", "sha256", "sha384", "sha512"]);
@@ -8,7 +9,7 @@ const MAX_ADDRESS_CHARS = 64 * 1024;
 // Values in a JSON text, each of which Node needs some memory for.
 const MAX_VALUES = 1_000_000;
 
-/** @typedef {{ask: (call: object) => Promise<{value?: any, error?: string}>, files: import("./files.mjs").Files,
+/** @typedef {{ask: (call: object) => Promise<import("./tools.mjs").Answer>, files: import("./files.mjs").Files,
  * send: (type: string, content: object) => void, write: (name: string, text: string) => void,
  * fire: (number: number) => void}} Parts */
 
@@ -18,6 +19,7 @@ export function makeServices({ ask, files, send, write, fire }) {
   const timers = new Map();
   let timerCount = 0;
   let underWay = 0;
+  const tools = new Tools(ask, files);
 
   /** @type {Record<string, import("./realm.mjs").Service>} */
   const all = {
@@ -64,6 +66,16 @@ export function makeServices({ ask, files, send, write, fire }) {
         underWay -= 1;
       }
     },
+    callTool: async (/** @type {string} */ name, /** @type {string} */ text) => {
+      underWay += 1;
+      try {
+        return await tools.call(name, parsed(text));
+      } finally {
+        underWay -= 1;
+      }
+    },
+    toolNames: (/** @type {string} */ server) => JSON.stringify(tools.names(server || undefined)),
+    searchTools: (/** @type {string} */ text) => tools.search(text),
     parseURL: (/** @type {string} */ text, /** @type {string} */ base) => {
       if (text.length + base.length > MAX_ADDRESS_CHARS) return JSON.stringify({ error: "Invalid URL: it is too long" });
       if (!URL.canParse(text, base || undefined)) return JSON.stringify({ error: `Invalid URL: ${text}` });

@@ -52,12 +52,12 @@ def value_of(result: dict[str, Any], name: str) -> Any:
     """The structured content as it is; else the one part, or the list of parts. Raises ToolError, with `name` for the
     tool, for a result that says it is an error or is none."""
     try:
-        content: list[dict[str, Any]] = result.get("content") or []
+        if "structuredContent" in result and not result.get("isError"):  # any JSON value: None and 0 are some
+            return result["structuredContent"]
+        content: list[dict[str, Any]] = result["content"]
         if result.get("isError"):
             texts = "\n".join(block["text"] for block in content if block.get("type") == "text")
             raise ToolError(f"{name}: {texts or 'it failed, and does not say why'}")
-        if "structuredContent" in result:  # any JSON value: None and 0 are some
-            return result["structuredContent"]
         parts = [_part(block) for block in content]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ToolError(f"{name}: its answer is no result of a tool ({type(error).__name__}: {error})") from None

@@ -1,4 +1,4 @@
-"""The pipe to the kernel process: 4 bytes of length (little endian), then JSON."""
+"""The pipe to the kernel process: 4 bytes of length (little endian), then JSON, and down perhaps further lines."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ def read_frames(fd: int) -> Iterator[dict[str, Any]]:
             wanted = _LENGTH.size + length
             if len(buffer) < wanted:
                 break
-            yield json.loads(buffer[_LENGTH.size : wanted])
+            yield _request(bytes(buffer[_LENGTH.size : wanted]))
             del buffer[:wanted]
             wanted = _LENGTH.size
+
+
+def _request(body: bytes) -> dict[str, Any]:
+    head, is_more, lines = body.partition(b"\n")
+    request: dict[str, Any] = json.loads(head)
+    if is_more:
+        request["content"]["lines"] = lines.decode("utf-8", "replace").split("\n")
+    return request

@@ -14,6 +14,7 @@ from kernelmcp_shell.curl import make_curl
 from kernelmcp_shell.files import STANDARD_INPUT, Files, Folder
 from kernelmcp_shell.filesystem_abi import FileSystemAbi
 from kernelmcp_shell.frames import FrameWriter, read_frames
+from kernelmcp_shell.mcp import make_mcp
 from kernelmcp_shell.programs import make_programs
 from kernelmcp_shell.quota import Quota
 from kernelmcp_shell.shell import MAX_OUTPUT_BYTES, Outcome, Shell
@@ -36,11 +37,12 @@ _CUT = f"bash: output was cut: a cell's streams can hold {MAX_OUTPUT_BYTES >> 20
 
 
 class Session:
-    """One process. `options`: library, workspace, tmp, volumes, quota and working_directory, from language.py."""
+    """One process. `options` are from language.py: library, workspace, tmp, offered, volumes, quota, working_directory."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         folders = [
             Folder("/workspace", options["workspace"], counted=True, noted=True),
+            Folder("/servers", options["offered"], read_only=True),
             Folder("/tmp", options["tmp"], counted=True),  # noqa: S108  # what the shell calls it
             *(
                 Folder(f"/volumes/{volume['name']}", volume["path"], read_only=volume["mode"] != "rw")
@@ -57,6 +59,7 @@ class Session:
         self._commands = {
             **make_programs(self._ask, lambda: self._runs.output_of_programs),
             "curl": make_curl(self._ask, self._files),
+            "mcp": make_mcp(self._ask, self._files),
             "wget": make_wget(self._ask, self._files),
             **make_small_commands(self._files),
         }

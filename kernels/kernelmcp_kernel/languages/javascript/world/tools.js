@@ -1,0 +1,72 @@
+// `callMCPTool` and `servers`: tools of the user's other MCP servers. What they answer is JSON of a stranger's.
+(host, world) => {
+  "use strict";
+  const { define } = world;
+
+  class ToolError extends Error {
+    constructor(kind, message) {
+      super(message);
+      this.name = this.kind = kind;
+    }
+  }
+  const bytes = ({ data, blob, mimeType, uri }) => ({ mimeType, uri, bytes: new Uint8Array(host.encode(data ?? blob, "base64")) });
+  const part = (block) => {
+    if (block.type === "text") return block.text;
+    if (block.type === "image" || block.type === "audio") return bytes(block);
+    if (block.type !== "resource") return block;
+    return block.resource.blob === undefined ? block.resource.text : bytes(block.resource);
+  };
+  const valueOf = (result, name) => {
+    let parts;
+    try {
+      if (Object.hasOwn(result, "structuredContent") && !result.isError) return { value: result.structuredContent };
+      const { content } = result;
+      if (result.isError) {
+        const texts = content.filter((block) => block.type === "text").map((block) => block.text);
+        return { error: `${name}: ${texts.join("\n") || "it failed, and does not say why"}` };
+      }
+      parts = content.map(part);
+    } catch (error) {
+      return { error: `${name}: its answer is no result of a tool (${error.message})` };
+    }
+    return { value: parts.length === 1 ? parts[0] : parts };
+  };
+  const parsed = (line, name) => {
+    try {
+      return JSON.parse(line);
+    } catch (error) {
+      throw new ToolError("ToolError", `${name}: its answer is no JSON that can be read (${error.message})`);
+    }
+  };
+  const call = async (name, args = {}) => {
+    const text = JSON.stringify(args);
+    if (typeof args !== "object" || args === null || text === undefined) throw new TypeError(`${name}: the arguments are an object`);
+    const reply = JSON.parse(await host.callTool(String(name), text));
+    if (reply.error) throw new ToolError(reply.error.kind, reply.error.message);
+    const { value, error } = valueOf(reply.line === undefined ? reply.result : parsed(reply.line, name), name);
+    if (error) throw new ToolError("ToolError", error);
+    return value;
+  };
+  // What is not there is undefined: `await servers.crm` asks for a `then`.
+  const named = (names, make) =>
+    new Proxy(Object.create(null), {
+      get: (_, name) => (typeof name === "string" && names().includes(name) ? make(name) : undefined),
+      has: (_, name) => names().includes(name),
+      ownKeys: () => names(),
+      getOwnPropertyDescriptor: (_, name) =>
+        names().includes(name) ? { value: make(name), enumerable: true, configurable: true } : undefined,
+    });
+  const namesOf = (server) => JSON.parse(host.toolNames(server));
+  const servers = named(
+    () => [...namesOf(""), "search"],
+    (server) => {
+      if (server === "search") return (words) => host.searchTools(String(words));
+      return named(
+        () => namesOf(server),
+        (tool) => (args) => call(`${server}.${tool}`, args),
+      );
+    },
+  );
+  define("callMCPTool", call);
+  define("servers", servers);
+};
