@@ -35,7 +35,7 @@ from kernelmcp.preflight import check_change
 from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
-from kernelmcp.sessions.offered_tools import OfferedTools
+from kernelmcp.sessions.tools.offered_tools import OfferedTools
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 

@@ -1,18 +1,38 @@
 """The real server of the other tests, and worlds without one."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ..server.conftest import anyio_backend, connect, kernelspec, server_env  # noqa: F401  # fixtures
+from ..server.conftest import *  # noqa: F403  # its fixtures
 from .fakes import World
+from .support import Answer, Model, modelling, settings_of
+
+Modelling = Callable[..., AbstractAsyncContextManager[Model]]
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Callable[..., World]:
-    def make(**settings: Any) -> World:
+    def make(**settings: object) -> World:
         return World(tmp_path, **settings)
 
     return make
+
+
+@pytest.fixture
+def model(server_env: dict[str, str], tmp_path: Path) -> Modelling:
+    """`async with model(lambda prompt: chose("once"), toml=settings_of(crm="")) as one`; the upstream is ready."""
+
+    @asynccontextmanager
+    async def connect(
+        answer: Answer | None = None, toml: str | None = None, mode: str = "legacy", **settings: str
+    ) -> AsyncIterator[Model]:
+        text = settings_of(crm="") if toml is None else toml
+        async with modelling(server_env, text, tmp_path, answer, mode, **settings) as one:
+            if "[upstreams.servers.crm]" in text:
+                await one.ready()
+            yield one
+
+    return connect

@@ -27,7 +27,7 @@ from kernelmcp.sessions.session import Session
 
 if TYPE_CHECKING:
     from kernelmcp.code_mode.code_mode import CodeMode
-    from kernelmcp.sessions.tool_calls import SessionCalls
+    from kernelmcp.sessions.tools.tool_calls import SessionCalls
 
 # What the first cell of a kernel waits for its offer at most: rendering takes a while the first time.
 FIRST_OFFER_SECONDS = 3.0
@@ -78,7 +78,7 @@ class OfferedTools:
 
     async def _run(self) -> None:
         """For the server's life. What fails here costs the tools of others, and no session."""
-        for name in ("kernelmcp.code_mode.code_mode", "kernelmcp.sessions.tool_calls"):
+        for name in ("kernelmcp.code_mode.code_mode", "kernelmcp.sessions.tools.tool_calls"):
             await anyio.to_thread.run_sync(importlib.import_module, name)
         from kernelmcp.code_mode.code_mode import open_code_mode
 
@@ -145,7 +145,7 @@ class OfferedTools:
             background.start(self._tasks, "offering tools", lambda: self._offer(session, kernel))
 
     async def _offer(self, session: Session, kernel: Kernel) -> None:
-        from kernelmcp.sessions.tool_calls import SessionCalls
+        from kernelmcp.sessions.tools.tool_calls import SessionCalls
 
         if (code_mode := self.code_mode) is None:
             return
