@@ -31,8 +31,8 @@ def quoted(name: str) -> str:
 
 def unknown_server(name: str, known: Iterable[str]) -> Refused:
     names = ", ".join(known)
-    there = f"there are {names}" if names else "none is configured for you"
-    return Refused("ToolError", "unknown server", f"there is no server {quoted(name)}; {there}")
+    there = f"there are: {names}" if names else "none is configured for you"
+    return Refused("ToolError", "unknown server", f"there is no MCP server {quoted(name)}; {there}")
 
 
 def unknown_tool(server: str, name: str, known: Iterable[str], *, suggest: bool) -> Refused:

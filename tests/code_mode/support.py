@@ -55,7 +55,7 @@ class Model:
     async def until(self, code: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Run this until it comes to what is wanted: nothing tells a client when tools have changed."""
         async with asyncio.timeout(DEADLINE):
-            while not wanted(fields := await self.run(code)):
+            while not wanted(fields := await self.run(code)):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         return fields
 

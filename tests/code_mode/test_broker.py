@@ -31,7 +31,7 @@ async def test_what_is_allowed_reaches_the_upstream_and_its_result_the_guest(wor
 async def test_names_that_a_guest_made_up_reach_nobody(world: MakeWorld) -> None:
     one = world()
     kind, text = await one.error("get_deal", server="salesforce")
-    assert (kind, text) == ("ToolError", 'there is no server "salesforce"; there are crm')
+    assert (kind, text) == ("ToolError", 'there is no MCP server "salesforce"; there are: crm')
     kind, text = await one.error("get_deals")
     assert kind == "ToolError"
     assert 'did you mean "get_deal"' in text

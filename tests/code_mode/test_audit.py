@@ -1,0 +1,109 @@
+"""The audit's file: complete lines, in bounds, its owner's alone."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from kernelmcp.code_mode import audit as module
+from kernelmcp.code_mode.audit import append, read_lines
+from kernelmcp.commands.code_mode.audit import report, to_text
+from kernelmcp.executions.tool_use import CallRecord
+
+from .fakes import World
+
+pytestmark = pytest.mark.anyio
+
+
+def test_it_is_renamed_when_it_is_large_and_the_oldest_goes(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    for number in range(100):
+        append(file, json.dumps({"number": number, "pad": "x" * 80}) + "\n", max_bytes=1_000)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["audit.jsonl", *(f"audit.jsonl.{number}" for number in range(1, module.OLDER_FILES + 1))]
+    assert all(path.stat().st_size <= 1_000 for path in tmp_path.iterdir())
+    numbers = [line["number"] for line in read_lines(file)]
+    assert numbers == list(range(numbers[0], 100))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("")
+    (tmp_path / "audit.jsonl").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic link"):
+        append(tmp_path / "audit.jsonl", "x\n")
+    assert target.read_text() == ""
+
+
+async def test_what_was_added_is_written_at_the_end_too(world: Any) -> None:
+    one: World = world(section={"audit_values": True})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.audit.run)
+        await anyio.lowlevel.checkpoint()
+        await one.call("get_deal", id="deal_1")
+        tasks.cancel_scope.cancel()
+    [line] = read_lines(one.home / "audit.jsonl")
+    assert line["arguments"] == {"id": "deal_1"}
+    assert line["tool"] == "get_deal"
+
+
+async def test_a_disk_that_takes_nothing_costs_lines_and_nothing_else(world: Any) -> None:
+    one: World = world(section={"audit_file": "no/such/../file"})
+    os.mkdir(one.home / "no")
+    (one.home / "no" / "such").write_text("a file")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.audit.run)
+        for _ in range(3):
+            assert (await one.call("get_deal")).error is None
+            await anyio.sleep(2 * module.DELAY_SECONDS)
+        tasks.cancel_scope.cancel()
+
+
+async def test_names_that_a_guest_made_up_do_not_fill_it(world: Any) -> None:
+    one: World = world()
+    await one.call("x" * 1_000_000, server="\x1b[2J" + "y" * 1_000_000)
+    await one.call("get_deal", **{"\x1b[2J" + "z" * 100_000: 1}, **{f"n{number}": 1 for number in range(1_000)})
+    text = one.use.to_json()
+    assert len(text) < 5_000
+    assert "\x1b" not in json.dumps(json.loads(text), ensure_ascii=False)
+
+
+def test_a_sealed_record_has_no_values_unless_they_are_wanted() -> None:
+    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"})
+    record.seal()
+    assert "secret" not in json.dumps(record.to_dict())
+    assert record.arguments is None
+    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"})
+    record.seal(keep_values=True)
+    assert record.to_dict()["arguments"] == {"id": "secret"}
+
+
+def test_the_report_says_what_a_person_asks_for() -> None:
+    def line(tool: str, outcome: str, ms: float, **more: Any) -> dict[str, Any]:
+        base = {"time": "2026-01-01T00:00:00.000+00:00", "server": "crm", "tool": tool, "outcome": outcome, "size": 10}
+        return {**base, "ms": ms, "decision": "allow", "rule": "default", **more}
+
+    lines = [
+        {"time": "2026-01-01", "event": "tools_changed", "server": "crm", "new": ["get_deal"], "changed": ["x\x1b[2J"]},
+        line("get_deal", "ok", 5),
+        line("get_deal", "ok", 15),
+        line("get_deal", "timeout", 60_000),
+        line("create_deal", "denied", 1, decision="ask", approved="no"),
+        line("nope\x1b[2J", "error", 1, decision="refuse", rule="unknown tool"),
+    ]
+    found = report(lines)
+    assert found["calls"] == 5
+    assert found["tools"]["crm.get_deal"]["ok"] == 2
+    assert found["errors"] == [{"tool": "crm.get_deal", "outcome": "timeout", "count": 1}]
+    assert {row["tool"] for row in found["refusals"]} == {"crm.create_deal", "crm.nope\x1b[2J"}
+    assert found["slowest"][0]["ms"] == 60_000
+    text = to_text(found, "1d")
+    assert "5 calls of tools since 1d" in text
+    assert "crm.create_deal: default, the user said no" in text
+    assert "\x1b" not in text

@@ -1,0 +1,63 @@
+"""Several principals on one server: whose servers are whose, and what Prometheus sees."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mcp import Client, MCPError
+
+from ..server.http_support import HttpServer, serving
+from .support import Model, settings_of
+
+pytestmark = pytest.mark.anyio
+ALICE, BOB = "alice-" + "a" * 32, "bob-" + "b" * 32
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[HttpServer]:
+    config = tmp_path / "mcp.toml"
+    servers = settings_of(crm='principals = ["token:alice"]', secret="")
+    config.write_text(f'[auth.tokens]\nalice = "{ALICE}"\nbob = "{BOB}"\n{servers}')
+    with serving(tmp_path, "--config", str(config)) as found:
+        yield found
+
+
+def model_of(client: Client) -> Model:
+    return Model(client, Path(), Path())
+
+
+async def test_a_server_is_its_principals_and_nobody_elses(server: HttpServer) -> None:
+    async with server.client(ALICE) as alices, server.client(BOB) as bobs:
+        alice, bob = model_of(alices), model_of(bobs)
+        assert alices.instructions is not None
+        assert "(crm)" in alices.instructions
+        assert "servers.search" not in (bobs.instructions or "")
+        assert "servers.search" not in (await bobs.list_tools()).model_dump_json()
+
+        await alice.ready()
+        ran = await alice.run("get_deal(id='deal_1')['id']")
+        assert ran["result"] == "'deal_1'"
+        for code in (
+            "from servers.crm import get_deal",
+            "import servers",
+            "from kernelmcp_guest.servers.calls import call\ncall('crm', 'get_deal', {'id': 'deal_1'})",
+        ):
+            assert (await bob.run(code))["status"] == "error", code
+        # What nobody is named for is nobody's.
+        fields = await alice.run(
+            "from kernelmcp_guest.servers.calls import call\ncall('secret', 'get_deal', {'id': '1'})"
+        )
+        assert "there is no MCP server" in fields["error"]["value"]
+
+        assert [call["principal"] for call in await alice.calls(ran["execution_id"])] == ["token:alice"]
+        with pytest.raises(MCPError):
+            await bob.calls(ran["execution_id"])
+
+        text = server.get("/metrics", ALICE).text
+        assert 'kernelmcp_upstream_calls_total{outcome="ok",server="crm"} 1.0' in text
+        assert 'kernelmcp_upstream_call_seconds_count{server="crm"} 1.0' in text
+        assert re.search(r'kernelmcp_upstream_tokens_saved_total\{server="crm"\} [1-9]', text)
+        assert "get_deal" not in text
+        assert json.dumps(ALICE) not in text
