@@ -126,6 +126,7 @@ class Home:
         self.runtime = runtime
         self.sessions = root / "sessions"
         self.sandboxes = root / "sandboxes"
+        self.skills = root / "skills"
 
     def new_sandbox(self) -> SandboxDirectory:
         """Make an empty sandbox directory. Raises OSError."""

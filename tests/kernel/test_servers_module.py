@@ -283,6 +283,10 @@ def test_the_files_cannot_be_changed(kernel: Kernel, offerer: Offerer) -> None:
     assert value(kernel, "open('/servers/skills/loud.py').read()") == repr(SKILL)
 
 
+def test_without_skills_an_import_says_what_one_is(kernel: Kernel) -> None:
+    assert kernel.run("import skills").error.startswith("ModuleNotFoundError: there are no skills: one is /workspace/")
+
+
 # -- skills -----------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """What sessions' kernels are offered of the user's other MCP servers, and whose call each call is.
 
-A kernel is offered tools when a session gets it, and again when they change; a call is an execution's, the model's or a
-person's, and ends with it. Without an upstream in the settings nothing is imported, sent or kept. Must not know policy
-or MCP.
+A kernel is offered tools when a session gets it, and again when they change; a call is an execution's, the model's or
+a person's, and ends with it. Without an upstream in the settings, and a skill in the home, nothing is imported, sent
+or kept. Must not know policy or MCP.
 """
 
 import asyncio
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 FIRST_OFFER_SECONDS = 3.0
 # Which servers other programs' files name is known once code mode is open: what a client that asks before waits for it.
 OPEN_SECONDS = 2.0
+
+# How often somebody looks for the first skill.
+SKILLS_SECONDS = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -67,14 +70,25 @@ class OfferedTools:
             tell(self.code_mode)
 
     def start(self) -> None:
-        """Open code mode in the background where the settings want it, now or later."""
+        """Open code mode in the background where the settings or promoted skills want it, now or later."""
         self._settings.on_change(self._open_soon)
         self._open_soon()
+        background.start(self._tasks, "looking for skills", self._look_for_skills)
 
     def _open_soon(self) -> None:
         if self.configured and not self._is_opening:
-            self._is_opening = True
-            background.start(self._tasks, "code mode", self._run)
+            self._open()
+
+    def _open(self) -> None:
+        self._is_opening = True
+        background.start(self._tasks, "code mode", self._run)
+
+    async def _look_for_skills(self) -> None:
+        """A person may promote the first one at any time: without upstreams, too, sessions are offered it."""
+        while not self._is_opening:
+            if await anyio.to_thread.run_sync(self._home.skills.is_dir):
+                self._open()
+            await anyio.sleep(SKILLS_SECONDS)
 
     async def _run(self) -> None:
         """For the server's life. What fails here costs the tools of others, and no session."""

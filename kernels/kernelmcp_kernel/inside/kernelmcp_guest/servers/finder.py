@@ -104,13 +104,20 @@ class Offered:
         raise ModuleNotFoundError(_missing(name.rpartition(".")[0], rest[-1]))
 
 
+# What an import of what is not there says: a package of that name is something else.
+_NOTHING = {
+    NAME: NO_OFFER,
+    SKILLS: f"there are no skills: one is {skills.OWN}/NAME.py, with a docstring and test_* functions",
+}
+
+
 class NotOffered:
     """A finder, asked when those that know the user's files have found nothing, and before anything is installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         is_import = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"  # pyright: ignore[reportPrivateUsage]
-        if name == NAME and is_import:
-            raise ModuleNotFoundError(NO_OFFER, name=name)
+        if is_import and name in _NOTHING:
+            raise ModuleNotFoundError(_NOTHING[name], name=name)
         return None
 
 
