@@ -11,6 +11,7 @@ import kernelmcp
 from kernelmcp.config.load import load
 from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
+from kernelmcp.config.upstreams import CLIENTS
 from kernelmcp.errors import ConfigurationError, LayersMissing
 
 AT_A_TERMINAL = """\
@@ -96,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(setup)
     setup.set_defaults(run=_setup)
 
+    _add_upstreams(commands.add_parser("upstreams", help="your other MCP servers, whose tools code may call"))
+
     replay = commands.add_parser("replay", help="run the cells of a notebook in a session")
     replay.add_argument("notebook", type=Path, metavar="NOTEBOOK")
     replay.add_argument("--session", metavar="NAME", help="the session; default: one with the notebook's name")
@@ -121,6 +124,22 @@ def _parser() -> argparse.ArgumentParser:
     build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
     build_wheel.set_defaults(run=_build_wheel)
     return parser
+
+
+def _add_upstreams(upstreams: argparse.ArgumentParser) -> None:
+    actions = upstreams.add_subparsers(metavar="action", required=True)
+    listed = actions.add_parser("list", help="which there are, and where each comes from")
+    tried = actions.add_parser("try", help="connect to one, and show what would become of calls of its tools")
+    login = actions.add_parser("login", help="log in to one in a browser (OAuth)")
+    login.add_argument("--no-browser", action="store_true", help="only print the address")
+    for one in (tried, login):
+        one.add_argument("name", metavar="NAME")
+    taken = actions.add_parser("import", help="copy another program's servers into mcp.toml")
+    taken.add_argument("client", metavar="CLIENT", help=f"{', '.join(CLIENTS)}, or the path of a file like theirs")
+    taken.add_argument("--dry-run", action="store_true", help="print what would be written")
+    for action, each in (("list", listed), ("try", tried), ("login", login), ("import", taken)):
+        _add_files(each)
+        each.set_defaults(run=_upstreams, action=action)
 
 
 def _add_skills(skills: argparse.ArgumentParser) -> None:
@@ -222,6 +241,21 @@ def _build_wheel(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import build_wheel
 
     return build_wheel.main(parsed.path, load(parsed.config).home)
+
+
+def _upstreams(parsed: argparse.Namespace) -> int:
+    from kernelmcp.commands.upstreams import import_client, login, table, try_one
+
+    settings = load(parsed.config, parsed.policy)
+    match parsed.action:
+        case "list":
+            return table.main(settings)
+        case "try":
+            return try_one.main(settings, parsed.name)
+        case "login":
+            return login.main(settings, parsed.name, open_browser=not parsed.no_browser)
+        case _:
+            return import_client.main(settings, parsed.client, dry_run=parsed.dry_run)
 
 
 def _skills(parsed: argparse.Namespace) -> int:

@@ -1,0 +1,55 @@
+"""One connection to one server, made for a person who waits for it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from kernelmcp.config.client_files import configured
+from kernelmcp.config.settings import Settings
+from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.upstreams.catalogue import Catalogue
+from kernelmcp.upstreams.connect import Way, connected
+from kernelmcp.upstreams.kept import FOLDER
+from kernelmcp.upstreams.link import Link
+from kernelmcp.upstreams.minder import Minder
+from kernelmcp.upstreams.oauth import Logins
+
+
+def server_named(settings: Settings, name: str) -> UpstreamSettings:
+    """Raises `ConfigurationError`."""
+    found = configured(settings.config.upstreams).servers
+    if name not in found:
+        known = f"There are {', '.join(found)}." if found else "None is configured."
+        raise ConfigurationError(f"there is no MCP server {name!r}", known)
+    return found[name]
+
+
+class Connecting:
+    def __init__(self, settings: Settings, minder: Minder) -> None:
+        self.logins = Logins(settings.home / FOLDER)
+        self.way = Way(
+            minder, self.logins.authorize, lambda: settings.config.upstreams.result_mb, on_link=self._take_link
+        )
+        self._link: Link | None = None
+
+    @asynccontextmanager
+    async def catalogue(self, name: str, server: UpstreamSettings) -> AsyncIterator[Catalogue]:
+        """What it offers, while the connection is there. Raises whatever goes wrong."""
+        async with connected(name, server, self.way, lambda: None, was_legacy=False) as (_, conversation):
+            yield conversation.catalogue((await conversation.list()).tools)
+
+    def last_words(self) -> str:
+        """What its process has written to stderr."""
+        return self._link.last_words() if self._link is not None else ""
+
+    def _take_link(self, link: Link) -> None:
+        self._link = link
+
+
+@asynccontextmanager
+async def open_connecting(settings: Settings) -> AsyncIterator[Connecting]:
+    minder = Minder()
+    try:
+        yield Connecting(settings, minder)
+    finally:
+        minder.close()

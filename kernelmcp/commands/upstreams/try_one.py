@@ -1,0 +1,51 @@
+"""`kernelmcp upstreams try NAME`: connects to a server, and shows its tools with what would become of calls of them."""
+
+import sys
+import time
+
+import anyio
+
+from kernelmcp.code_mode.policy import decide
+from kernelmcp.commands.upstreams.connecting import open_connecting, server_named
+from kernelmcp.commands.upstreams.table import lines, plain
+from kernelmcp.config.settings import Settings
+from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.upstreams.catalogue import Catalogue
+from kernelmcp.upstreams.connect import cause, in_words
+from kernelmcp.upstreams.oauth import LoginNeeded
+
+HEAD = ("TOOL", "A CALL IS", "BY", "IT SAYS")
+STDERR_LINES = 20
+
+
+def main(settings: Settings, name: str) -> int:
+    """Status 1 when it cannot be reached. Raises `ConfigurationError`."""
+    return anyio.run(_try, settings, name, server_named(settings, name))
+
+
+async def _try(settings: Settings, name: str, server: UpstreamSettings) -> int:
+    began = time.monotonic()
+    async with open_connecting(settings) as connecting:
+        try:
+            with anyio.fail_after(server.timeout_seconds):
+                async with connecting.catalogue(name, server) as catalogue:
+                    seconds = time.monotonic() - began
+        except Exception as exc:  # noqa: BLE001  # whatever goes wrong is what the command is for
+            why = f"run `kernelmcp upstreams login {name}`" if isinstance(cause(exc), LoginNeeded) else in_words(exc)
+            sys.stderr.write(f"kernelmcp: {name} is not available: {plain(why)}\n")
+            for line in connecting.last_words().splitlines()[-STDERR_LINES:]:
+                sys.stderr.write(f"  stderr: {plain(line)}\n")
+            return 1
+    sys.stdout.write(_shown(settings, server, catalogue, seconds))
+    return 0
+
+
+def _shown(settings: Settings, server: UpstreamSettings, catalogue: Catalogue, seconds: float) -> str:
+    rows: list[tuple[str, ...]] = []
+    for tool in catalogue.tools:
+        verdict = decide(server, settings.config.upstreams, tool)
+        says = [word for word, said in (("reads", tool.read_only), ("destroys", tool.destructive)) if said]
+        answer = {"allow": "allowed", "ask": "asked about", "deny": "denied"}[verdict.decision]
+        rows.append((tool.name, answer, verdict.rule, ", ".join(says) or "-"))
+    about = plain(f"{catalogue.title or catalogue.server} {catalogue.version}").strip()
+    return f"{about}: {len(rows)} tools, connected in {seconds:.1f} s\n{lines([HEAD, *rows]) if rows else ''}"
