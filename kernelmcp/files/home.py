@@ -3,7 +3,7 @@
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it;
                                  running/ drafts of what runs
     home/skills/<principal>/     what a person has promoted (upstreams/skills.py)
-    home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4)
+    home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
     runtime/<random>/            sockets and connection files of one server process, lock
 
 A lock held with flock shows that its owner is alive: a crash releases it, unlike a pid in a file. Everything is 0700.
@@ -50,10 +50,14 @@ class SandboxDirectory:
         self.path = path
         self.workspace = path / "workspace"
 
+    @property
+    def offered(self) -> Path:
+        # Beside it: files of offered MCP servers, which the kernel process makes and its guests read.
+        return self.path.with_name(f"{self.path.name}-offered")
+
     def make(self) -> None:
-        # One by one: mkdir's mode is for the last directory only.
         for directory in (self.path, self.workspace, self.path / "tmp"):
-            directory.mkdir(mode=0o700)
+            directory.mkdir(mode=0o700)  # one by one: the mode is for the last directory only
 
     @property
     def is_whole(self) -> bool:
@@ -81,12 +85,14 @@ class SandboxDirectory:
         with suppress(OSError):
             self.path.chmod(0o700)
         delete_tree(self.path)
+        delete_tree(self.offered)
 
     def delete_for_good(self) -> None:
         """Delete everything. Raises OSError when something cannot be deleted."""
         with suppress(FileNotFoundError):
             self.path.chmod(0o700)
         delete_for_good(self.path)
+        delete_for_good(self.offered)
 
     @contextmanager
     def _unsealed(self) -> Iterator[None]:

@@ -51,6 +51,11 @@ class World:
         return self.outside / "secret.txt"
 
     @property
+    def offered(self) -> Path:
+        """A file of tools that are offered, which may be read."""
+        return self.sandbox.offered / "index.json"
+
+    @property
     def abstract(self) -> str:
         return f"kernelmcp-attack-{self.token[:8]}"
 
@@ -62,6 +67,7 @@ class World:
             "outside": str(self.outside),
             "workspace": str(self.sandbox.workspace),
             "above": str(self.sandbox.path),
+            "offered": str(self.sandbox.offered),
             "victim": self.victim.pid,
             "parent": os.getpid(),
             "group": os.getpgrp(),
@@ -88,6 +94,10 @@ class World:
         self.outside.chmod(0o700)
         self.secret.write_text(f"canary-{self.token}")
         self.secret.chmod(0o600)
+        for entry in self.sandbox.offered.iterdir():
+            entry.unlink()
+        self.offered.write_text("offered")
+        self.offered.chmod(0o644)
         os.utime(self.secret, (1_000_000_000, 1_000_000_000))
         (self.sandbox.workspace / "link-of-the-host").symlink_to(self.secret)
         if self.victim is not None and (self.victim.poll() is not None or _pending_signals(self.victim.pid)):
@@ -116,7 +126,7 @@ class World:
 
     def _folder(self) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = []
-        for entry in sorted(self.outside.iterdir()):
+        for entry in sorted((*self.outside.iterdir(), *self.sandbox.offered.iterdir())):
             status = entry.lstat()
             content = entry.read_bytes() if stat.S_ISREG(status.st_mode) else b""
             attributes = tuple(os.listxattr(entry)) if hasattr(os, "listxattr") else ()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp_kernel.jupyter.tool_messages import MAX_ARGUMENTS_BYTES, MAX_CALLS_AT_ONCE
+from kernelmcp_kernel.jupyter.tools.messages import MAX_ARGUMENTS_BYTES, MAX_CALLS_AT_ONCE
 from kernelmcp_kernel.runtime.offered import fill
 
 from .conftest import running_kernel

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -22,15 +22,18 @@ from kernelmcp.config.policy import LayerName, Policy
 from kernelmcp.config.settings import Settings
 from kernelmcp.files import home, safe_open, workspace
 from kernelmcp.kernel.environment import kernel_environment
+from kernelmcp.output.sanitize import is_readable
 from kernelmcp.pictures.decoder_process import confine as decoder
 from kernelmcp.sessions import installed_packages as server_packages
 from kernelmcp_kernel import settings as kernel_settings
 from kernelmcp_kernel.guests.storage import count
 from kernelmcp_kernel.jupyter import execute_messages, iopub
+from kernelmcp_kernel.jupyter.tools.messages import MAX_ARGUMENTS_BYTES, checked_calls
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.outcome import Outcome
 from kernelmcp_kernel.runtime import directory, places
+from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.sandbox import landlock, probe, seccomp
 
 # Each deletes a session's directory: the one a private one of the kernel's, the other one of the server's.
@@ -83,6 +86,29 @@ def test_what_the_server_sets_for_a_kernel_is_what_the_kernel_reads(tmp_path: Pa
     source = Path(str(kernel_settings.__file__)).read_text("utf-8")
     unread = [name for name in environment if name.startswith("KERNELMCP_") and f'environ.get("{name}"' not in source]
     assert unread == []
+
+
+def test_the_files_of_offered_tools_are_deleted_with_a_sandbox_directory(tmp_path: Path) -> None:
+    ours = home.SandboxDirectory(tmp_path / "sandbox")
+    kernels = SandboxDirectory(tmp_path / "sandbox")
+    assert kernels.offered == ours.offered
+    (kernels.offered / "crm").mkdir()
+    (kernels.offered / "crm" / "get.py").write_text("")
+    ours.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_reads_every_call_that_a_kernel_process_passes_on() -> None:
+    largest: list[dict[str, Any]] = [
+        {"a": "x" * (MAX_ARGUMENTS_BYTES - 100)},
+        {"a": [[]] * 89_000},
+        {str(number): 1 for number in range(89_000)},
+        {"a": [1] * 690_000},
+    ]
+    for arguments in largest:
+        [asked], _ = checked_calls({"calls": [[1, "crm", "get", arguments]]})
+        assert asked.problem is None
+        assert is_readable(json.dumps({"calls": [{"id": 1, "arguments": arguments}]}).encode())
 
 
 def test_defaults_are_the_same_on_both_sides() -> None:

@@ -41,7 +41,7 @@ from kernelmcp_kernel.jupyter.kill import exit_status
 from kernelmcp_kernel.jupyter.programs import Programs
 from kernelmcp_kernel.jupyter.reports import Report
 from kernelmcp_kernel.jupyter.stdin import read_line
-from kernelmcp_kernel.jupyter.tool_offers import OfferedKernel
+from kernelmcp_kernel.jupyter.tools.offers import OfferedKernel
 from kernelmcp_kernel.languages import divide, find, language_info
 from kernelmcp_kernel.network import Network
 from kernelmcp_kernel.runtime.directory import SandboxDirectory, open_directory

@@ -541,6 +541,19 @@ def above_after_chmod(t):
     node("fs").writeFileSync(t["above"] + "/packaging.py", "x")
 
 
+def offered_through_the_mount(t):
+    """a mount of the folder of offered tools made writable, then write"""
+    import pyodide_js
+
+    pyodide_js.FS.lookupPath("/servers").node.mount.opts.readOnly = False
+    open("/servers/index.json", "w").write("x")
+
+
+def offered_through_node(t):
+    """js: fs.writeFileSync of a file of offered tools"""
+    node("fs").writeFileSync(t["offered"] + "/index.json", "x")
+
+
 def rename_workspace(t):
     """js: rename the workspace itself"""
     node("fs").renameSync(t["workspace"], t["above"] + "/elsewhere")

@@ -136,6 +136,11 @@ const attacks = {
     fs.chmodSync(t.above, 0o777);
     fs.writeFileSync(`${t.above}/packaging.py`, "x");
   },
+  "write a file of offered tools": () => fs.writeFileSync(`${t.offered}/index.json`, "x"),
+  "put a file in place of one of offered tools": () => {
+    fs.writeFileSync(`${t.workspace}/own`, "x");
+    fs.renameSync(`${t.workspace}/own`, `${t.offered}/index.json`);
+  },
   "rename the workspace itself": () => fs.renameSync(t.workspace, `${t.above}/elsewhere`),
   "a sparse file of 100 GB": () => {
     const fd = fs.openSync(`${t.workspace}/sparse`, "w");

@@ -489,6 +489,17 @@ def write_above_after_acl(t):
     write_above(t)
 
 
+def write_offered(t):
+    """write a file of offered tools"""
+    open(f"{t['offered']}/index.json", "w").write("x")
+
+
+def replace_offered(t):
+    """put a file in place of one of offered tools"""
+    open(f"{t['workspace']}/own", "w").write("x")
+    os.rename(f"{t['workspace']}/own", f"{t['offered']}/index.json")
+
+
 def rename_workspace(t):
     """rename the workspace itself"""
     os.rename(t["workspace"], f"{t['above']}/elsewhere")

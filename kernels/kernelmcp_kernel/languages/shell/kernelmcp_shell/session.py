@@ -37,7 +37,7 @@ _CUT = f"bash: output was cut: a cell's streams can hold {MAX_OUTPUT_BYTES >> 20
 
 
 class Session:
-    """One process. `options` are from language.py: library, workspace, tmp, offered, volumes, quota, working_directory."""
+    """One process. `options`: library, and what language.py says of files and folders."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         folders = [

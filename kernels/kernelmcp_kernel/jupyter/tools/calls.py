@@ -1,7 +1,7 @@
 """The host call `tools`: calls of other MCP servers' tools, from a guest to whoever has offered them to this kernel.
 
 A call belongs to the request that makes it, and is answered whatever happens: by a reply, with the end of the cell, an
-interrupt, the end of the offer. For the thread of the event loop; the channel itself is in tool_offers.py.
+interrupt, the end of the offer. For the thread of the event loop; the channel itself is in offers.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from kernelmcp_kernel.guests.cell import Request
 from kernelmcp_kernel.guests.guest import Guest
 from kernelmcp_kernel.guests.host_calls import HostCallError
-from kernelmcp_kernel.jupyter.tool_messages import (
+from kernelmcp_kernel.jupyter.tools.messages import (
     MAX_CALLS_AT_ONCE,
     Asked,
     Body,

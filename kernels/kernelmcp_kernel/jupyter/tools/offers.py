@@ -16,8 +16,8 @@ from jupyter_client.session import Session
 from zmq.eventloop.zmqstream import ZMQStream
 
 from kernelmcp_kernel.jupyter.requests import AnsweringKernel
-from kernelmcp_kernel.jupyter.tool_messages import Content, Offer, checked_offer
-from kernelmcp_kernel.jupyter.tools import Peer, Tools
+from kernelmcp_kernel.jupyter.tools.calls import Peer, Tools
+from kernelmcp_kernel.jupyter.tools.messages import Content, Offer, checked_offer
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.offered import fill
 

@@ -1,0 +1,1 @@
+"""Tools of other MCP servers, which a client of this kernel offers to its guests."""
