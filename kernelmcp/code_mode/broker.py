@@ -111,9 +111,12 @@ class Broker:
             reply = Reply(call.id, result.value, result.raw, None)
         except UpstreamError as exc:
             record.outcome = OUTCOMES[exc.kind]
+            message = exc.message
             if isinstance(exc, Refused):
                 record.rule = record.rule if exc.rule in ("declined", "not asked", "changed") else exc.rule
-            reply = Reply(call.id, None, None, (exc.kind, exc.message))
+            elif exc.kind == "ToolError":
+                message = refusals.with_advice(message, call.tool)
+            reply = Reply(call.id, None, None, (exc.kind, message))
         except asyncio.CancelledError:
             record.outcome = "cancelled"
             raise

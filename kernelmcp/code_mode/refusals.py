@@ -29,6 +29,11 @@ def quoted(name: str) -> str:
     return json.dumps(clean(name)[:MAX_NAME_CHARS], ensure_ascii=True)
 
 
+def with_advice(message: str, tool: str) -> str:
+    """What an upstream says that could not even make a result of the call: often of its arguments, and not which."""
+    return f"{message}; servers.search({quoted(tool)}) shows what it takes"
+
+
 def unknown_server(name: str, known: Iterable[str]) -> Refused:
     names = ", ".join(known)
     there = f"there are: {names}" if names else "none is configured for you"

@@ -35,9 +35,9 @@ from kernelmcp.preflight import check_change
 from kernelmcp.sessions.control import Control
 from kernelmcp.sessions.default_session import DefaultSession
 from kernelmcp.sessions.descriptors import Descriptors
-from kernelmcp.sessions.tools.offered_tools import OfferedTools
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
+from kernelmcp.sessions.tools.offered_tools import OfferedTools
 
 INSTRUCTIONS = """\
 A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay

@@ -269,7 +269,10 @@ async def test_errors_of_upstreams_keep_their_class(world: MakeWorld) -> None:
     kinds: dict[ErrorKind, str] = {"ToolTimeout": "timeout", "ServerUnavailable": "unavailable", "ToolError": "error"}
     for kind, outcome in kinds.items():
         one.upstreams.results["get_deal"] = UpstreamError(kind, "it said why")
-        assert await one.error("get_deal") == (kind, "it said why")
+        found, text = await one.error("get_deal")
+        assert found == kind
+        assert text.startswith("it said why")
+        assert ('servers.search("get_deal")' in text) == (kind == "ToolError")
         assert one.use.log[-1].outcome == outcome
 
 

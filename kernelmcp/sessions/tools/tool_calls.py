@@ -78,7 +78,7 @@ class _KernelCalls:
         self._session = session
         self._broker = broker
         self._tools = tools
-        self._offered = ""
+        self._offered: Offer | None = None
         self._callers: dict[str, Caller] = {}
         """By the message id of the cell's request."""
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -87,9 +87,9 @@ class _KernelCalls:
 
     async def offer(self, offer: Offer) -> None:
         is_own = self.kernel.launch.kernelspec == OWN_KERNELSPEC  # no other knows the message
-        if offer.digest == self._offered or self.kernel.ended.is_set() or not is_own:
+        if offer == self._offered or self.kernel.ended.is_set() or not is_own:
             return
-        self._offered = offer.digest
+        self._offered = offer
         with suppress(KernelDied):
             await self.kernel.offer_tools(offer, self)
 
