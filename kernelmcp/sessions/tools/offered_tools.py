@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 FIRST_OFFER_SECONDS = 3.0
 # Which servers other programs' files name is known once code mode is open: what a client that asks before waits for it.
 OPEN_SECONDS = 2.0
-
 # How often somebody looks for the first skill.
 SKILLS_SECONDS = 5.0
 
@@ -137,7 +136,7 @@ class OfferedTools:
 
     def submitted(self, execution: Execution) -> None:
         """A new execution of the model's (`Registry.on_submit`)."""
-        if self._is_opening:
+        if self.configured:
             execution.tool_use = ToolUse()
 
     async def before_cell(self, kernel: Kernel) -> None:
