@@ -52,7 +52,8 @@ class UpstreamSettings(Section):
     timeout_seconds: float = Field(default=60, gt=0, le=3600)
     """Longest time of one call, and of connecting, seconds."""
     principals: list[str] | None = None
-    """Who may use it. Default: the one user of stdio, and nobody over HTTP: its credentials are one person's."""
+    """Who may use it over HTTP, such as `token:alice`. Default: nobody there, because its credentials are one person's;
+    the one user of stdio always may."""
     tokenize: list[PersonalKind] = []
     """What guests see as tokens in its results: e-mail addresses, phone numbers, card numbers."""
     reveal: bool = False
