@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.languages.javascript.bundle import entry
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.identity import BuildError
@@ -31,7 +32,7 @@ class JavaScript(Language):
             raise BuildError("QuickJS is missing from this installation: install kernelmcp again")
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        return node_guest(FOLDER / "main.mjs", [json.dumps(file_options(sandbox))], sandbox, (FOLDER, HOST))
+        return node_guest(entry(FOLDER), [json.dumps(file_options(sandbox))], sandbox, (FOLDER, HOST))
 
 
 LANGUAGE = JavaScript()
