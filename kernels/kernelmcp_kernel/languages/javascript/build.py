@@ -1,6 +1,6 @@
 """Fetches what JavaScript guests run on, from npm, pinned by package-lock.json, into node_modules/ beside it.
 
-QuickJS as WebAssembly with its bindings, acorn to read cells; esbuild, which makes one file of all that, and goes again.
+QuickJS as WebAssembly with its bindings, acorn to read cells; esbuild, which makes one file of it, and goes again.
 """
 
 from __future__ import annotations
