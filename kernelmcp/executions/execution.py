@@ -44,6 +44,8 @@ EXIT_CODES: dict[Status, int | None] = {
 COMMAND_FAILED = "CalledProcessError"
 _EXIT_STATUS = re.compile(r"exit status (\d{1,3})(?::|$)")
 log = structlog.get_logger(__name__)
+# Of a guest that has ended, to whoever has no server to say it.
+SAID_BY_KERNEL = " Its variables are lost; files are kept."
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
 MARK_CHARS = 4
@@ -200,7 +202,8 @@ class Execution:
             died = state_lost and error.name == "GuestDied"
             status = self.interruption or ("dead" if died else "error")
             if died:
-                error = GuestError(error.name, f"{error.value} {self.gone}".strip(), "")  # it has no other traceback
+                said = error.value.removesuffix(SAID_BY_KERNEL)
+                error = GuestError(error.name, f"{said} {self.gone}".strip(), "")  # it has no other traceback
         interrupted = self._interruption_error() if status != "ok" else None
         self.finish(status, error or interrupted, state_lost=state_lost)
 

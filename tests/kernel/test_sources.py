@@ -157,7 +157,7 @@ def test_real_backends(index: Index, tools: None, settings: PackageSettings, sto
         "pure": "",
         "legacy": "",
         "optional": f"ext_modules=[{extension}, optional=True)]",
-        "required": f"ext_modules=[{extension})]",
+        "required": f"ext_modules=list([{extension})])",
     }
     backends = {"flit": ("flit-core", "flit_core.buildapi"), "hatchling": ("hatchling", "hatchling.build")}
     if kind in backends:
@@ -211,6 +211,10 @@ def test_what_compiles_is_refused_before_any_build(index: Index, settings: Packa
         index.add_source(name, requires=(tool,))
         with pytest.raises(e.PackageNotSupported, match=rf"{name}: it exists, .*its source needs a compiler \(\w"):
             install(settings, store, name)
+    script = SETUP.format(name="plain", more="ext_modules=[Extension('_plain', ['fast.c'])]")
+    index.add_source("plain", files={"fast.c": "", "setup.py": script}, backend="setuptools.build_meta")
+    with pytest.raises(e.PackageNotSupported, match=r"plain: it exists, .*its source needs a compiler"):
+        install(settings, store, "plain")
     index.add_source("without", requires=("maturin; sys_platform == 'linux'",))
     with pytest.raises(Started):
         install(settings, store, "without")

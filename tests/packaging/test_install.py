@@ -77,10 +77,12 @@ def test_the_wheel_runs_anywhere_and_brings_its_runtime(tmp_path: Path) -> None:
         "kernelmcp_kernel/languages/javascript/world/kernel.js",
         "kernelmcp_kernel/languages/javascript/node_modules/stamp",
         "kernelmcp_kernel/languages/javascript/node_modules/acorn/dist/acorn.mjs",
+        "kernelmcp_kernel/languages/javascript/node_modules/kernelmcp-bundle/main.mjs",
         f"{data}/share/jupyter/kernels/kernelmcp/kernel.json",
     }
     assert wanted - names == set()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"kernelmcp", "kernelmcp_kernel"}
+    assert [name for name in names if "esbuild" in name] == []
 
 
 def test_the_source_archive_can_build_itself_and_brings_no_runtime(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import tomllib
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
+import pytest
 from packaging.markers import Environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -15,7 +16,7 @@ from packaging.utils import canonicalize_name
 import kernelmcp_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
-LOCK = ROOT / "kernels" / "package-lock.json"
+LOCKS = [ROOT / "kernels", ROOT / "kernels" / "kernelmcp_kernel" / "languages" / "javascript"]
 REQUIREMENTS = ROOT / "kernels" / "requirements-guest.txt"
 SITE = Path(kernelmcp_kernel.__file__).parent / "_runtime" / "site"
 
@@ -39,19 +40,21 @@ LEFT_OUT = {"jedi"}
 
 
 def test_lock_files_hold_no_download_address() -> None:
-    for file in (LOCK, REQUIREMENTS):
+    for file in (*(folder / "package-lock.json" for folder in LOCKS), REQUIREMENTS):
         assert re.findall(r"\w+://\S+", file.read_text()) == [], file.name
 
 
-def test_every_npm_package_is_locked_with_its_checksum() -> None:
-    packages = json.loads(LOCK.read_text())["packages"]
+@pytest.mark.parametrize("folder", LOCKS)
+def test_every_npm_package_is_locked_with_its_checksum(folder: Path) -> None:
+    packages = json.loads((folder / "package-lock.json").read_text())["packages"]
     unchecked = [name for name, package in packages.items() if name and "integrity" not in package]
     assert unchecked == []
     assert not any("resolved" in package for package in packages.values())
 
 
-def test_npm_packages_are_pinned_exactly() -> None:
-    wanted = json.loads((ROOT / "kernels" / "package.json").read_text())
+@pytest.mark.parametrize("folder", LOCKS)
+def test_npm_packages_are_pinned_exactly(folder: Path) -> None:
+    wanted = json.loads((folder / "package.json").read_text())
     versions = [*wanted["dependencies"].values(), *wanted["devDependencies"].values()]
     assert [version for version in versions if not re.fullmatch(r"\d+\.\d+\.\d+", version)] == []
 

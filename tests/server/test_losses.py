@@ -107,6 +107,16 @@ async def run(client: Client, code: str) -> dict[str, Any]:
     return await call(client, "execute_code", session_id="s", code=code)
 
 
+async def test_the_loss_of_a_guest_is_said_once(connect: Connect) -> None:
+    async with connect() as client:
+        ran = await run(client, "import os; os._exit(3)")
+        assert (ran["status"], ran["state_lost"]) == ("dead", True)
+        assert ran["error"]["value"] == (
+            "The sandbox process ended: it exited with status 3. All variables, imports and definitions of this"
+            " session are gone; files are kept. Run the setup again."
+        )
+
+
 async def test_a_cell_that_ends_its_own_kernel_process_is_told_as_that(connect: Connect) -> None:
     async with connect() as client:
         await run(client, "x = 1; open('f', 'w').write('kept')")

@@ -1,9 +1,10 @@
-"""Writes what a session keeps on disk, its transcript and its record: a moment after the last cell, or at once.
+"""Writes what a session keeps on disk, its transcript and its record: a moment after a cell, or at once.
 
 Must not know kernels or MCP.
 """
 
 import asyncio
+import math
 from pathlib import Path
 
 import anyio.abc
@@ -15,8 +16,10 @@ from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
-# How long after the last cell: a burst of cells costs one write.
-DELAY_SECONDS = 0.5
+# Between two writes: a burst of cells costs few.
+APART_SECONDS = 0.5
+# Before the first one: its result goes out before it.
+DELAY_SECONDS = 0.02
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +36,8 @@ class Saver:
         self._files = files
         self._drafts = drafts
         self._timer: asyncio.TimerHandle | None = None
+        self._last = -math.inf
+        """When it was saved, by the loop's clock."""
 
     @property
     def is_done(self) -> bool:
@@ -42,8 +47,10 @@ class Saver:
     def save_soon(self) -> None:
         """Save in a moment, together with what else happens until then."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(
-                DELAY_SECONDS, lambda: background.start(self._tasks, "saving a session", self.save)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(
+                max(loop.time() + DELAY_SECONDS, self._last + APART_SECONDS),
+                lambda: background.start(self._tasks, "saving a session", self.save),
             )
 
     def cancel(self) -> None:
@@ -55,6 +62,7 @@ class Saver:
     async def save(self) -> None:
         """Write the transcript, when it has changed, and the record."""
         self.cancel()
+        self._last = asyncio.get_running_loop().time()
         if not self._directory.exists():
             return  # the session was destroyed meanwhile
         if self._transcript.changed:

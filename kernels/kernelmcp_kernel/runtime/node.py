@@ -52,10 +52,16 @@ _NODE_FLAGS = (
 )
 
 
-def node_guest(script: Path, arguments: Iterable[str], sandbox: SandboxDirectory, readable: tuple[Path, ...]) -> Launch:
+def node_guest(
+    script: Path,
+    arguments: Iterable[str],
+    sandbox: SandboxDirectory,
+    readable: tuple[Path, ...],
+    flags: tuple[str, ...] = (),
+) -> Launch:
     """A guest that runs a script in Node. The script and what it imports must be in `readable`."""
     writable = (sandbox.workspace, sandbox.tmp, *volume_paths("rw"))
-    return node_launch(script, arguments, (*readable, sandbox.offered), writable, volume_paths("ro"))
+    return node_launch(script, arguments, (*readable, sandbox.offered), writable, volume_paths("ro"), flags)
 
 
 def node_launch(
@@ -64,11 +70,13 @@ def node_launch(
     readable: tuple[Path, ...],
     writable: tuple[Path, ...],
     volumes: tuple[Path, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> Launch:
     """A script in Node. What may be written may be read, and so may `volumes`, which every guest's policy names."""
     memory_mb = settings().memory_mb
     program = [
         str(node_binary()),
+        *flags,
         *_NODE_FLAGS,
         f"--wasm-max-mem-pages={memory_mb * 1024 * 1024 // _WASM_PAGE_BYTES}",
         *(f"--allow-fs-read={path}" for path in grants((*readable, *volumes, *writable))),

@@ -17,6 +17,7 @@ from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 from .compilers import COMPILING, LEFT_OUT
+from .script import needs_compiler
 
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_MEMBERS = 20_000
@@ -54,7 +55,10 @@ def look_at(file: Path) -> Source:
         raise Refused("is not complete") from None
     except _DAMAGED as error:
         raise Refused("is damaged") from error
-    facts["setup_requires"] |= b"setup_requires" in texts.get("setup.py", b"")
+    script = texts.get("setup.py", b"")
+    if facts["backend"].startswith("setuptools.") and needs_compiler(script):
+        raise Refused("needs a compiler")
+    facts["setup_requires"] |= b"setup_requires" in script
     return Source(file, metadata, facts)
 
 

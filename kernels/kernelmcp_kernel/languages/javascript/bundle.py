@@ -1,0 +1,45 @@
+"""The guest's JavaScript as one file: Node, whose permissions check each, takes 40 ms less for it than for twenty.
+
+Made when kernelmcp is installed. Where the sources have changed since, it is not used.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from kernelmcp_kernel.runtime.identity import FORMAT, digest, node_binary
+from kernelmcp_kernel.runtime.npm import run_program
+
+BUNDLE = "node_modules/kernelmcp-bundle"
+_STAMP = "stamp"
+_MAIN = "main.mjs"
+_WEBASSEMBLY = "@jitl/quickjs-ng-wasmfile-release-sync/dist/emscripten-module.wasm"
+
+
+def make_bundle(folder: Path) -> None:
+    """Make it of this language's folder, whose node_modules have esbuild. Raises BuildError."""
+    modules, bundle = folder / "node_modules", folder / BUNDLE
+    program = [node_binary(), modules / "esbuild" / "bin" / "esbuild", folder / _MAIN]
+    options = ["--bundle", "--platform=node", "--format=esm", "--target=node24", "--log-level=warning"]
+    run_program("esbuild", [*program, *options, f"--outfile={bundle / _MAIN}"])
+    shutil.copytree(folder / "world", bundle / "world")
+    shutil.copyfile(modules / _WEBASSEMBLY, bundle / Path(_WEBASSEMBLY).name)
+    (bundle / _STAMP).write_text(sources(folder), "utf-8")
+
+
+def entry(folder: Path) -> Path:
+    """The script that a guest is started with: of the bundle, or else of the sources."""
+    bundle = folder / BUNDLE
+    try:
+        is_fresh = (bundle / _STAMP).read_text("utf-8") == sources(folder)
+    except FileNotFoundError:
+        is_fresh = False
+    return (bundle if is_fresh else folder) / _MAIN
+
+
+def sources(folder: Path) -> str:
+    """What the bundle is made from, as a digest. Takes about a millisecond."""
+    package = folder.parents[1]
+    scripts = [*folder.glob("*.mjs"), *(folder / "world").glob("*.js"), *(package / "host").glob("*.mjs")]
+    return digest([FORMAT], package, [*scripts, folder / "package.json", folder / "package-lock.json"])
