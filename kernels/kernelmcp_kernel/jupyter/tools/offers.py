@@ -39,6 +39,8 @@ class OfferedKernel(AnsweringKernel):
         """A client offers tools, or with no servers takes them back. Answered when guests see the files."""
         try:
             offer = checked_offer(parent["content"])
+            if not hasattr(self, "_guests"):
+                raise ValueError("the kernel is just starting: offer it once more")
             await asyncio.to_thread(fill, self._sandbox.offered, offer.folder)
             await self._on_loop(self._offered(list(ident), offer))
             content = {"status": "ok"}
