@@ -93,6 +93,7 @@ def value(kernel: Kernel, code: str) -> str | None:
         "import asyncio, servers\n(await asyncio.gather(*map(servers.crm.getDeal.aio, 'ab')))[0]",
         "callMCPTool('crm.getDeal', {'id': 'a'})",
         "callMCPTool('getDeal', {'id': 'a'})",
+        "callMCPTool('crm.get_deal', {'id': 'a'})",
         "await callMCPTool('crm.getDeal', {'id': 'a'})",
         "callMCPTool('getDeal', id='a')",
         "import asyncio\n(await asyncio.gather(*(callMCPTool('getDeal', {'id': i}) for i in 'ab')))[0]",

@@ -138,6 +138,11 @@ asyncio.run(all_ways()), asyncio.run(call_async('crm', 'echo', {'a': 3}))
     assert kernel.run(CALL + code).result == "(({'a': 1}, {'a': 2}), {'a': 3})"
 
 
+def test_a_call_that_is_not_awaited_says_so(kernel: Kernel, offerer: Offerer) -> None:
+    ran = kernel.run(CALL + "call_async('crm', 'echo', {'a': 1})['a']")
+    assert ran.error == "TypeError: crm.echo has only begun: await it"
+
+
 # -- errors
 
 

@@ -105,13 +105,18 @@ def sleep(seconds: float, /) -> None:
             raise KeyboardInterrupt
 
 
+def check_can_wait(what: str) -> None:
+    """Raises RuntimeError in code that no frame can wait in, as a callback."""
+    if not can_run_sync():
+        raise RuntimeError(f"{what} cannot wait here: call it from a cell or a coroutine, not from a callback")
+
+
 def ask_and_wait(what: str, text: str) -> str:
     """Make a host call, a JSON text, and wait for the answer.
 
     Raises KeyboardInterrupt when the cell is interrupted meanwhile, OSError when the host refuses.
     """
-    if not can_run_sync():
-        raise RuntimeError(f"{what} cannot wait here: call it from a cell or a coroutine, not from a callback")
+    check_can_wait(what)
     wait = Wait()
     waits.append(wait)
     try:

@@ -122,15 +122,30 @@ export class Tools {
     const none = { server: "", tool: "" };
     const index = this.#index();
     if (!index) return { ...none, error: { kind: "ServerUnavailable", message: NO_OFFER } };
-    const found = Object.entries(index).flatMap(([server, { name, tools }]) =>
-      Object.entries(tools)
-        .filter(([own, [original]]) => [own, original].some((tool) => [tool, `${server}.${tool}`, `${name}.${tool}`].includes(wanted)))
-        .map(([own, [original]]) => ({ server: name, tool: original, shown: `${server}.${own}` })),
-    );
+    const exact = matching(index, wanted, (name) => name);
+    const found = exact.length ? exact : matching(index, wanted, folded);
     if (found.length === 1) return found[0];
     const message = found.length
       ? `several servers have a tool '${wanted}': ${found.map(({ shown }) => shown).join(", ")}`
       : `there is no tool '${wanted}': servers.search("words") finds tools`;
     return { ...none, error: { kind: "ToolError", message } };
   }
+}
+
+/** What a name may mean; names are the same where they are when they are so spelled.
+ * @param {Index} index @param {string} wanted @param {(name: string) => string} spelled */
+function matching(index, wanted, spelled) {
+  const looked = spelled(wanted);
+  return Object.entries(index).flatMap(([server, { name, tools }]) =>
+    Object.entries(tools)
+      .filter(([own, [original]]) =>
+        [own, original].some((tool) => [tool, `${server}.${tool}`, `${name}.${tool}`].map(spelled).includes(looked)),
+      )
+      .map(([own, [original]]) => ({ server: name, tool: original, shown: `${server}.${own}` })),
+  );
+}
+
+/** getDeal is get_deal. @param {string} name */
+function folded(name) {
+  return name.replace(/[_-]/g, "").toLowerCase();
 }

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from kernelmcp_guest.servers import calls, offered, search
@@ -32,12 +33,14 @@ def _find(wanted: str) -> tuple[str, str]:
     servers = offered.current()
     if servers is None:
         raise ServerUnavailable(offered.NO_OFFER)
-    found: dict[str, tuple[str, str]] = {}
-    for server, content in servers.items():
-        for name, (original, *_) in content["tools"].items():
-            own = {original, name}
-            if wanted in own | {f"{who}.{what}" for who in (server, content["name"]) for what in own}:
-                found[f"{server}.{name}"] = content["name"], original
+    known = offered.made()
+    if (found := known.get(f"name {wanted}")) is None:
+        found = known[f"name {wanted}"] = _only_one(wanted, servers)
+    return found
+
+
+def _only_one(wanted: str, servers: dict[str, offered.Server]) -> tuple[str, str]:
+    found = _matching(wanted, servers, str) or _matching(wanted, servers, _folded)
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
@@ -45,3 +48,22 @@ def _find(wanted: str) -> tuple[str, str]:
     names = [name.removeprefix("servers.") for name in search.suggestions(wanted)]
     hint = f"perhaps {', '.join(names)}" if names else 'servers.search("words") finds tools'
     raise ToolError(f"there is no tool {wanted!r}: {hint}")
+
+
+def _matching(
+    wanted: str, servers: dict[str, offered.Server], spelled: Callable[[str], str]
+) -> dict[str, tuple[str, str]]:
+    """What a name may mean, by how it is imported; names are the same where they are when they are so spelled."""
+    found: dict[str, tuple[str, str]] = {}
+    for server, content in servers.items():
+        for name, (original, *_) in content["tools"].items():
+            own = {original, name}
+            names = own | {f"{who}.{what}" for who in (server, content["name"]) for what in own}
+            if spelled(wanted) in set(map(spelled, names)):
+                found[f"{server}.{name}"] = content["name"], original
+    return found
+
+
+def _folded(name: str) -> str:
+    """getDeal is get_deal."""
+    return name.replace("_", "").replace("-", "").lower()

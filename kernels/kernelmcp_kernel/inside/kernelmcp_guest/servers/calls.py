@@ -60,6 +60,9 @@ class PendingCall(asyncio.Future[Any]):
         if self._steps is not None:
             self._steps.close()
 
+    def __getitem__(self, key: Any) -> Any:
+        raise TypeError(f"{self.name} has only begun: await it")
+
 
 class _Channel:
     """The calls of one request."""
@@ -221,15 +224,19 @@ def call_async(server: str, tool: str, arguments: dict[str, Any]) -> PendingCall
 
 def call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     """Call a tool and wait for its result. Raises ToolError."""
+    blocking.check_can_wait(f"{server}.{tool}")
     channel = _channel()
     is_alone = not channel.pending and not channel.scheduled
     begun = channel.begin(server, tool, arguments)
-    if is_alone:
-        _ask_and_wait(channel, begun)
-    if not begun.done():  # others are under way: the event loop asks for all
-        channel.schedule()
-        blocking.run_sync_interruptible(begun)
-    return begun.result()
+    try:
+        if is_alone:
+            _ask_and_wait(channel, begun)
+        if not begun.done():  # others are under way: the event loop asks for all
+            channel.schedule()
+            blocking.run_sync_interruptible(begun)
+        return begun.result()
+    finally:
+        begun.cancel()  # where nobody waits for it any more
 
 
 def _ask_and_wait(channel: _Channel, begun: PendingCall) -> None:
@@ -237,7 +244,7 @@ def _ask_and_wait(channel: _Channel, begun: PendingCall) -> None:
     while not begun.done() and not channel.asked:
         serial, text = channel.next_request()
         try:
-            answer = blocking.ask_and_wait("a tool", text)
+            answer = blocking.ask_and_wait(begun.name, text)
         except OSError as error:
             channel.fail(serial, str(error))
         except BaseException:
