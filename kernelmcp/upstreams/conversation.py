@@ -7,9 +7,9 @@ refuses results of tools that declare something else than they return, after the
 import itertools
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import structlog
@@ -38,6 +38,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 import kernelmcp
+from kernelmcp.output.sanitize import MAX_DEPTH
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Tool, UpstreamError
 from kernelmcp.upstreams.large import LargeResults
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
@@ -98,6 +99,7 @@ class Conversation:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
         """Raises `MCPError`, and `UpstreamError` for a result that is none. Cancelling it cancels the call there."""
         number = next(self._numbers)
+        _check(tool, arguments)
         params, options = self._stamped("tools/call", {"name": tool, "arguments": arguments}, tool)
         options["request_id"] = number
         options["headers"] = {**options.get("headers", {}), NUMBER_HEADER: str(number)}
@@ -116,14 +118,20 @@ class Conversation:
             )
         return CallResult(value, None, value.get("isError") is True, len(json.dumps(value)))
 
-    async def listen(self, changed: Callable[[], None]) -> None:
-        """Hear of changed tools, as a server of 2026-07-28 tells them. Returns when it does not, or no longer."""
+    async def listen(self, changed: Callable[[], None], settled: Callable[[], None]) -> None:
+        """Hear of changed tools, as a server of 2026-07-28 tells them. Returns when it does not, or no longer.
+
+        `settled` is called once it listens, and when it never will."""
         try:
-            async with listen(self._session, tools_list_changed=True) as events:
-                async for _ in events:
-                    changed()
+            if self.is_modern:
+                async with listen(self._session, tools_list_changed=True) as events:
+                    settled()
+                    async for _ in events:
+                        changed()
         except (MCPError, SubscriptionLost, TimeoutError):
-            return
+            pass
+        finally:
+            settled()
 
     def _too_large(self, tool: str) -> str:
         return (
@@ -143,6 +151,31 @@ class Conversation:
                 headers[MCP_NAME_HEADER] = encode_header_value(tool)
                 headers.update(mcp_param_headers(self._header_maps.get(tool, {}), params["arguments"]))
         return params, {"headers": headers}
+
+
+def _check(tool: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `UpstreamError` for what mcp's transports can't encode: they would end the connection, and other calls."""
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+        # What cannot be nested so deep needs no look at it.
+        if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
+            _check_depth(arguments)
+    except (ValueError, RecursionError, TypeError) as exc:
+        said = "JSON has no NaN and no infinity" if "Out of range" in str(exc) else "they are nested too deep, or odd"
+        raise UpstreamError("ToolError", f"{tool}: its arguments cannot be sent: {said}") from exc
+
+
+def _check_depth(value: Any) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for one in level for item in _inner(one) if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise ValueError("nested too deep")
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    return cast("dict[str, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
 
 
 @asynccontextmanager

@@ -31,6 +31,8 @@ BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
 STABLE_SECONDS = 30.0
 # Tools are listed again at most so often, seconds: at first, and where they never stay the same.
 RELIST_SECONDS = (1.0, 60.0)
+# Until a server must have said whether it tells of changed tools.
+LISTEN_SECONDS = 2.0
 # After a connection broke, until its task must have found out why.
 SETTLE_SECONDS = 2.0
 MAX_MESSAGE_CHARS = 2000
@@ -62,6 +64,7 @@ class Upstream:
         self._state: State = "disabled" if settings.disabled else "connecting"
         self._error: str | None = None
         self._since = time.time()
+        self._why_lost = ""
         self._news = asyncio.Event()
         self._wanted = asyncio.Event()
         self._tools_changed = asyncio.Event()
@@ -93,6 +96,7 @@ class Upstream:
             except Exception as exc:  # noqa: BLE001  # whatever it is, it is this upstream's
                 needs_login = isinstance(cause(exc), LoginNeeded)
                 error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else in_words(exc)
+                self._why_lost = error
                 self._set("login_needed" if needs_login else "unavailable", error)
                 log.warning("an MCP server is not available", server=self.name, error=error)
             failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
@@ -106,22 +110,22 @@ class Upstream:
             opened = connected(
                 self.name, self.settings, self._way, self._tools_changed.set, was_legacy=self._was_legacy
             )
-            async with opened as (link, conversation):
+            async with opened as (link, conversation), anyio.create_task_group() as tasks:
                 self._was_legacy = not conversation.is_modern
+                listening = anyio.Event()
+                tasks.start_soon(conversation.listen, self._tools_changed.set, listening.set)
+                with anyio.move_on_after(LISTEN_SECONDS):
+                    await listening.wait()  # before the list, so that no change is missed between
                 await self._list(conversation)
                 limit.deadline = float("inf")
                 self._open = link, conversation
                 self._set("ready")
                 try:
-                    async with anyio.create_task_group() as tasks:
-                        if conversation.is_modern:
-                            tasks.start_soon(conversation.listen, self._tools_changed.set)
-                        tasks.start_soon(self._keep_listed, conversation)
-                        await link.ended.wait()
-                        tasks.cancel_scope.cancel()
-                    raise MCPError(CONNECTION_CLOSED, "it closed the connection")
+                    tasks.start_soon(self._keep_listed, conversation)
+                    await link.ended.wait()
                 finally:
                     self._open = None
+                raise MCPError(CONNECTION_CLOSED, "it closed the connection")
 
     async def _keep_listed(self, conversation: Conversation) -> None:
         pause = RELIST_SECONDS[0]
@@ -153,9 +157,9 @@ class Upstream:
             await anyio.to_thread.run_sync(self._kept.keep_pins, self.name, dict(self._pins))
         if catalogue != self.catalogue:
             self.catalogue = catalogue
+            self._on_change(self.name)
             remembered = Remembered(catalogue, not conversation.is_modern)
             await anyio.to_thread.run_sync(self._kept.keep_catalogue, self.name, self._identity, remembered)
-            self._on_change(self.name)
 
     def _set(self, state: State, error: str | None = None) -> None:
         if (state, error) != (self._state, self._error):
@@ -231,9 +235,9 @@ class Upstream:
             return UpstreamError("ToolError", f"{self.name}.{tool}: {said}")
         if exc.code == CONNECTION_CLOSED and (self._open is None or self._open[0].ended.is_set()):
             with anyio.move_on_after(SETTLE_SECONDS):
-                while self._open is not None:
+                while self._state == "ready":
                     await self._news.wait()
-            said = self._error or "it closed the connection"
+            said = self._why_lost
         return UpstreamError(
             "ServerUnavailable", f"the MCP server {self.name} was lost while it worked on {tool}: {said}"
         )

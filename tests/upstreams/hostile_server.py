@@ -1,0 +1,147 @@
+"""A server on stdio that does one thing wrong: `python hostile_server.py HOW`. Plain JSON lines, without a library.
+
+Its tool `echo` gives back its argument `value`, as far as the wrong leaves it to.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+HOW = sys.argv[1]
+MEGABYTE = 1_000_000
+LOCK = threading.Lock()
+
+
+def write(data: bytes) -> None:
+    with LOCK:
+        while data:
+            data = data[os.write(1, data) :]
+
+
+def say(message: dict[str, Any]) -> None:
+    write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+
+def forever(line: bytes) -> None:
+    def work() -> None:
+        while True:
+            write(line)
+
+    threading.Thread(target=work, daemon=True).start()
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": "Gives it back.", "inputSchema": {"type": "object"}, **more}
+
+
+def listed(params: dict[str, Any]) -> dict[str, Any]:
+    echo = tool("echo", annotations={"readOnlyHint": True})
+    match HOW:
+        case "many-tools":
+            return {"tools": [echo, *(tool(f"t{number}") for number in range(10_000))]}
+        case "pages-without-end":
+            page = int(params.get("cursor", 0))
+            return {"tools": [echo if page == 0 else tool(f"t{page}")], "nextCursor": str(page + 1)}
+        case "the-same-page":
+            return {"tools": [echo], "nextCursor": "again"}
+        case "long-descriptions":
+            return {"tools": [echo, tool("long", description="x" * MEGABYTE), tool("wide", inputSchema=wide())]}
+        case "no-tools":
+            wrong = [None, 3, {}, tool(""), tool("x" * 1000), tool("a\nb"), tool("s", inputSchema=7), {"name": ["x"]}]
+            return {"tools": [*wrong, tool("echo", description={}, annotations=[], outputSchema="no"), tool("echo")]}
+        case "surrogates":
+            return {"tools": [echo, tool("odd", description="a\ud800b")]}
+        case _:
+            return {"tools": [echo]}
+
+
+def wide() -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(10_000)}}
+
+
+def called(number: Any, params: dict[str, Any]) -> None:
+    value = params.get("arguments", {}).get("value")
+    result: Any = {"content": [{"type": "text", "text": json.dumps(value)}]}
+    match HOW:
+        case "exit-in-a-call":
+            os._exit(3)
+        case "close-in-a-call":
+            os.close(1)
+            time.sleep(3600)
+        case "wrong-ids":
+            for wrong in (None, str(number) + "0", -1, 10**30, [number], {"id": number}, True):
+                say({"id": wrong, "result": {"content": [{"type": "text", "text": "forged"}]}})
+        case "two-answers":
+            say({"id": number, "result": result})
+        case "deep":
+            text = "[" * 5000 + "]" * 5000
+            write(f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[],"structuredContent":{text}}}}}\n'.encode())
+            return
+        case "no-result":
+            write(f'{{"jsonrpc":"2.0","id":{number},"result":[1,2]}}\n'.encode())
+            return
+        case "surrogates":
+            result["structuredContent"] = {"a\ud800": "\udfff"}
+        case "stuck":
+            time.sleep(3600)
+    say({"id": number, "result": result})
+
+
+def answer(message: dict[str, Any]) -> None:
+    number, method, params = message.get("id"), message.get("method"), message.get("params", {})
+    if method == "initialize":
+        about = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": HOW, "version": "1"},
+        }
+        say({"id": number, "result": about})
+        begin()
+    elif method == "tools/list":
+        say({"id": number, "result": listed(params)})
+    elif method == "tools/call":
+        called(number, params)
+    elif number is not None:
+        say({"id": number, "error": {"code": -32601, "message": "Method not found"}})
+
+
+def begin() -> None:
+    """What goes wrong as soon as it is connected."""
+    match HOW:
+        case "notes-without-end":
+            forever(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}\n')
+        case "changes-without-end":
+            forever(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n')
+        case "requests-without-end":
+            forever(b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}\n')
+        case "a-line-without-end":
+            forever(b"x" * 65536)
+        case "stderr-without-end":
+            threading.Thread(target=lambda: [os.write(2, b"e" * 65536) for _ in iter(int, 1)], daemon=True).start()
+        case "a-child-that-stays":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+
+
+def main() -> None:
+    match HOW:
+        case "exit-at-once":
+            sys.exit("there is no database")
+        case "hang-at-start":
+            time.sleep(3600)
+        case "garbage":
+            write(b"Server started!\n\xff\xfe\x00\n{}\n[]\nnull\n{\n" + b"[" * 100_000 + b"\n" + b"1" * 100_000 + b"\n")
+        case "stays":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin:
+        answer(json.loads(line))
+    if HOW == "stays":
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main()
