@@ -5,10 +5,7 @@ know kernels or MCP.
 """
 
 import asyncio
-import base64
-import hashlib
 import re
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +19,7 @@ import structlog
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import handler_call
 from kernelmcp.executions.approvals import Approvals
+from kernelmcp.executions.ids import mint_id
 from kernelmcp.executions.listener import Listener
 from kernelmcp.executions.questions import Questions
 from kernelmcp.executions.tool_use import ToolUse
@@ -48,18 +46,6 @@ log = structlog.get_logger(__name__)
 SAID_BY_KERNEL = " Its variables are lost; files are kept."
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
-MARK_CHARS = 4
-
-
-def mark_of(directory: str) -> str:
-    """How the ids of a session's executions begin, by the name of its directory: an id leads to a session without a
-    look into all of them."""
-    return base64.urlsafe_b64encode(hashlib.sha256(directory.encode()).digest())[:MARK_CHARS].decode()
-
-
-def mint_id(mark: str = "") -> str:
-    """The mark, and 128 random bits."""
-    return mark + secrets.token_urlsafe(16)
 
 
 @dataclass(eq=False)

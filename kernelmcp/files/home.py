@@ -1,7 +1,6 @@
 """The server's directories on disk: those that are kept (home) and those of one server process (runtime).
 
-    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/ while a server has it;
-                                 running/ drafts of what runs
+    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/, drafts in running/
     home/skills/<principal>/     what a person has promoted (upstreams/skills.py)
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
     runtime/<random>/            sockets and connection files of one server process, lock

@@ -10,7 +10,8 @@ from typing import Any
 
 import anyio
 
-from kernelmcp.executions.execution import Execution, mint_id
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.ids import mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.notebook.finished import is_id
 from kernelmcp.output.sanitize import clean

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-import anyio
 import anyio.abc
 import anyio.to_thread
 
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, StorageFailed
-from kernelmcp.executions.execution import Execution, mark_of, mint_id
+from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.handler_call import HandlerCall
+from kernelmcp.executions.ids import mark_of, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.files.home import Lock
 from kernelmcp.kernel.process import Kernel

@@ -62,7 +62,8 @@ def _reply(call: ToolCall) -> Reply:
 
 
 def request(*ids: int) -> dict[str, Any]:
-    calls: list[dict[str, Any]] = [{"id": id_, "server": "crm", "tool": "get", "arguments": {}, "size": 2} for id_ in ids]
+    call: dict[str, Any] = {"server": "crm", "tool": "get", "arguments": {}, "size": 2}
+    calls = [{"id": id_, **call} for id_ in ids]
     return {"msg_type": "tool_request", "parent_header": {"msg_id": "m"}, "content": {"calls": calls}}
 
 

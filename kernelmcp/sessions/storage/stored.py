@@ -9,7 +9,8 @@ from pathlib import Path
 
 from kernelmcp.config.models import Policy
 from kernelmcp.errors import SessionDamaged
-from kernelmcp.executions.execution import MARK_CHARS, Execution, mark_of
+from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.ids import MARK_CHARS, mark_of
 from kernelmcp.files.home import Home
 from kernelmcp.notebook.drafts import DRAFTS
 from kernelmcp.notebook.finished import from_draft, from_journal, is_id

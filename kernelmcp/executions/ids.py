@@ -1,0 +1,17 @@
+"""The ids of executions: each begins with a mark of its session, and so leads to it without a look into all of them."""
+
+import base64
+import hashlib
+import secrets
+
+MARK_CHARS = 4
+
+
+def mark_of(directory: str) -> str:
+    """How the ids of a session's executions begin, by the name of its directory."""
+    return base64.urlsafe_b64encode(hashlib.sha256(directory.encode()).digest())[:MARK_CHARS].decode()
+
+
+def mint_id(mark: str = "") -> str:
+    """The mark, and 128 random bits."""
+    return mark + secrets.token_urlsafe(16)
