@@ -23,8 +23,8 @@ from tests.pyodide_packages import pyodide_folder
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 600
 NOTEBOOKS = {file.stem: file for file in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-PLAIN = "drive_mcp"
-SANDBOXED = [name for name in NOTEBOOKS if name != PLAIN]
+PLAIN = ("code_mode", "drive_mcp")
+SANDBOXED = [name for name in NOTEBOOKS if name not in PLAIN]
 # A cell that fails, and one whose output is not the one that is stored.
 FAILS, VARIES = "raises-exception", "varies"
 NO_PACKAGES = json.dumps({"index_url": DEAD_INDEX, "pyodide_url": "http://127.0.0.1:9/"})
@@ -98,7 +98,7 @@ def pictures(notebook: Any) -> list[str]:
 def test_a_notebook_is_stored_as_it_ran(name: str) -> None:
     notebook = stored(name)
     nbformat.validate(notebook)
-    assert notebook.metadata.kernelspec.name == ("python3" if name == PLAIN else "kernelmcp")
+    assert notebook.metadata.kernelspec.name == ("python3" if name in PLAIN else "kernelmcp")
     assert any(cell.outputs for cell in code_cells(notebook))
     failed = [cell for cell in code_cells(notebook) if any(one.output_type == "error" for one in cell.outputs)]
     assert [cell.id for cell in failed if FAILS not in tags(cell)] == []
@@ -171,9 +171,14 @@ def test_the_tour_installs_a_package(index: Index, monkeypatch: pytest.MonkeyPat
     assert using.outputs[-1].text == "3 rows of ['seed', 'x', 'y']\n"
 
 
+def test_a_plain_notebook_has_tools_of_public_servers_called() -> None:
+    notebook = run("code_mode")
+    assert shown(notebook) == shown(stored("code_mode"))
+
+
 def test_a_plain_notebook_drives_the_server() -> None:
-    notebook = run(PLAIN)
-    assert shown(notebook) == shown(stored(PLAIN))
+    notebook = run("drive_mcp")
+    assert shown(notebook) == shown(stored("drive_mcp"))
     [progress] = [cell for cell in code_cells(notebook) if VARIES in tags(cell)]
     lines = "".join(output.text for output in progress.outputs).splitlines()
     assert set(lines) <= {f"so far: step {step}" for step in range(1, 5)}

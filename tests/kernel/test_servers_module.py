@@ -198,6 +198,13 @@ def test_a_name_that_is_not_there_leads_to_one_that_is(kernel: Kernel, offerer: 
     assert said in kernel.run(code).error
 
 
+def test_a_server_without_tools_says_why(kernel: Kernel, tmp_path: Path) -> None:
+    about = "late is not available; it is being connected"
+    with offering(kernel, published(tmp_path, Catalogue("late", "", "", about, ())), {}):
+        said = kernel.run("from servers.late import anything").error
+    assert f"servers.late has no tools now: {about}" in said
+
+
 def test_a_name_that_two_servers_have_must_be_said_in_full(kernel: Kernel, tmp_path: Path) -> None:
     two = [Catalogue(name, "", "", "", (tool("x"),)) for name in ("a", "b")]
     with offering(kernel, published(tmp_path, *two), {"a.x": echo, "b.x": echo}) as offerer:

@@ -156,6 +156,9 @@ def _missing(package: str, name: str) -> str:
     if package == NAME:
         there = ", ".join(_names(NAME)) or "none"
         return f"there is no MCP server {name!r} among those that are offered: {there}"
+    server = (offered.current() or {}).get(package.partition(".")[2])
+    if server is not None and not server["tools"]:
+        return f"{package} has no tools now: {server['about']}"
     hints = search.suggestions(f"{package.partition('.')[2]} {name}")
     perhaps = f": perhaps {', '.join(hints)}" if hints else ""
     return f"{package} has no tool {name!r}{perhaps}"
