@@ -73,7 +73,6 @@ class SandboxKernel(OfferedKernel):
     language_info: ClassVar[Content] = language_info()
     exit_status = 0  # of this process, when it ends
     _execute_sleep = 0.0  # ipykernel sleeps so long for output to be flushed; our output is queued before the reply
-
     # What the launcher started before the imports; under IPKernelApp there is none.
     early_directory: ClassVar[SandboxDirectory | None] = None
     early_guest: ClassVar[Spawned | None] = None
