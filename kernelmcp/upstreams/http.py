@@ -145,7 +145,7 @@ class _Guard(httpx2.AsyncBaseTransport):
             await response.aclose()
         status, headers = response.status_code, _without_length(response.headers)
         gone = status == 404 and _SESSION_HEADER in request.headers
-        says_itself = kind == "application/json" and b'"error"' in body
+        says_itself = kind == "application/json" and b'"error"' in body and b'"jsonrpc"' in body
         if status >= 400 and request.method == "POST" and (gone or not says_itself):
             return self._failed(f"it answered with HTTP {status}", status, headers, gone=gone)
         return httpx2.Response(status, headers=headers, content=self._large.shrunk(bytes(body)))

@@ -19,7 +19,7 @@ while read -r sign group; do
   esac
 done
 sleep {GRACE_SECONDS}
-for group in $groups; do kill -KILL -- "-$group" 2>/dev/null; done
+for group in $groups; do kill -s KILL -- "-$group" 2>/dev/null; done
 """
 
 

@@ -9,11 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from mcp.client.auth.oauth2 import OAuthClientProvider, OAuthContext
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.session import ServerSession
 from mcp.shared.dispatcher import DispatchContext
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from packaging.requirements import Requirement
 from uvicorn import Server as UvicornServer
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -34,6 +36,23 @@ NAMES = {
     "kernelmcp/mcp_server/tools/contract_tool.py": [
         ("mcp", Tool, "run"),
         *(("mcp", Tool, name) for name in ("fn", "fn_metadata", "context_kwarg", "parameters")),
+    ],
+    "kernelmcp/upstreams/conversation.py": [
+        ("mcp", JSONRPCDispatcher, "send_raw_request"),  # the lowest level at which a call is a dict, and its result
+    ],
+    "kernelmcp/upstreams/oauth.py": [
+        ("mcp", OAuthClientProvider, "context"),  # its storage forgets when tokens expire and where they are renewed
+        *(
+            ("mcp", OAuthContext, name)
+            for name in (
+                "client_info",
+                "current_tokens",
+                "is_token_valid",
+                "oauth_metadata",
+                "protected_resource_metadata",
+                "token_expiry_time",
+            )
+        ),
     ],
     "kernelmcp/http/listener.py": [
         ("uvicorn", UvicornServer, "capture_signals"),

@@ -1,0 +1,132 @@
+"""An MCP server over HTTP that wants OAuth, and is its own authorization server: everybody who asks is let in.
+
+    python oauth_server.py SECONDS    how long an access token is good; the first line of stdout is the port
+
+Its tool `forget` makes every access token useless, `forget_all` every refresh token too; `renewals` counts.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import time
+from typing import Any
+
+import uvicorn
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    RefreshToken,
+    construct_redirect_uri,
+)
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+
+
+class LetsEverybodyIn:
+    def __init__(self, seconds: int) -> None:
+        self.seconds = seconds
+        self.clients: dict[str, OAuthClientInformationFull] = {}
+        self.codes: dict[str, AuthorizationCode] = {}
+        self.access: dict[str, AccessToken] = {}
+        self.refresh: dict[str, RefreshToken] = {}
+        self.renewals = 0
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        self.clients[client_info.client_id] = client_info
+
+    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        code = AuthorizationCode(
+            code=secrets.token_urlsafe(24),
+            client_id=client.client_id,
+            scopes=params.scopes or [],
+            expires_at=time.time() + 60,
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
+            resource=params.resource,
+        )
+        self.codes[code.code] = code
+        return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
+
+    async def load_authorization_code(self, client: Any, authorization_code: str) -> AuthorizationCode | None:
+        return self.codes.get(authorization_code)
+
+    async def exchange_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: AuthorizationCode
+    ) -> OAuthToken:
+        del self.codes[authorization_code.code]
+        return self.token(client.client_id)
+
+    async def load_refresh_token(self, client: Any, refresh_token: str) -> RefreshToken | None:
+        return self.refresh.get(refresh_token)
+
+    async def exchange_refresh_token(
+        self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
+    ) -> OAuthToken:
+        del self.refresh[refresh_token.token]
+        self.renewals += 1
+        return self.token(client.client_id)
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        found = self.access.get(token)
+        return found if found is not None and (found.expires_at or 0) > time.time() else None
+
+    async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
+        self.access.pop(token.token, None)
+
+    def token(self, client_id: str) -> OAuthToken:
+        access, refresh = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
+        ends = int(time.time()) + self.seconds
+        self.access[access] = AccessToken(token=access, client_id=client_id, scopes=[], expires_at=ends)
+        self.refresh[refresh] = RefreshToken(token=refresh, client_id=client_id, scopes=[])
+        return OAuthToken(access_token=access, refresh_token=refresh, expires_in=self.seconds)
+
+
+def main() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    issuer = f"http://127.0.0.1:{port}"
+    provider = LetsEverybodyIn(int(sys.argv[1]))
+    server = MCPServer(
+        "guarded",
+        auth_server_provider=provider,
+        auth=AuthSettings(
+            issuer_url=issuer,
+            resource_server_url=f"{issuer}/mcp",
+            client_registration_options=ClientRegistrationOptions(enabled=True),
+            validate_token_resource=False,
+        ),
+    )
+
+    @server.tool()
+    def echo(value: int) -> int:
+        return value
+
+    @server.tool()
+    def forget() -> str:
+        provider.access.clear()
+        return "forgotten"
+
+    @server.tool()
+    def forget_all() -> str:
+        provider.access.clear()
+        provider.refresh.clear()
+        return "forgotten"
+
+    @server.tool()
+    def renewals() -> int:
+        return provider.renewals
+
+    print(port, flush=True)
+    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="warning")).run([listening])
+
+
+if __name__ == "__main__":
+    main()

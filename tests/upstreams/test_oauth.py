@@ -1,0 +1,123 @@
+"""A server that wants OAuth: the login is a command, tokens are renewed in calls, and nothing else waits for one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kernelmcp.upstreams.catalogue import UpstreamError
+from kernelmcp.upstreams.upstreams import Upstreams
+
+from .conftest import DEADLINE, Opened, Started, on_stdio, until
+
+pytestmark = pytest.mark.anyio
+LONG, SHORT = "3600", "2"
+
+
+def settings(url: str) -> str:
+    return f'[upstreams.servers.guarded]\nurl = "{url}"\n'
+
+
+async def call(upstreams: Upstreams, tool: str, **arguments: object) -> object:
+    result = await upstreams.call("guarded", tool, arguments, timeout_seconds=60)
+    assert result.value is not None
+    return result.value["structuredContent"]["result"]
+
+
+def login(tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """The command, and a person's browser, which goes where it is sent."""
+    command = [sys.executable, "-m", "kernelmcp", "upstreams", "login", "guarded", "--no-browser"]
+    process = subprocess.Popen(
+        [*command, "--config", str(tmp_path / "mcp.toml")],
+        env={**os.environ, "KERNELMCP_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    shown = ""
+    while not (found := re.search(r"http://\S+", shown)):
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        shown += line
+    with urllib.request.urlopen(found[0], timeout=DEADLINE) as page:
+        assert b"You are logged in" in page.read()
+    out, err = process.communicate(timeout=DEADLINE)
+    return subprocess.CompletedProcess(command, process.returncode, shown + out, err)
+
+
+async def test_without_a_login_calls_say_what_to_run_and_nothing_waits(opened: Opened, started: Started) -> None:
+    async with opened(settings(started("oauth_server.py", LONG)) + on_stdio("crm", "crm_server.py")) as upstreams:
+        await until(lambda: upstreams.status("guarded").state == "login_needed")
+        with pytest.raises(UpstreamError, match="run `kernelmcp upstreams login guarded`") as caught:
+            await call(upstreams, "echo", value=1)
+        assert caught.value.kind == "ServerUnavailable"
+        assert await upstreams.call("crm", "echo", {"value": 1}, timeout_seconds=60)
+
+
+async def test_a_login_serves_a_server_that_runs_and_the_next_one(
+    opened: Opened, started: Started, tmp_path: Path
+) -> None:
+    toml = settings(started("oauth_server.py", LONG))
+    async with opened(toml) as upstreams:
+        await until(lambda: upstreams.status("guarded").state == "login_needed")
+        done = await anyio.to_thread.run_sync(login, tmp_path)
+        assert (done.returncode, "Logged in to guarded: 4 tools." in done.stdout) == (0, True), done
+        assert await call(upstreams, "echo", value=1) == 1
+        # A token that the server takes back is renewed in the middle of calls, whose others go on.
+        assert await call(upstreams, "forget") == "forgotten"
+        values: list[object] = []
+
+        async def one(value: int) -> None:
+            values.append(await call(upstreams, "echo", value=value))
+
+        async with anyio.create_task_group() as tasks:
+            for value in range(10):
+                tasks.start_soon(one, value)
+        assert sorted(map(str, values)) == sorted(map(str, range(10)))
+        assert await call(upstreams, "renewals") == 1
+    file = tmp_path / "home" / "upstreams" / "logins" / "guarded.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    async with opened(toml) as upstreams:
+        assert await call(upstreams, "echo", value=2) == 2
+        assert await call(upstreams, "forget_all") == "forgotten"
+        with pytest.raises(UpstreamError) as caught:
+            await call(upstreams, "echo", value=3)
+        assert caught.value.kind == "ServerUnavailable"
+        await until(lambda: upstreams.status("guarded").state == "login_needed")
+
+
+async def test_a_token_that_has_expired_is_renewed_after_a_restart_too(
+    opened: Opened, started: Started, tmp_path: Path
+) -> None:
+    toml = settings(started("oauth_server.py", SHORT))
+    (tmp_path / "mcp.toml").write_text(toml)
+    assert (await anyio.to_thread.run_sync(login, tmp_path)).returncode == 0
+    file = tmp_path / "home" / "upstreams" / "logins" / "guarded.json"
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps({**said, "expires_at": 1}))
+    async with opened(toml) as upstreams:
+        assert await call(upstreams, "echo", value=1) == 1
+        assert json.loads(file.read_text())["tokens"] != said["tokens"]
+
+
+async def test_tokens_are_for_the_address_that_they_were_made_for(
+    opened: Opened, started: Started, tmp_path: Path
+) -> None:
+    (tmp_path / "mcp.toml").write_text(settings(started("oauth_server.py", LONG)))
+    assert (await anyio.to_thread.run_sync(login, tmp_path)).returncode == 0
+    async with opened(settings(started("oauth_server.py", LONG))) as upstreams:
+        await until(lambda: upstreams.status("guarded").state == "login_needed")
+
+
+async def test_a_header_of_the_settings_is_no_matter_of_a_login(opened: Opened, started: Started) -> None:
+    toml = settings(started("oauth_server.py", LONG)) + 'headers = { authorization = "Bearer wrong-secret" }\n'
+    async with opened(toml) as upstreams:
+        await until(lambda: upstreams.status("guarded").state == "unavailable")
+        assert upstreams.status("guarded").error == "it answered with HTTP 401"
