@@ -112,6 +112,16 @@ def test_a_number_that_is_taken_and_one_of_nobody(kernel: Kernel, offerer: Offer
     assert wait_until(lambda: offerer.cancelled == [offerer.calls[0]["id"]]), "with the end of the cell"
 
 
+def test_a_call_that_is_cancelled_twice_is_forgotten_once(kernel: Kernel, offerer: Offerer) -> None:
+    code = """
+first = asyncio.ensure_future(ask(calls=[[1, 'crm', 'silent', {}]]))
+await asyncio.sleep(0)
+[await asyncio.wait_for(each, 30) for each in (ask(calls=[], cancelled=[1, 1]), first)]
+"""
+    assert kernel.run(FORGE + code).result == "['[]', '[]']"
+    assert kernel.run(CALL + "call('crm', 'echo', {'a': 1})").result == "{'a': 1}"
+
+
 def test_a_flood_is_refused_in_the_kernel(kernel: Kernel, offerer: Offerer) -> None:
     code = "refused = await ask(calls=[[n, 'crm', 'silent', {}] for n in range(5000)])\nlen(json.loads(refused))"
     assert kernel.run(FORGE + code).result == str(5000 - MAX_CALLS_AT_ONCE)

@@ -102,7 +102,7 @@ class Tools:
             earlier, asker.waiting = asker.waiting, (guest, number)
             earlier[0].answer_lines(earlier[1], b"[]")
         asker.waiting = (guest, number)
-        self._drop([asker.numbers[each] for each in cancelled if each in asker.numbers])
+        self._drop([asker.numbers[each] for each in dict.fromkeys(cancelled) if each in asker.numbers])
         for each in asked:
             if (refusal := each.problem or self._refusal(asker, each)) is not None:
                 asker.ready.append((each.number, refusal))
