@@ -31,11 +31,14 @@ BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
 STABLE_SECONDS = 30.0
 # Tools are listed again at most so often, seconds: at first, and where they never stay the same.
 RELIST_SECONDS = (1.0, 60.0)
+# Without a change for so long, they count as staying the same.
+QUIET_SECONDS = 120.0
 # Until a server must have said whether it tells of changed tools.
 LISTEN_SECONDS = 2.0
 # After a connection broke, until its task must have found out why.
 SETTLE_SECONDS = 2.0
 MAX_MESSAGE_CHARS = 2000
+REPLACED = "its settings have changed, or it was taken out; call it again, or look what servers there are"
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +68,7 @@ class Upstream:
         self._error: str | None = None
         self._since = time.time()
         self._why_lost = ""
+        self._has_ended = False
         self._news = asyncio.Event()
         self._wanted = asyncio.Event()
         self._tools_changed = asyncio.Event()
@@ -85,7 +89,14 @@ class Upstream:
     # -- its task -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is cancelled; its calls end with it."""
+        try:
+            await self._keep_connected()
+        finally:
+            self._has_ended, self._state, self._error, self._why_lost = True, "unavailable", REPLACED, REPLACED
+            self._wake()
+
+    async def _keep_connected(self) -> None:
         failures = 0
         while True:
             self._set("connecting")
@@ -128,15 +139,18 @@ class Upstream:
                 raise MCPError(CONNECTION_CLOSED, "it closed the connection")
 
     async def _keep_listed(self, conversation: Conversation) -> None:
-        pause = RELIST_SECONDS[0]
+        pause, listed = RELIST_SECONDS[0], -float("inf")
         while True:
-            pause = min(2 * pause, RELIST_SECONDS[1]) if self._tools_changed.is_set() else RELIST_SECONDS[0]
             await self._tools_changed.wait()
             self._tools_changed.clear()
+            # Each list that differs costs all kernels new files: what changes as soon as it may is listed less often.
+            is_quiet = time.monotonic() - listed > QUIET_SECONDS
+            pause = RELIST_SECONDS[0] if is_quiet else min(2 * pause, RELIST_SECONDS[1])
             try:
                 await self._list(conversation)
             except MCPError as exc:
                 log.info("an MCP server's tools could not be listed", server=self.name, error=in_words(exc))
+            listed = time.monotonic()
             await asyncio.sleep(pause)
 
     async def _list(self, conversation: Conversation) -> None:
@@ -165,6 +179,10 @@ class Upstream:
         if (state, error) != (self._state, self._error):
             self._state, self._error, self._since = state, error, time.time()
             self._on_change(self.name)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Whoever waits for another state."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -203,7 +221,7 @@ class Upstream:
                 return self._open[1]
             if self._state in ("unavailable", "login_needed", "disabled"):
                 logged_in = self._state == "login_needed" and self._logins.stamp(self.name) != self._login
-                if asked or not (self._state == "unavailable" or logged_in):
+                if asked or self._has_ended or not (self._state == "unavailable" or logged_in):
                     raise UpstreamError("ServerUnavailable", f"the MCP server {self.name} is {self._why()}")
                 asked = True
                 self._wanted.set()

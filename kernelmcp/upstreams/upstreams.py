@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from kernelmcp.upstreams.oauth import Logins
     from kernelmcp.upstreams.upstream import Upstream
 
-# For all of them to end together. A server on stdio has two seconds for its end.
-END_SECONDS = 1.5
 # What can change without a new connection.
 _POLICY = ("default", "tools", "trust_annotations", "pin", "principals", "tokenize", "reveal")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,28 @@ async def test_pins_are_kept_until_a_person_accepts(opened: Opened, tmp_path: Pa
         assert upstreams.changed_tools("crm") == {}
     assert json.loads(pins.read_text()) == accepted
     assert pins.stat().st_mode & 0o777 == 0o600
+
+
+async def test_calls_end_with_a_server_that_the_settings_take_out(opened: Opened, tmp_path: Path) -> None:
+    mute = f"[upstreams.servers.mute]\ncommand = {sys.executable!r}\nargs = ['-c', 'import sys; sys.stdin.read()']\n"
+    async with opened(on_stdio("crm", "crm_server.py") + mute) as upstreams:
+        await ready(upstreams, "crm")
+        ends: dict[str, UpstreamError] = {}
+
+        async def one(name: str, tool: str) -> None:
+            with pytest.raises(UpstreamError) as caught:
+                await upstreams.call(name, tool, {"seconds": 3000}, timeout_seconds=3000)
+            ends[name] = caught.value
+
+        async with anyio.create_task_group() as tasks:
+            for name in ("crm", "mute"):  # which works on it, which is not connected yet
+                tasks.start_soon(one, name, "slow")
+            while not (await stats(upstreams))["under_way"]:  # noqa: ASYNC110  # only it knows
+                await anyio.sleep(0.02)
+            (tmp_path / "mcp.toml").write_text("")
+            await upstreams.apply(load(tmp_path / "mcp.toml", environ={"KERNELMCP_HOME": str(tmp_path / "home")}))
+        assert {name: exc.kind for name, exc in ends.items()} == dict.fromkeys(("crm", "mute"), "ServerUnavailable")
+        assert all("its settings have changed, or it was taken out" in exc.message for exc in ends.values())
 
 
 async def test_changed_settings_touch_only_what_changed(opened: Opened, tmp_path: Path) -> None:
