@@ -3,6 +3,7 @@
 Written by `code_mode`. Must not know servers, policy or MCP.
 """
 
+import copy
 import hashlib
 import json
 import time
@@ -115,9 +116,11 @@ class ToolUse:
 
     def to_json(self) -> str:
         """The newest calls, as the audit has them. Blocking: it may have to look into large arguments."""
-        calls = list(self.log)
+        # Copies: whether values stay is the audit's to say, which may not have come to the newest.
+        calls = [copy.copy(call) for call in list(self.log)]
         for call in calls:
             call.seal()
+            call.values = None
         return json.dumps({"made": self.made, "refused": self.refused, "calls": [call.to_dict() for call in calls]})
 
     def tokens_saved(self, outputs: Outputs, budget_chars: int) -> int:

@@ -74,6 +74,18 @@ async def test_names_that_a_guest_made_up_do_not_fill_it(world: Any) -> None:
     assert "\x1b" not in json.dumps(json.loads(text), ensure_ascii=False)
 
 
+async def test_who_reads_the_calls_takes_no_values_from_the_audit(world: Any) -> None:
+    one: World = world(section={"audit_values": True})
+    await one.call("get_deal", id="secret")
+    assert "secret" not in one.use.to_json()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.audit.run)
+        await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    [line] = read_lines(one.home / "audit.jsonl")
+    assert line["arguments"] == {"id": "secret"}
+
+
 def test_a_sealed_record_has_no_values_unless_they_are_wanted() -> None:
     record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"})
     record.seal()
