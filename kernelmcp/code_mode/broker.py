@@ -8,7 +8,7 @@ from a guest or an upstream is hostile. Must not know sessions, Jupyter's messag
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from kernelmcp.code_mode.policy import Verdict
 from kernelmcp.code_mode.refusals import Refused
 from kernelmcp.code_mode.results import model_chars
 from kernelmcp.code_mode.session_tools import Caller, Grant
-from kernelmcp.code_mode.tokenized import BYTES_PER_MB, off_loop, with_tokens
+from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, off_loop, with_tokens, with_values
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings, UpstreamsSection
 from kernelmcp.executions.approvals import NotAsked
@@ -92,9 +92,11 @@ class Broker:
         upstreams = self._upstreams
         return [name for name in upstreams.names if policy.may_use(upstreams.settings(name), principal)]
 
-    def is_offered(self, server: str, tool: Tool) -> bool:
-        """Whether guests see this tool: one that is denied has no stub."""
-        return policy.decide(self._upstreams.settings(server), self._section, tool).decision != "deny"
+    def offered(self, servers: Iterable[str]) -> Callable[[str, Tool], bool]:
+        """Whether guests see a tool of these servers: one that is denied has no stub. By the settings as they are now,
+        so that a thread may ask while they change."""
+        section, settings = self._section, {name: self._upstreams.settings(name) for name in servers}
+        return lambda server, tool: policy.decide(settings[server], section, tool).decision != "deny"
 
     # -- one call -----------------------------------------------------------------------------------------------
 
@@ -132,8 +134,10 @@ class Broker:
         server = self._server(caller, call)
         self._check_quota(call, use)
         tool = self._tool(server, call, use)
-        await self._check_policy(server, tool, caller, call, record)
-        arguments = caller.session.tokens.reveal(call.arguments) if server.settings.reveal else call.arguments
+        server = await self._check_policy(server, tool, caller, call, record)
+        arguments = call.arguments
+        if server.settings.reveal:
+            arguments = await with_values(arguments, call.size, caller.session.tokens, call.server, call.tool)
         async with caller.session.slots(self._section.concurrent_calls):
             result = await self._ask_upstream(server.settings, call, arguments, use, caller)
         return self._count(result, call, use)
@@ -185,7 +189,8 @@ class Broker:
 
     async def _check_policy(
         self, server: _Server, tool: Tool, caller: Caller, call: ToolCall, record: CallRecord
-    ) -> None:
+    ) -> _Server:
+        """Raises unless the call may be made. The server as it is then: a person may have taken a while."""
         verdict, news = self._verdict(server, tool), self._news(server, tool, call)
         if news is not None and verdict.decision == "allow":
             verdict = Verdict("ask", f"pin: {news}")
@@ -193,20 +198,20 @@ class Broker:
         if verdict.decision == "deny":
             raise refusals.denied(call.server, tool.name, verdict.rule)
         if verdict.decision == "allow":
-            return
+            return server
         grant: Grant = (call.server, tool.name, tool.digest)
         for scope, grants in (("execution", caller.grants), ("session", caller.session.grants)):
             if grant in grants:
                 record.approved = scope
-                return
+                return server
         note = f"The tool is {news} since it was accepted last." if news is not None else ""
         await self._ask(grant, note, caller, call, record)
-        # The person has taken a while.
         again = self._server(caller, call)
         if (now := again.tools.get(tool.name)) is None or now.digest != tool.digest:
             raise refusals.withdrawn(call.server, tool.name)
         if (later := self._verdict(again, now)).decision == "deny":
             raise refusals.denied(call.server, tool.name, later.rule)
+        return again
 
     async def _ask(self, grant: Grant, note: str, caller: Caller, call: ToolCall, record: CallRecord) -> None:
         execution = caller.execution
@@ -241,7 +246,8 @@ class Broker:
             )
         except UpstreamError as exc:
             if settings.tokenize:
-                raise UpstreamError(exc.kind, caller.session.tokens.hide(exc.message, settings.tokenize)) from exc
+                said = hidden(exc.message, caller.session.tokens, settings.tokenize, call.server)
+                raise UpstreamError(exc.kind, said) from exc
             raise
         finally:
             use.seconds += time.monotonic() - began

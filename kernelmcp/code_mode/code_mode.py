@@ -26,7 +26,7 @@ class CodeMode:
     offers: Offers
 
 
-class _Changes:
+class Changes:
     """Notes what changes at an upstream, and in the settings."""
 
     def __init__(self, upstreams: Upstreams, broker: Broker, offers: Offers, audit: Audit) -> None:
@@ -35,6 +35,7 @@ class _Changes:
         self._offers = offers
         self._audit = audit
         self._known = {name: self._digests(name) for name in upstreams.names}
+        self._shown = {name: self._seen_by_guests(name) for name in upstreams.names}
 
     def changed(self, server: str) -> None:
         """The tools or the state of one (`Upstreams.on_change`)."""
@@ -48,7 +49,9 @@ class _Changes:
         }
         if any(changes.values()):
             self._audit.note_tools(server, changes)
-        self._offers.note_change()
+        if (shown := self._seen_by_guests(server)) != self._shown.get(server):
+            self._shown[server] = shown
+            self._offers.note_change()  # not when a connection comes and goes, which may be often
 
     def settings_changed(self) -> None:
         """What is not of one server: the upstreams themselves say which of them are others."""
@@ -59,6 +62,13 @@ class _Changes:
         catalogue = self._upstreams.catalogue(server)
         return {tool.name: tool.digest for tool in catalogue.tools} if catalogue is not None else {}
 
+    def _seen_by_guests(self, server: str) -> object:
+        """What its files are made of."""
+        upstreams = self._upstreams
+        if server not in upstreams.names:
+            return None
+        return upstreams.settings(server), upstreams.catalogue(server) or upstreams.status(server)
+
 
 @asynccontextmanager
 async def open_code_mode(settings: Settings, home: Home) -> AsyncIterator[CodeMode]:
@@ -67,7 +77,7 @@ async def open_code_mode(settings: Settings, home: Home) -> AsyncIterator[CodeMo
     async with open_upstreams(settings, home) as upstreams, anyio.create_task_group() as tasks:
         broker = Broker(settings, upstreams, audit)
         offers = Offers(settings, upstreams, broker, home.root)
-        changes = _Changes(upstreams, broker, offers, audit)
+        changes = Changes(upstreams, broker, offers, audit)
         upstreams.on_change(changes.changed)
         settings.on_change(changes.settings_changed)
         tasks.start_soon(audit.run)

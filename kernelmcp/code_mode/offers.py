@@ -30,7 +30,7 @@ FOLDER = "offered"
 SKILLS_SECONDS = 5.0
 # Servers come up one after the other: a moment is waited for more news.
 SETTLE_SECONDS = 0.1
-# Files that nobody has published for a week are deleted.
+# Less than files stay that nobody has published again (stubs/published.py).
 KEPT_SECONDS = 24 * 3600.0
 
 
@@ -74,29 +74,27 @@ class Offers:
     async def of(self, principal: str) -> Offer:
         """What this principal's kernels are offered now: an offer without servers where it may use none."""
         async with self._rendering:
-            while True:
-                version = self._version
-                stamp = await anyio.to_thread.run_sync(self._skills.stamp, principal)
-                key = tuple(self._broker.usable(principal)), stamp
-                offer, since = self._rendered.get(key, (None, 0.0))
-                if offer is not None and time.monotonic() - since < KEPT_SECONDS:
-                    return offer
-                made = await self._make(key[0], principal)
-                if version == self._version:
-                    self._rendered[key] = made, time.monotonic()
-                    return made
+            stamp = await anyio.to_thread.run_sync(self._skills.stamp, principal)
+            key, version = (tuple(self._broker.usable(principal)), stamp), self._version
+            offer, since = self._rendered.get(key, (None, 0.0))
+            if offer is not None and time.monotonic() - since < KEPT_SECONDS:
+                return offer
+            made = await self._make(key[0], principal)
+            if version == self._version:  # else `run` tells of the change, and all are offered anew
+                self._rendered[key] = made, time.monotonic()
+            return made
 
     async def _make(self, servers: tuple[str, ...], principal: str) -> Offer:
-        concurrent = self._settings.config.upstreams.concurrent_calls
+        # All at once: a server may go while files are read and written.
+        catalogues = [self._upstreams.catalogue(name) or self._unknown(name) for name in servers]
+        concurrent, is_offered = self._settings.config.upstreams.concurrent_calls, self._broker.offered(servers)
         skills = await anyio.to_thread.run_sync(self._skills.read, principal)
         if not servers and not skills:
             return Offer("", Path(), [], concurrent)
         from kernelmcp.upstreams.stubs import publish, render
 
-        catalogues = [self._upstreams.catalogue(name) or self._unknown(name) for name in servers]
-
         def write() -> Offer:
-            rendered = render(catalogues, self._broker.is_offered, skills)
+            rendered = render(catalogues, is_offered, skills)
             return Offer(rendered.digest, publish(rendered, self._folder), list(servers), concurrent)
 
         return await anyio.to_thread.run_sync(write)

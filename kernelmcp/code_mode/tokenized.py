@@ -1,4 +1,5 @@
-"""Results of servers whose personal data guests see as tokens, read as a whole. Must not know policy or sessions."""
+"""Tokens in what comes from servers whose personal data guests do not see, and values in calls to those that may have
+them. Must not know policy or sessions."""
 
 import json
 from collections.abc import Callable, Collection
@@ -39,6 +40,24 @@ async def with_tokens(
     except (ValueError, RecursionError):
         raise UpstreamError("ToolError", f"{server}.{tool}: its result could not be read") from None
     return CallResult(value, None, result.is_error, result.size)
+
+
+async def with_values(arguments: dict[str, Any], size: int, tokens: Tokens, server: str, tool: str) -> dict[str, Any]:
+    """Arguments with values in the place of tokens. Raises `UpstreamError`."""
+    try:
+        return await off_loop(size, lambda: tokens.reveal(arguments))
+    except (ValueError, RecursionError):
+        raise UpstreamError(
+            "ToolError", f"{server}.{tool}: the arguments are nested too deep to put values in; nest them less"
+        ) from None
+
+
+def hidden(message: str, tokens: Tokens, kinds: Collection[PersonalKind], server: str) -> str:
+    """What a server says of a call that failed. Raises `UpstreamError`."""
+    try:
+        return tokens.hide(message, kinds)
+    except TooManyTokens:
+        raise refusals.too_many_tokens(server) from None
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:

@@ -60,7 +60,7 @@ async def test_a_denied_tool_is_denied_and_the_setting_named(world: MakeWorld) -
     assert '[upstreams.servers.crm] tools = { "delete_*" = ... }' in text
     # It is not suggested either: it has no stub.
     assert '"delete_deal"' not in (await one.error("delete_deals"))[1]
-    assert not one.broker.is_offered("crm", tool("delete_deal"))
+    assert not one.broker.offered(["crm"])("crm", tool("delete_deal"))
     assert one.upstreams.called == []
 
 

@@ -1,13 +1,16 @@
 """Personal data in results becomes tokens, and values again only where the settings say so."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from kernelmcp.code_mode import personal_data
 from kernelmcp.code_mode.personal_data import MAX_DEPTH, Tokens
 from kernelmcp.config.upstreams import PersonalKind
+from kernelmcp.executions.approvals import Approvals
 from kernelmcp.upstreams.catalogue import CallResult, UpstreamError
 
 from .conftest import Modelling
@@ -126,6 +129,42 @@ async def test_errors_are_looked_through_too(world: Callable[..., World]) -> Non
     one = world(tokenize=["email"])
     one.upstreams.results["get_deal"] = UpstreamError("ToolError", "a@example.com is locked")
     assert "example.com" not in (await one.error("get_deal"))[1]
+
+
+async def test_an_error_with_too_much_is_a_limit(world: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(personal_data, "MAX_TOKENS", 0)
+    one = world(tokenize=["email"])
+    one.upstreams.results["get_deal"] = UpstreamError("ToolError", "a@example.com is locked")
+    kind, text = await one.error("get_deal")
+    assert kind == "LimitExceeded"
+    assert "use another session" in text
+
+
+async def test_arguments_too_deep_for_values_are_refused_with_a_reason(world: Callable[..., World]) -> None:
+    one = world(tokenize=["email"], reveal=True)
+    one.upstreams.results["get_deal"] = result("a@example.com")
+    await one.call("get_deal")
+    deep: Any = 1
+    for _ in range(MAX_DEPTH + 1):
+        deep = [deep]
+    kind, text = await one.error("get_deal", value=deep)
+    assert (kind, "nest them less" in text) == ("ToolError", True)
+
+
+async def test_settings_that_change_while_the_user_is_asked_are_for_this_call(world: Callable[..., World]) -> None:
+    one = world(reveal=True)
+    token = one.session.tokens.hide("a@example.com", ["email"])
+    approvals = one.caller.execution.approvals = Approvals(has_client=True)
+
+    def answer(changed: Approvals) -> None:
+        if changed.open is not None:
+            one.upstreams.servers["crm"] = one.upstreams.servers["crm"].model_copy(update={"reveal": False})
+            one.broker.forget("crm")
+            asyncio.get_running_loop().call_soon(changed.reply, changed.open, "once")
+
+    approvals.on_change.append(answer)
+    await one.call("create_deal", to=token)
+    assert one.upstreams.called[-1][2] == {"to": token}
 
 
 async def test_a_large_result_is_looked_through_or_refused(world: Callable[..., World]) -> None:

@@ -1,0 +1,71 @@
+"""What kernels are offered while servers come, go and change."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelmcp.code_mode.code_mode import Changes
+from kernelmcp.code_mode.offers import Offers
+from kernelmcp.executions.principals import LOCAL
+from kernelmcp.upstreams.catalogue import Status
+from kernelmcp.upstreams.skills import PromotedSkills
+
+from .fakes import World
+
+pytestmark = pytest.mark.anyio
+MakeWorld = Callable[..., World]
+
+
+def offers_of(one: World) -> Offers:
+    return Offers(one.settings, one.upstreams, one.broker, one.home)  # pyright: ignore[reportArgumentType]
+
+
+def when_read(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Do this in the middle of making an offer."""
+
+    def read(_: PromotedSkills, principal: str) -> dict[str, str]:
+        then()
+        return {}
+
+    monkeypatch.setattr(PromotedSkills, "read", read)
+
+
+async def test_a_server_that_goes_meanwhile_costs_nobody_the_others(
+    world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = world()
+    offers = offers_of(one)
+    when_read(monkeypatch, lambda: (one.upstreams.servers.clear(), offers.note_change()))
+    offer = await offers.of(LOCAL)
+    assert list(offer.servers) == ["crm"]
+    assert (Path(offer.folder) / "crm" / "get_deal.py").is_file()
+    assert list((await offers.of(LOCAL)).servers) == []
+
+
+async def test_one_that_always_changes_is_offered_as_it_was(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world()
+    offers = offers_of(one)
+    when_read(monkeypatch, offers.note_change)
+    assert list((await offers.of(LOCAL)).servers) == ["crm"]
+
+
+async def test_only_what_guests_see_is_offered_anew(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world()
+    offers, noted = offers_of(one), list[str]()
+    monkeypatch.setattr(offers, "note_change", lambda: noted.append("changed"))
+    states: list[Any] = [Status("ready", None, 0.0, 3)]
+    monkeypatch.setattr(one.upstreams, "status", lambda _: states[-1])
+    changes = Changes(one.upstreams, one.broker, offers, one.audit)  # pyright: ignore[reportArgumentType]
+    states.append(Status("unavailable", "it closed the connection", 1.0, 3))
+    changes.changed("crm")
+    assert noted == []
+    one.upstreams.servers["crm"] = one.upstreams.servers["crm"].model_copy(update={"tools": {"get_deal": "deny"}})
+    changes.changed("crm")
+    assert noted == ["changed"]
+    one.upstreams.catalogues["crm"] = None  # why it has no tools stands in its file
+    changes.changed("crm")
+    states.append(Status("login_needed", "run login", 2.0, 0))
+    changes.changed("crm")
+    assert noted == ["changed"] * 3
