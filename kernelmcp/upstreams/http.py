@@ -148,7 +148,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         says_itself = kind == "application/json" and b'"error"' in body and b'"jsonrpc"' in body
         if status >= 400 and request.method == "POST" and (gone or not says_itself):
             return self._failed(f"it answered with HTTP {status}", status, headers, gone=gone)
-        return httpx2.Response(status, headers=headers, content=self._large.shrunk(bytes(body)))
+        return httpx2.Response(status, headers=headers, content=self._large.shrunk(body))
 
     def _failed(
         self, why: str, status: int = 502, headers: httpx2.Headers | None = None, *, gone: bool = False

@@ -74,19 +74,19 @@ class LargeResults:
         finally:
             del self._waiting[request_id]
 
-    def shrunk(self, line: bytes) -> bytes:
+    def shrunk(self, line: bytes | bytearray) -> bytes:
         """What takes the place of a line: itself, a small response whose result is set aside, or nothing."""
         if len(line) <= LARGE_BYTES:
-            return _harmless(line)
-        head, tail = _HEAD.match(line[:_END_BYTES]), _TAIL.search(line[-_END_BYTES:])
+            return _harmless(bytes(line))
+        head, tail = _HEAD.match(bytes(line[:_END_BYTES])), _TAIL.search(bytes(line[-_END_BYTES:]))
         found = _id_in(head, tail)
         if head is None or tail is None or found not in self._waiting:
-            readable = len(line) <= MAX_PARSED_BYTES and is_readable(line)
-            return line if readable else _failure(found) if found is not None else b""
+            small = bytes(line) if len(line) <= MAX_PARSED_BYTES else b""
+            return small if small and is_readable(small) else _failure(found) if found is not None else b""
         end = len(line) - min(len(line), _END_BYTES) + tail.start()
         if end - head.end() > self._max_bytes:
             return self._too_large(found)
-        self._waiting[found].raw = line[head.end() : end]
+        self._waiting[found].raw = bytes(memoryview(line)[head.end() : end])  # the only copy of 16 MB that is made
         return json.dumps({"jsonrpc": "2.0", "id": found, "result": {}}).encode()
 
     def refused(self, head: bytes, tail: bytes) -> bytes:
@@ -120,19 +120,31 @@ class Lines:
         """The lines that end in this chunk, without their ends. Raises `TooLong`."""
         self._buffer += chunk
         while (end := self._buffer.find(b"\n", self._scanned)) >= 0:
-            line = bytes(memoryview(self._buffer)[:end])
-            del self._buffer[: end + 1]
+            line = self._taken(end)
             self._scanned = 0
             yield self._end_of_skipped(line) if self._skipped else self._small(line)
         self._scanned = len(self._buffer)
         if self._skipped or self._scanned > self._large.max_line_bytes:
             yield from self._skip()
 
-    def _small(self, line: bytes) -> bytes:
-        prefix = self._prefix.match(line) if self._prefix is not None else None
+    def _taken(self, end: int) -> bytearray:
+        """The line that ends there. A large one is not copied; what follows it is less than a chunk."""
+        if end <= LARGE_BYTES:
+            line = self._buffer[:end]
+            del self._buffer[: end + 1]
+            return line
+        line, self._buffer = self._buffer, self._buffer[end + 1 :]
+        del line[end:]
+        return line
+
+    def _small(self, line: bytearray) -> bytes:
+        if self._prefix is None:
+            return self._large.shrunk(line)
+        prefix = self._prefix.match(bytes(line[:_END_BYTES]))
         if prefix is None:
-            return self._large.shrunk(line) if self._prefix is None else line[:LARGE_BYTES]
-        small = self._large.shrunk(line[prefix.end() :])
+            return bytes(line[:LARGE_BYTES])
+        del line[: prefix.end()]
+        small = self._large.shrunk(line)
         return prefix[0] + small if small else b""
 
     def _skip(self) -> Iterator[bytes]:
@@ -151,9 +163,11 @@ class Lines:
         del self._buffer[:-_END_BYTES]
         self._scanned = len(self._buffer)
 
-    def _end_of_skipped(self, rest: bytes) -> bytes:
+    def _end_of_skipped(self, rest: bytearray) -> bytes:
         self._skipped = 0
-        small = self._large.refused(self._head, rest) if _id_in(_HEAD.match(self._head), None) is None else b""
+        if _id_in(_HEAD.match(self._head), None) is not None:
+            return b""  # its call has failed already
+        small = self._large.refused(self._head, bytes(rest[-_END_BYTES:]))
         return (b"data: " if self._prefix is not None else b"") + small if small else b""
 
 

@@ -90,6 +90,15 @@ async def value(upstreams: Upstreams, server: str, tool: str, **arguments: Any) 
     return result.value
 
 
+def a_repository(repository: Path) -> Path:
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
+    (repository / "a.txt").write_text("one\n")
+    subprocess.run([*git, "add", "a.txt"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "The first"], check=True)
+    return repository
+
+
 async def test_everything(opened: Opened, npm: Path, node: Path) -> None:
     program = npm / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
     async with opened(entry("everything", node, str(program), "stdio")) as upstreams:
@@ -134,12 +143,7 @@ async def test_memory(opened: Opened, npm: Path, node: Path, tmp_path: Path) -> 
 
 
 async def test_git(opened: Opened, git_server: Path, tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "init", "--quiet", str(repository)], check=True)
-    (repository / "a.txt").write_text("one\n")
-    subprocess.run([*git, "add", "a.txt"], check=True)
-    subprocess.run([*git, "commit", "--quiet", "-m", "The first"], check=True)
+    repository = a_repository(tmp_path / "repository")
     toml = entry("git", git_server, "-m", "mcp_server_git", "--repository", str(repository))
     async with opened(toml) as upstreams:
         found = await value(upstreams, "git", "git_log", repo_path=str(repository))
