@@ -130,6 +130,7 @@ def _add_upstreams(upstreams: argparse.ArgumentParser) -> None:
     actions = upstreams.add_subparsers(metavar="action", required=True)
     listed = actions.add_parser("list", help="which there are, and where each comes from")
     tried = actions.add_parser("try", help="connect to one, and show what would become of calls of its tools")
+    tried.add_argument("--accept", action="store_true", help="take its tools as they are now for accepted (pin = true)")
     login = actions.add_parser("login", help="log in to one in a browser (OAuth)")
     login.add_argument("--no-browser", action="store_true", help="only print the address")
     for one in (tried, login):
@@ -251,7 +252,7 @@ def _upstreams(parsed: argparse.Namespace) -> int:
         case "list":
             return table.main(settings)
         case "try":
-            return try_one.main(settings, parsed.name)
+            return try_one.main(settings, parsed.name, accept=parsed.accept)
         case "login":
             return login.main(settings, parsed.name, open_browser=not parsed.no_browser)
         case _:

@@ -64,6 +64,13 @@ class Kept:
             return {}
         return {str(tool): str(digest) for tool, digest in cast("dict[Any, Any]", found).items()}
 
+    def pins_stamp(self, name: str) -> int:
+        """Another one when they were written since."""
+        try:
+            return self._pins_file(name).stat().st_mtime_ns
+        except OSError:
+            return 0
+
     def keep_pins(self, name: str, pins: dict[str, str]) -> None:
         self._write(self._pins_file(name), pins)
 

@@ -64,6 +64,7 @@ class Upstream:
         self._identity = identity_of(settings)
         self._was_legacy = False
         self._pins: dict[str, str] | None = None
+        self._pins_stamp = 0
         self._state: State = "disabled" if settings.disabled else "connecting"
         self._error: str | None = None
         self._since = time.time()
@@ -82,7 +83,7 @@ class Upstream:
 
     def remember(self) -> None:
         """What was kept of it. Reads files."""
-        self._pins = self._kept.pins(self.name)
+        self._pins_stamp, self._pins = self._kept.pins_stamp(self.name), self._kept.pins(self.name)
         if (found := self._kept.catalogue(self.name, self._identity)) is not None:
             self.catalogue, self._was_legacy = found.catalogue, found.is_legacy
 
@@ -263,7 +264,9 @@ class Upstream:
     # -- pins ---------------------------------------------------------------------------------------------------
 
     def changed_tools(self) -> dict[str, Literal["new", "changed"]]:
-        """Against what was accepted."""
+        """Against what was accepted, here or by `kernelmcp upstreams try NAME --accept`. Looks at a file."""
+        if (stamp := self._kept.pins_stamp(self.name)) != self._pins_stamp:
+            self._pins_stamp, self._pins = stamp, self._kept.pins(self.name) or self._pins
         if self.catalogue is None or self._pins is None:
             return {}
         return {
@@ -271,13 +274,6 @@ class Upstream:
             for tool in self.catalogue.tools
             if self._pins.get(tool.name) != tool.digest
         }
-
-    async def accept(self, tools: list[str]) -> None:
-        """A person has seen them as they are now."""
-        now = {tool.name: tool.digest for tool in self.catalogue.tools} if self.catalogue is not None else {}
-        self._pins = {**(self._pins or {}), **{name: now[name] for name in tools if name in now}}
-        await anyio.to_thread.run_sync(self._kept.keep_pins, self.name, dict(self._pins))
-        self._on_change(self.name)
 
 
 def _is_lost(exc: MCPError) -> bool:

@@ -77,12 +77,8 @@ class Upstreams:
         return await upstream.call(tool, arguments, timeout_seconds)
 
     def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
-        """Against what was accepted: at the first contact, or by `accept` since."""
+        """Against what was accepted: at the first contact, or by a person since. Looks at a file."""
         return self._found[name].changed_tools()
-
-    async def accept(self, name: str, tools: list[str]) -> None:
-        """A person has seen these tools as they are now."""
-        await self._found[name].accept(tools)
 
     # -- its life -----------------------------------------------------------------------------------------------
 

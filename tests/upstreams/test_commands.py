@@ -64,6 +64,19 @@ def test_try_shows_what_becomes_of_calls(run, tmp_path: Path) -> None:
     assert rows["create_deal"] == "asked about default -"
 
 
+def test_try_says_what_is_not_as_it_was_accepted_and_accepts_it(run, tmp_path: Path) -> None:
+    write(tmp_path, on_stdio("crm", "crm_server.py", more="pin = true"))
+    assert "accept" not in run("try", "crm").stdout, "nothing was accepted yet: the first contact does"
+    assert run("try", "crm", "--accept").stdout.endswith("Accepted: 60 tools as they are now.\n")
+    pins = tmp_path / "home" / "upstreams" / "pins" / "crm.json"
+    accepted = json.loads(pins.read_text())
+    pins.write_text(json.dumps({**accepted, "get_deal": "other"}))
+    said = "get_deal has changed since the tools were accepted\n"
+    assert run("try", "crm").stdout.endswith(said + "`kernelmcp upstreams try crm --accept` accepts them.\n")
+    assert said in run("try", "crm", "--accept").stdout
+    assert json.loads(pins.read_text()) == accepted
+
+
 def test_try_says_why_not_with_the_end_of_stderr(run, tmp_path: Path) -> None:
     write(
         tmp_path,

@@ -12,18 +12,20 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.upstreams.catalogue import Catalogue
 from kernelmcp.upstreams.connect import cause, in_words
+from kernelmcp.upstreams.kept import FOLDER, Kept
 from kernelmcp.upstreams.oauth import LoginNeeded
 
 HEAD = ("TOOL", "A CALL IS", "BY", "IT SAYS")
 STDERR_LINES = 20
 
 
-def main(settings: Settings, name: str) -> int:
-    """Status 1 when it cannot be reached. Raises `ConfigurationError`."""
-    return anyio.run(_try, settings, name, server_named(settings, name))
+def main(settings: Settings, name: str, *, accept: bool) -> int:
+    """`accept`: its tools as they are shown, for `pin = true`. Status 1 when it cannot be reached. Raises
+    `ConfigurationError`."""
+    return anyio.run(_try, settings, name, server_named(settings, name), accept)
 
 
-async def _try(settings: Settings, name: str, server: UpstreamSettings) -> int:
+async def _try(settings: Settings, name: str, server: UpstreamSettings, accept: bool) -> int:
     began = time.monotonic()
     async with open_connecting(settings) as connecting:
         try:
@@ -37,7 +39,23 @@ async def _try(settings: Settings, name: str, server: UpstreamSettings) -> int:
                 sys.stderr.write(f"  stderr: {plain(line)}\n")
             return 1
     sys.stdout.write(_shown(settings, server, catalogue, seconds))
+    sys.stdout.write(_pinned(Kept(settings.home / FOLDER), name, catalogue, accept=accept))
     return 0
+
+
+def _pinned(kept: Kept, name: str, catalogue: Catalogue, *, accept: bool) -> str:
+    """What is not as it was accepted. A server that runs takes over what is accepted here."""
+    pins = kept.pins(name)
+    now = {tool.name: tool.digest for tool in catalogue.tools}
+    others = {} if pins is None else {tool: tool in pins for tool, digest in now.items() if pins.get(tool) != digest}
+    said = "".join(
+        f"{plain(tool)} {'has changed' if was_there else 'is new'} since the tools were accepted\n"
+        for tool, was_there in others.items()
+    )
+    if accept:
+        kept.keep_pins(name, now)
+        return f"{said}Accepted: {len(now)} tools as they are now.\n"
+    return f"{said}`kernelmcp upstreams try {name} --accept` accepts them.\n" if said else ""
 
 
 def _shown(settings: Settings, server: UpstreamSettings, catalogue: Catalogue, seconds: float) -> str:
