@@ -6,7 +6,6 @@ from a guest or an upstream is hostile. Must not know sessions, Jupyter's messag
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from kernelmcp.code_mode import policy, refusals
+from kernelmcp.code_mode.asked import shown_arguments
 from kernelmcp.code_mode.audit import Audit
 from kernelmcp.code_mode.policy import Verdict
 from kernelmcp.code_mode.refusals import Refused
 from kernelmcp.code_mode.results import model_chars
 from kernelmcp.code_mode.session_tools import Caller, Grant
-from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, off_loop, with_tokens, with_values
+from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, hidden_kinds, off_loop, with_tokens, with_values
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings, UpstreamsSection
 from kernelmcp.executions.approvals import NotAsked
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.questions import shown
 from kernelmcp.executions.tool_use import CallRecord, Outcome, ToolUse
 from kernelmcp.kernel.tool_channel import Reply, ToolCall
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, UpstreamError
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 # The kernel process has the same limit; this one is for a kernel that is not ours.
 MAX_ARGUMENTS_MB = 8
-# Of the arguments that a person reads before saying yes.
-MAX_SHOWN_CHARS = 2_000
 # Refused calls of one execution of which each has its own line in the audit. A flood must not wash the others out.
 MAX_REFUSALS_NOTED = 100
 # Of those, the ones that are told of names like theirs, which takes long.
@@ -219,7 +216,7 @@ class Broker:
             offer(execution)
         if (approvals := execution.approvals) is None:
             raise refusals.not_asked(call.server, call.tool, "this client cannot ask its user")
-        arguments = await off_loop(call.size, lambda: _shown_arguments(call.arguments))
+        arguments = await off_loop(call.size, lambda: shown_arguments(call.arguments))
         try:
             answer = await approvals.ask(call.server, call.tool, arguments, note, grant)
         except NotAsked as exc:
@@ -239,24 +236,23 @@ class Broker:
         if left <= 0:
             raise refusals.too_long(self._section.call_seconds_per_execution)
         use.called[f"{call.server}.{call.tool}"] += 1
-        began = time.monotonic()
+        began, tokens = time.monotonic(), caller.session.tokens
         try:
             result = await self._upstreams.call(
                 call.server, call.tool, arguments, timeout_seconds=min(settings.timeout_seconds, left)
             )
         except UpstreamError as exc:
-            if settings.tokenize:
-                said = hidden(exc.message, caller.session.tokens, settings.tokenize, call.server)
-                raise UpstreamError(exc.kind, said) from exc
+            if kinds := hidden_kinds(settings, tokens):
+                raise UpstreamError(exc.kind, hidden(exc.message, tokens, kinds, call.server)) from exc
             raise
         finally:
             use.seconds += time.monotonic() - began
         limit = self._section.result_mb
         if result.size > limit * BYTES_PER_MB:
             raise refusals.large_result(call.server, call.tool, result.size, limit)
-        if not settings.tokenize:
+        if not (kinds := hidden_kinds(settings, tokens)):
             return result
-        return await with_tokens(result, caller.session.tokens, settings.tokenize, call.server, call.tool)
+        return await with_tokens(result, tokens, kinds, call.server, call.tool)
 
     def _count(self, result: CallResult, call: ToolCall, use: ToolUse) -> CallResult:
         use.result_bytes += result.size
@@ -280,8 +276,3 @@ class Broker:
 
 def _name(name: str) -> str:
     return name if len(name) <= refusals.MAX_NAME_CHARS and name.isprintable() else refusals.quoted(name)
-
-
-def _shown_arguments(arguments: dict[str, Any]) -> str:
-    text = shown(json.dumps(arguments, ensure_ascii=False, indent=1), MAX_SHOWN_CHARS + 1)
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ... (cut)"

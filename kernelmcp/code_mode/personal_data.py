@@ -51,6 +51,8 @@ class Tokens:
     def __init__(self) -> None:
         self._token_of: dict[tuple[PersonalKind, str], str] = {}
         self._value_of: dict[str, str] = {}
+        self.kinds: set[PersonalKind] = set()
+        """Of which there are tokens."""
         self._lock = threading.Lock()
         """Large results are looked through in threads."""
 
@@ -80,7 +82,8 @@ class Tokens:
         return {**self.hide({key: item for key, item in fields.items() if key not in kept}, kinds), **kept}
 
     def reveal(self, value: Any) -> Any:
-        """A JSON value with the tokens of this session replaced by what they stand for."""
+        """A JSON value with the tokens of this session replaced by what they stand for. Raises ValueError when it is
+        nested too deeply."""
         if not self._value_of:
             return value
         return _each_text(value, self._reveal_in, False, MAX_DEPTH)
@@ -102,6 +105,7 @@ class Tokens:
                     raise TooManyTokens
                 token = f"{kind.upper()}_{''.join(secrets.choice(_LETTERS) for _ in range(_TOKEN_LETTERS))}"
                 self._token_of[kind, value], self._value_of[token] = token, value
+                self.kinds.add(kind)
         return token
 
 

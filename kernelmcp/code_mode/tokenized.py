@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from kernelmcp.code_mode import refusals
 from kernelmcp.code_mode.personal_data import Tokens, TooManyTokens
-from kernelmcp.config.upstreams import PersonalKind
+from kernelmcp.config.upstreams import PersonalKind, UpstreamSettings
 from kernelmcp.output.sanitize import as_dict
 from kernelmcp.upstreams.catalogue import CallResult, UpstreamError
 
@@ -20,6 +20,12 @@ LARGE_BYTES = 100_000
 MAX_TOKENIZED_MB = 4
 
 T = TypeVar("T")
+
+
+def hidden_kinds(settings: UpstreamSettings, tokens: Tokens) -> Collection[PersonalKind]:
+    """What the guest does not see of what a server says. One that gets values could say them again: of it, everything
+    of the kinds that are tokens."""
+    return {*settings.tokenize, *(tokens.kinds if settings.reveal else ())}
 
 
 async def with_tokens(

@@ -137,7 +137,7 @@ def question(session_id: str, code: str, approval: Approval) -> str:
     code = shown(cut_middle(code, MAX_CODE_CHARS), 2 * MAX_CODE_CHARS)
     parts = [
         f"Code in the sandbox (session {session_id!r}) wants to call a tool of your server {approval.server!r}: "
-        + repr(approval.tool),
+        + ascii(approval.tool),
         approval.note,
         f"Arguments:\n{_quoted(approval.arguments)}",
         f"The code:\n{_quoted(code)}",

@@ -61,7 +61,7 @@ class CallRecord:
         self.names = [_name(name) for name in list(arguments)[:MAX_NAMES]]
         self.sha256 = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         if keep_values:
-            self.values = clean_json(arguments)
+            self.values = _values(arguments)
         self.arguments = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,6 +86,13 @@ class CallRecord:
         if self.values is not None:
             found["arguments"] = self.values
         return found
+
+
+def _values(arguments: dict[str, Any]) -> Any:
+    try:
+        return clean_json(arguments)
+    except ValueError:
+        return "(nested too deeply)"
 
 
 def _name(text: str) -> str:

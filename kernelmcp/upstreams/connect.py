@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import httpx2
@@ -19,7 +19,7 @@ from kernelmcp.upstreams.large import LargeResults
 from kernelmcp.upstreams.link import Link
 from kernelmcp.upstreams.minder import Minder
 from kernelmcp.upstreams.stdio import open_stdio
-from kernelmcp.upstreams.target import target_of
+from kernelmcp.upstreams.target import target_of, without_secrets
 
 MAX_REASON_CHARS = 300
 Authorize = Callable[[str, str, Mapping[str, str]], httpx2.Auth | None]
@@ -59,7 +59,8 @@ async def connected(
             opened = open_http(target.url, target.headers, authorize(), large)
         case "sse":
             opened = open_sse(target.url, target.headers, authorize(), large)
-    async with opened as link:
+    async with opened as its_link:
+        link = replace(its_link, last_words=lambda: without_secrets(its_link.last_words(), settings, os.environ))
         way.on_link(link)
         try:
             async with open_conversation(name, link, large, changed, was_legacy=was_legacy) as conversation:
@@ -75,8 +76,8 @@ class Ended(Exception):
     """The connection ended; its text is a clause for a person."""
 
 
-def in_words(exc: BaseException) -> str:
-    """A clause for a person, without addresses and values."""
+def in_words(exc: BaseException, settings: UpstreamSettings) -> str:
+    """A clause for a person, without addresses and values. An upstream may have said it."""
     exc = cause(exc)
     match exc:
         case Ended() | ValueError() if not isinstance(exc, ValidationError | UnicodeError):
@@ -95,7 +96,8 @@ def in_words(exc: BaseException) -> str:
             said = "it does not speak MCP as we do"
         case _:
             said = f"the connection failed: {type(exc).__name__}"
-    return without_colour(clean(said))[:MAX_REASON_CHARS]
+    said = without_secrets(without_colour(clean(said)), settings, os.environ)[:MAX_REASON_CHARS]
+    return "".join(char if char.isprintable() else " " for char in said)
 
 
 def cause(exc: BaseException) -> BaseException:

@@ -37,7 +37,6 @@ MAX_PENDING_BYTES = 64 * 1024 * 1024
 STDERR_BYTES = 8 * 1024
 # Beyond this, stderr is read slowly: what nobody reads must cost nothing.
 STDERR_BYTES_PER_SECOND = 1024 * 1024
-MAX_REASON_CHARS = 300
 # After stdin was closed, until SIGTERM, and then until SIGKILL. A server on stdio has two seconds for all of its end.
 GRACE_SECONDS = 0.5
 # After the process has ended, until what it wrote last must have come: something it started may hold its stdout open.
@@ -191,7 +190,7 @@ class _Process(asyncio.SubprocessProtocol):
         status = self._transport.get_returncode()
         how = "" if status is None else f"it ended with status {status}" if status >= 0 else "it was ended by a signal"
         said = [line.strip() for line in self.stderr().splitlines() if line.strip()]
-        return ": ".join(part for part in (self._fault or how, *said[-1:]) if part)[:MAX_REASON_CHARS]
+        return ": ".join(part for part in (self._fault or how, *said[-1:]) if part)
 
     def stderr(self) -> str:
         return clean(self._stderr.decode("utf-8", "replace"))

@@ -1,15 +1,19 @@
-"""Where an upstream is, with the values of `${NAME}`: made for one connection, and kept nowhere."""
+"""Where an upstream is, with the values of `${NAME}`: made for one connection, and kept nowhere; and what an upstream
+says, without them.
+"""
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelmcp.config.expansion import expanded
+from kernelmcp.config.expansion import ORDINARY, expanded, variables_in
 from kernelmcp.config.upstreams import UpstreamSettings
 
+# Shorter ones are words that stand anywhere.
+_MIN_SECRET_CHARS = 6
 # As httpx2 would say it, but with the value.
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\xff\t]*")
 
@@ -51,6 +55,32 @@ def identity_of(settings: UpstreamSettings) -> str:
     """The same for two settings that lead to the same server. Without secrets, and not to be read back."""
     said = [settings.command, settings.args, settings.cwd, settings.url, settings.transport]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def without_secrets(text: str, settings: UpstreamSettings, environ: Mapping[str, str]) -> str:
+    """What an upstream says of an error, with names in the place of the values that it was given: servers like to say
+    which token was refused. A guest reads it, and so does a log."""
+    values = {value: name for name, value in _given(settings, environ) if len(value) >= _MIN_SECRET_CHARS}
+    for value in sorted(values, key=len, reverse=True):  # one may contain another
+        text = text.replace(value, f"({values[value]})")
+    return text
+
+
+def _given(settings: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The values of a server's environment, its headers, and the variables that they name, each with what it is."""
+    hidden = [(name, value.get_secret_value()) for name, value in (*settings.env.items(), *settings.headers.items())]
+    for name, value in hidden:
+        try:
+            whole = expanded(value, environ).strip()
+        except ValueError:
+            continue  # then nobody was given it
+        yield name, whole
+        yield name, whole.rpartition(" ")[2]  # `Bearer TOKEN`
+    open_texts = (settings.command, settings.cwd, settings.url, *settings.args)
+    for text in (*(value for _, value in hidden), *open_texts):
+        for name in variables_in(text or ""):
+            if name not in ORDINARY:
+                yield name, environ.get(name, "")
 
 
 def _from_home(path: str) -> str:

@@ -5,8 +5,10 @@ of it reaches other upstreams, or the server.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
@@ -16,14 +18,14 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from kernelmcp.config.upstreams import UpstreamSettings
-from kernelmcp.output.sanitize import clean
+from kernelmcp.output.sanitize import as_dict, as_list, clean
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, UpstreamError
 from kernelmcp.upstreams.connect import Way, cause, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
 from kernelmcp.upstreams.kept import Kept, Remembered
 from kernelmcp.upstreams.link import SESSION_GONE, UNREACHED, Link
 from kernelmcp.upstreams.oauth import LoginNeeded, Logins
-from kernelmcp.upstreams.target import identity_of
+from kernelmcp.upstreams.target import identity_of, without_secrets
 
 # Before the second attempt to connect, and those after it, seconds. The first comes at once.
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
@@ -107,7 +109,7 @@ class Upstream:
                 await self._connect_and_serve()
             except Exception as exc:  # noqa: BLE001  # whatever it is, it is this upstream's
                 needs_login = isinstance(cause(exc), LoginNeeded)
-                error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else in_words(exc)
+                error = f"run `kernelmcp upstreams login {self.name}`" if needs_login else in_words(exc, self.settings)
                 self._why_lost = error
                 self._set("login_needed" if needs_login else "unavailable", error)
                 log.warning("an MCP server is not available", server=self.name, error=error)
@@ -150,7 +152,8 @@ class Upstream:
             try:
                 await self._list(conversation)
             except MCPError as exc:
-                log.info("an MCP server's tools could not be listed", server=self.name, error=in_words(exc))
+                said = in_words(exc, self.settings)
+                log.info("an MCP server's tools could not be listed", server=self.name, error=said)
             listed = time.monotonic()
             await asyncio.sleep(pause)
 
@@ -242,12 +245,26 @@ class Upstream:
     def _looked_at(self, result: CallResult) -> CallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
-        return result
+        return self._without_secrets_in(result) if result.is_error else result
+
+    def _without_secrets_in(self, result: CallResult) -> CallResult:
+        """An error that is a result: of its parts that are text."""
+        if result.value is None:
+            return result
+        blocks = [as_dict(block) for block in as_list(result.value.get("content"))]
+        said = [
+            {**block, "text": self._without_secrets(block["text"])} if isinstance(block.get("text"), str) else block
+            for block in blocks
+        ]
+        return replace(result, value={**result.value, "content": said})
+
+    def _without_secrets(self, text: str) -> str:
+        return without_secrets(text, self.settings, os.environ)
 
     async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
         if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
             self._tools_changed.set()  # it may have other tools by now
-        said = clean(str(exc))[:MAX_MESSAGE_CHARS]
+        said = self._without_secrets(clean(str(exc)))[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
         if not _is_lost(exc):

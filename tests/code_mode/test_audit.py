@@ -53,6 +53,21 @@ async def test_what_was_added_is_written_at_the_end_too(world: Any) -> None:
     assert line["tool"] == "get_deal"
 
 
+async def test_arguments_of_any_depth_are_a_line(world: Any) -> None:
+    """What a guest sends must not end the audit, and the rest of code mode with it."""
+    one = world(section={"audit_values": True})
+    deep: Any = float("nan")
+    for _ in range(99):
+        deep = [deep]
+    await one.call("get_deal", a=deep)
+    await one.call("get_deal", b="\ud800")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await one.audit.run()
+    lines = [json.loads(line) for line in (one.home / "audit.jsonl").read_text().splitlines()]
+    assert [line["arguments"] for line in lines] == ["(nested too deeply)", {"b": "\ufffd"}]
+
+
 async def test_a_disk_that_takes_nothing_costs_lines_and_nothing_else(world: Any) -> None:
     one: World = world(section={"audit_file": "no/such/../file"})
     os.mkdir(one.home / "no")

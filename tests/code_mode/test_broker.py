@@ -4,10 +4,12 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kernelmcp.code_mode import broker as module
+from kernelmcp.code_mode.asked import MAX_SHOWN_CHARS
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, UpstreamError
 
 from .fakes import World, result, tool, until
@@ -232,9 +234,34 @@ async def test_what_a_person_reads_is_clean_and_bounded(world: MakeWorld) -> Non
     one = world()
     asked = one.asking("no")
     await one.call("create_deal", note="\x1b[2J\u202eevil\n" * 10_000)
-    assert len(asked[0]) < 2 * module.MAX_SHOWN_CHARS
+    assert len(asked[0]) < 2 * MAX_SHOWN_CHARS
     assert "\x1b" not in asked[0]
     assert "\u202e" not in asked[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"note": "x" * 5_000, "to": "mallory"},
+        {"to": "mallory", "note": "x" * 5_000},
+        {"a": ["x" * 90] * 500, "b": {"c": {"note": "x" * 3_000}}, "to": "mallory"},
+        {"x" * 3_000: "y" * 3_000, "to": "mallory", "z": [[[[[["deep"]]]]] * 3_000]},
+    ],
+)
+async def test_a_long_argument_hides_no_other(world: MakeWorld, arguments: dict[str, Any]) -> None:
+    one = world()
+    asked = one.asking("no")
+    await one.call("create_deal", **arguments)
+    assert '"to": "mallory"' in asked[0]
+    assert "left out ...]" in asked[0]
+    assert len(asked[0]) < MAX_SHOWN_CHARS + 200
+
+
+async def test_what_is_not_seen_is_not_shown(world: MakeWorld) -> None:
+    one = world()
+    asked = one.asking("no")
+    await one.call("create_deal", to="ma\ufe0fll\u3164ory\U000e0100")
+    assert asked[0].isascii()
 
 
 async def test_a_changed_or_new_tool_of_a_pinned_server_is_asked_about(world: MakeWorld) -> None:

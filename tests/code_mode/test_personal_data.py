@@ -167,6 +167,21 @@ async def test_settings_that_change_while_the_user_is_asked_are_for_this_call(wo
     assert one.upstreams.called[-1][2] == {"to": token}
 
 
+async def test_a_server_that_gets_values_does_not_say_them_to_the_guest(world: Callable[..., World]) -> None:
+    one = world(reveal=True, default="allow")
+    token = one.session.tokens.hide("a@example.com", ["email"])
+    one.upstreams.results["create_deal"] = result("sent to a@example.com and b@example.com, +49 30 1234567")
+    reply = await one.call("create_deal", to=token)
+    assert one.upstreams.called[-1][2] == {"to": "a@example.com"}
+    assert reply.result is not None
+    said = reply.result["content"][0]["text"]
+    assert token in said
+    assert "example.com" not in said
+    assert "1234567" in said, "of that kind nothing is a token here"
+    one.upstreams.results["create_deal"] = UpstreamError("ToolError", "there is no mailbox a@example.com")
+    assert "example.com" not in (await one.error("create_deal", to=token))[1]
+
+
 async def test_a_large_result_is_looked_through_or_refused(world: Callable[..., World]) -> None:
     one = world(tokenize=["email"])
     raw = json.dumps({"content": [{"type": "text", "text": "a@example.com " * 20_000}]}).encode()
@@ -198,6 +213,9 @@ async def test_a_cell_joins_by_tokens_and_never_sees_a_value(model: Modelling) -
             "seen = str(crm(value=address).json())\n"
             "same = str(crm(value=address).json())\n"
             "print(seen == same, address in seen, seen.startswith('EMAIL_'))\n"
-            "print(address in str(mail(value=seen)), address in str(other(value=seen)))"
+            "print(str(mail(value=seen).json()) == seen, str(other(value=seen).json()) == seen, len(seen))"
         )
-        assert fields["stdout"] == "True False True\nTrue False\n", fields
+        assert fields["stdout"] == "True False True\nTrue True 26\n", fields
+        # Both came back as tokens; one of the servers has had the value, which is shorter.
+        *_, mail, other = [call["size"] for call in await one.calls(fields["execution_id"])]
+        assert other - mail == 26 - len("ada@example.com")

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 HOW = sys.argv[1]
+SECRET = os.environ.get("MCP_SECRET", "")
 MEGABYTE = 1_000_000
 LOCK = threading.Lock()
 
@@ -89,6 +90,15 @@ def called(number: Any, params: dict[str, Any]) -> None:
             result["structuredContent"] = {"a\ud800": "\udfff"}
         case "stuck":
             time.sleep(3600)
+        case "tells-its-secret":
+            if value == "exit":
+                sys.stderr.write("x" * 280 + f"\x1b]0;title\x07\x1b[31m refused {SECRET}\n")
+                sys.stderr.flush()
+                os._exit(3)
+            if value == "error":
+                say({"id": number, "error": {"code": -32000, "message": f"refused\n{SECRET}"}})
+                return
+            result = {"content": [{"type": "text", "text": f"refused {SECRET}"}], "isError": True}
     say({"id": number, "result": result})
 
 
@@ -129,6 +139,8 @@ def begin() -> None:
 
 def main() -> None:
     match HOW:
+        case "exit-with-its-secret":
+            sys.exit(f"\x1b[2Jno such token: {SECRET}")
         case "exit-at-once":
             sys.exit("there is no database")
         case "hang-at-start":

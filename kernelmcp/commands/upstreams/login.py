@@ -73,7 +73,7 @@ async def _login(settings: Settings, name: str, server: UpstreamSettings, open_b
                         tools = len(catalogue.tools)
             except Exception as exc:  # noqa: BLE001  # whatever goes wrong ends the command with a sentence
                 found = cause(exc)
-                why = str(found) if isinstance(found, OAuthFlowError) else in_words(exc)
+                why = str(found) if isinstance(found, OAuthFlowError) else in_words(exc, server)
                 sys.stderr.write(f"kernelmcp: {name}: the login failed: {plain(why)[:MAX_REASON_CHARS]}\n")
                 return 1
     said = f"Logged in to {name}" if shown else f"{name} asks for no login"

@@ -33,7 +33,11 @@ async def _try(settings: Settings, name: str, server: UpstreamSettings, accept: 
                 async with connecting.catalogue(name, server) as catalogue:
                     seconds = time.monotonic() - began
         except Exception as exc:  # noqa: BLE001  # whatever goes wrong is what the command is for
-            why = f"run `kernelmcp upstreams login {name}`" if isinstance(cause(exc), LoginNeeded) else in_words(exc)
+            why = (
+                f"run `kernelmcp upstreams login {name}`"
+                if isinstance(cause(exc), LoginNeeded)
+                else in_words(exc, server)
+            )
             sys.stderr.write(f"kernelmcp: {name} is not available: {plain(why)}\n")
             for line in connecting.last_words().splitlines()[-STDERR_LINES:]:
                 sys.stderr.write(f"  stderr: {plain(line)}\n")
