@@ -6,11 +6,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from kernelmcp.config.expansion import ORDINARY, expanded, variables_in
 from kernelmcp.config.upstreams import UpstreamSettings
+from kernelmcp.output.sanitize import as_dict, as_list
+from kernelmcp.upstreams.catalogue import CallResult
 
 # Shorter ones are words that stand anywhere.
 _MIN_SECRET_CHARS = 6
@@ -64,6 +67,17 @@ def without_secrets(text: str, settings: UpstreamSettings, environ: Mapping[str,
     for value in sorted(values, key=len, reverse=True):  # one may contain another
         text = text.replace(value, f"({values[value]})")
     return text
+
+
+def error_without_secrets(result: CallResult, settings: UpstreamSettings, environ: Mapping[str, str]) -> CallResult:
+    """The same of an error that is a result: of its parts that are text."""
+    if result.value is None:
+        return result
+    said: list[dict[str, Any]] = []
+    for block in map(as_dict, as_list(result.value.get("content"))):
+        text: Any = block.get("text")
+        said.append({**block, "text": without_secrets(text, settings, environ)} if isinstance(text, str) else block)
+    return replace(result, value={**result.value, "content": said})
 
 
 def _given(settings: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

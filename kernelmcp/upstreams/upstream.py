@@ -8,7 +8,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
@@ -18,14 +17,14 @@ from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from kernelmcp.config.upstreams import UpstreamSettings
-from kernelmcp.output.sanitize import as_dict, as_list, clean
+from kernelmcp.output.sanitize import clean
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, UpstreamError
 from kernelmcp.upstreams.connect import Way, cause, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
 from kernelmcp.upstreams.kept import Kept, Remembered
 from kernelmcp.upstreams.link import SESSION_GONE, UNREACHED, Link
 from kernelmcp.upstreams.oauth import LoginNeeded, Logins
-from kernelmcp.upstreams.target import identity_of, without_secrets
+from kernelmcp.upstreams.target import error_without_secrets, identity_of, without_secrets
 
 # Before the second attempt to connect, and those after it, seconds. The first comes at once.
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
@@ -245,26 +244,12 @@ class Upstream:
     def _looked_at(self, result: CallResult) -> CallResult:
         if result.is_error and result.value is not None and "nknown tool" in str(result.value.get("content"))[:300]:
             self._tools_changed.set()
-        return self._without_secrets_in(result) if result.is_error else result
-
-    def _without_secrets_in(self, result: CallResult) -> CallResult:
-        """An error that is a result: of its parts that are text."""
-        if result.value is None:
-            return result
-        blocks = [as_dict(block) for block in as_list(result.value.get("content"))]
-        said = [
-            {**block, "text": self._without_secrets(block["text"])} if isinstance(block.get("text"), str) else block
-            for block in blocks
-        ]
-        return replace(result, value={**result.value, "content": said})
-
-    def _without_secrets(self, text: str) -> str:
-        return without_secrets(text, self.settings, os.environ)
+        return error_without_secrets(result, self.settings, os.environ) if result.is_error else result
 
     async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
         if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
             self._tools_changed.set()  # it may have other tools by now
-        said = self._without_secrets(clean(str(exc)))[:MAX_MESSAGE_CHARS]
+        said = without_secrets(clean(str(exc)), self.settings, os.environ)[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
         if not _is_lost(exc):

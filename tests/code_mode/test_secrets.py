@@ -27,7 +27,7 @@ for top in ('/servers', '/proc', '/etc', '/workspace', '/tmp', '/home'):
                 pass
 from kernelmcp_guest.servers.calls import call
 for server in ('bad', 'literal'):
-    for value in ('result', 'error', 'exit', 'exit', 'exit'):
+    for value in ('result', 'error', 'exit'):
         try:
             found.append(str(call(server, 'echo', {'value': value})))
         except Exception as error:
@@ -38,7 +38,8 @@ except Exception as error:
     found.append(str(error))
 import servers
 found += [repr(servers.search('')), str(servers.__doc__), str(__import__('servers.gone').gone.__doc__)]
-print(*found, sep=chr(10))
+whole = chr(10).join(found)
+print(whole[-4000:])
 """
 
 
@@ -58,21 +59,23 @@ async def test_a_secret_is_nowhere_but_at_its_upstream(server_env: dict[str, str
     log = tmp_path / "log.txt"
     env = {**server_env, "CRM_TOKEN": SECRET}
     more = {"LOGGING__LEVEL": "debug", "LOGGING__FILE": str(log)}
-    async with modelling(env, settings(), tmp_path, mode="legacy", **more) as one:
+    async with modelling(env, settings(), tmp_path, **more) as one:
         await one.ready("bad", "echo")
         await one.ready("literal", "echo")
         fields = await one.run(GUEST)
         assert fields["status"] == "ok", fields
-        whole = fields["stdout"]
-        assert "refused (CRM_TOKEN)" in whole or "refused (MCP_SECRET)" in whole or "refused Bearer (" in whole, whole
+        assert fields["stdout"].count("(MCP_SECRET)") >= 4, fields["stdout"]
+        # All of what it has found, and without saying there what is looked for.
+        looked = await one.run(f"[word[::-1] in whole for word in ({SECRET[::-1]!r}, {LITERAL[::-1]!r})]")
+        assert looked["result"] == "[False, False]"
         calls = await one.calls(fields["execution_id"])
-        assert len(calls) == 11
+        assert len(calls) == 7
         seen = [str(fields), str(calls), (await one.call("get_sessions"))[0], str(one.client.instructions)]
         server = server_of_test()
         kernels = [one for one in server.children() if "hostile_server.py" not in " ".join(one.cmdline())]
         for process in (each for kernel in kernels for each in (kernel, *kernel.children(recursive=True))):
             seen += [str(process.environ()), str(process.cmdline())]
-        await one.audit(11)
+        await one.audit(7)
     files = [file for file in (*one.home.rglob("*"), log) if file.is_file() and not file.is_symlink()]
     assert any(file.name == "audit.jsonl" for file in files)
     assert log.read_text()
@@ -88,9 +91,10 @@ def test_no_command_shows_it_or_obeys_a_terminal(
 ) -> None:
     config = tmp_path / "mcp.toml"
     config.write_text(settings())
+    env = {**server_env, "CRM_TOKEN": SECRET, "KERNELMCP_CONFIG_FILE": str(config)}
     run = subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "--config", str(config), "upstreams", *command],
-        env={**server_env, "CRM_TOKEN": SECRET}, capture_output=True, text=True, check=False, timeout=120,
+        [sys.executable, "-m", "kernelmcp", "upstreams", *command],
+        env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     said = run.stdout + run.stderr
     assert said

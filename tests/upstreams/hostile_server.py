@@ -65,6 +65,18 @@ def wide() -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{number}": {"type": "string"} for number in range(10_000)}}
 
 
+def tell_secret(number: Any, value: Any) -> None:
+    if value == "exit":
+        sys.stderr.write("x" * 280 + f"\x1b]0;title\x07\x1b[31m refused {SECRET}\n")
+        sys.stderr.flush()
+        os._exit(3)
+    if value == "error":
+        say({"id": number, "error": {"code": -32000, "message": f"refused\n{SECRET}"}})
+    else:
+        said = {"content": [{"type": "text", "text": f"refused {SECRET}"}], "isError": True}
+        say({"id": number, "result": said})
+
+
 def called(number: Any, params: dict[str, Any]) -> None:
     value = params.get("arguments", {}).get("value")
     result: Any = {"content": [{"type": "text", "text": json.dumps(value)}]}
@@ -90,15 +102,6 @@ def called(number: Any, params: dict[str, Any]) -> None:
             result["structuredContent"] = {"a\ud800": "\udfff"}
         case "stuck":
             time.sleep(3600)
-        case "tells-its-secret":
-            if value == "exit":
-                sys.stderr.write("x" * 280 + f"\x1b]0;title\x07\x1b[31m refused {SECRET}\n")
-                sys.stderr.flush()
-                os._exit(3)
-            if value == "error":
-                say({"id": number, "error": {"code": -32000, "message": f"refused\n{SECRET}"}})
-                return
-            result = {"content": [{"type": "text", "text": f"refused {SECRET}"}], "isError": True}
     say({"id": number, "result": result})
 
 
@@ -114,6 +117,8 @@ def answer(message: dict[str, Any]) -> None:
         begin()
     elif method == "tools/list":
         say({"id": number, "result": listed(params)})
+    elif method == "tools/call" and HOW == "tells-its-secret":
+        tell_secret(number, params.get("arguments", {}).get("value"))
     elif method == "tools/call":
         called(number, params)
     elif number is not None:
