@@ -63,8 +63,6 @@ def withheld_variables(config: Config) -> frozenset[str]:
     """Environment variables of the server that hold upstreams' secrets: no kernel gets them, unless `[network]` names
     them, which the kernel process reads. Reads files."""
     section = config.upstreams
-    if not section.files and not section.servers:
-        return frozenset()
     named = (value for headers in config.network.headers.values() for value in headers.values())
     needed = {name for value in named for name in variables_in(value.get_secret_value())}
     return variables(configured(section).servers.values()) - needed

@@ -18,7 +18,6 @@ import anyio.to_thread
 import structlog
 import zmq.asyncio
 
-from kernelmcp.config.client_files import withheld_variables
 from kernelmcp.config.models import OWN_KERNELSPEC, Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed, ServerError
@@ -73,7 +72,7 @@ class Pool:
         self._wanted.set()
         self._arrived = asyncio.Condition()
         self._filling = settings.config.sessions.warm_pool_size > 0
-        self._withheld = withheld_variables(settings.config)
+        self._withheld = _withheld(settings)
         settings.on_change(self._settings_changed)
 
     @property
@@ -112,7 +111,7 @@ class Pool:
         return (launch.kernelspec, launch.env, launch.withheld) == (spec, wanted, self._withheld)
 
     def _settings_changed(self) -> None:
-        self._withheld = withheld_variables(self._settings.config)
+        self._withheld = _withheld(self._settings)
         self._wanted.set()
 
     async def start(self, flavor: Flavor) -> PooledKernel:
@@ -164,6 +163,16 @@ class Pool:
     async def _announce(self) -> None:
         async with self._arrived:
             self._arrived.notify_all()
+
+
+def _withheld(settings: Settings) -> frozenset[str]:
+    """Variables of the environment that are upstreams' secrets."""
+    upstreams = settings.config.upstreams
+    if not upstreams.servers and not upstreams.files:
+        return frozenset()
+    from kernelmcp.config.client_files import withheld_variables
+
+    return withheld_variables(settings.config)
 
 
 async def _discard(found: PooledKernel) -> None:

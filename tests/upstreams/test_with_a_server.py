@@ -89,11 +89,13 @@ def test_no_upstream_outlives_the_server_however_that_ends(
     assert wait_until(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in found))
 
 
-def test_a_server_without_upstreams_imports_and_starts_nothing_for_them() -> None:
+def test_a_server_without_upstreams_imports_nothing_for_them() -> None:
     code = (
-        "import sys, kernelmcp.mcp_server.assemble\n"
-        "print(*sorted(name for name in sys.modules if name.startswith('kernelmcp.upstreams')))"
+        "import sys, kernelmcp.mcp_server.assemble, kernelmcp.kernel.pool\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('kernelmcp.upstreams', 'kernelmcp.config'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    loaded = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert not {"upstream", "connect", "conversation", "http", "stdio", "oauth", "listing", "large"} & loaded
+    loaded = set(done.stdout.split())
+    assert "kernelmcp.config.upstreams" in loaded
+    assert not {name for name in loaded if name.startswith("kernelmcp.upstreams.")}
+    assert "kernelmcp.config.client_files" not in loaded
