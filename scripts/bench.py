@@ -22,6 +22,7 @@ import psutil
 import zmq.asyncio
 from bench_kernels import Kernel, kernel, uss_mb
 from bench_table import Row, machine, p50, table
+from code_mode_bench import measure_code_mode
 from confinement_bench import measure_confinement
 from end_bench import measure_ends
 from http_bench import http_server, measure_calls, soak
@@ -246,16 +247,19 @@ def main() -> int:
     parser.add_argument("--science", action="store_true", help="pandas and matplotlib, prepared; nothing else")
     parser.add_argument("--lab", action="store_true", help="JupyterLab open on ten sessions; nothing else")
     parser.add_argument("--languages", action="store_true", help="the shell and JavaScript; nothing else")
+    parser.add_argument("--code-mode", action="store_true", help="tools of other MCP servers; nothing else")
     parser.add_argument("--rounds", type=int, default=200, help="executions to time (default 200)")
     options = parser.parse_args()
     if options.soak:
         found_soak = asyncio.run(soak())
         print(json.dumps({"machine": machine(), **asdict(found_soak), "held": found_soak.held}, indent=1))
         return 0 if found_soak.held else 1
-    if options.science or options.lab or options.languages:
+    if options.science or options.lab or options.languages or options.code_mode:
         with tempfile.TemporaryDirectory(prefix="kmb-") as name:
             folder = Path(name)
-            if options.lab:
+            if options.code_mode:
+                some = measure_code_mode(folder)
+            elif options.lab:
                 some = measure_lab(folder)
             else:
                 some = measure_science(folder, 5) if options.science else measure_languages(folder, options.rounds)

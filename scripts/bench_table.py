@@ -40,7 +40,7 @@ def table(rows: list[Row]) -> str:
         native = f"{row.native:.1f} {row.unit}" if row.native else ""
         ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""
         bar = "" if row.bar is None else (f"{row.bar:g}" if row.ratio is not None else f"{row.bar:g} {row.unit}")
-        verdict = row.note if row.held else "MISSED"
+        verdict = row.note if row.held else f"MISSED {row.note}".strip()
         lines.append(f"| {row.what} | {row.ours:.1f} {row.unit} | {native} | {ratio} | {bar} | {verdict} |")
     return "\n".join(lines)
 

@@ -193,7 +193,11 @@ def misbehaving() -> list[t.Tool]:
             description="Answer after some seconds, with progress.",
             input_schema=taking(seconds={"type": "number"}),
         ),
-        t.Tool(name="big", description="A text of so many MB.", input_schema=taking(mb={"type": "number"})),
+        t.Tool(
+            name="big",
+            description="A text of so many MB, or as many of structured rows.",
+            input_schema=taking(mb={"type": "number"}, rows={"type": "boolean"}),
+        ),
         t.Tool(name="picture", description="A PNG, an audio clip, an embedded blob and a link.", input_schema=anything),
         t.Tool(name="fail", description="An error result.", input_schema=anything),
         t.Tool(
@@ -293,6 +297,10 @@ class Crm:
         return ok({"slept": seconds})
 
     async def do_big(self, ctx: Any, arguments: dict[str, Any]) -> t.CallToolResult:
+        if arguments.get("rows"):
+            rows = self.rows["deal"]
+            count = int(float(arguments["mb"]) * 1e6 * len(rows) / len(json.dumps(rows)))
+            return ok({"rows": [rows[number % len(rows)] for number in range(count)]})
         return t.CallToolResult(content=[t.TextContent(text="x" * int(float(arguments["mb"]) * 1e6))])
 
     async def do_picture(self, ctx: Any, arguments: dict[str, Any]) -> t.CallToolResult:
