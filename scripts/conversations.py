@@ -1,11 +1,13 @@
 """Fourteen conversations of a model with the server, and how much text it reads in them.
 
     scripts/conversations [--show] [NAME ...]
+    scripts/conversations --code-mode
 
 Each is a list of calls as a model makes them, over stdio, under the name of a client that passes on the content only.
 What is counted is the text of all results and the links beside them; pictures are counted by number. A token is taken
 for four characters, unless TOKENIZER names a file of the package `tokenizers`, or an encoding of `tiktoken`. `--show`
-prints them.
+prints them. `--code-mode` has the four tasks of tests/code_mode/tasks.py instead, in cells and with each tool of other
+MCP servers called by itself.
 """
 
 import argparse
@@ -94,11 +96,25 @@ def _tokenizer() -> Callable[[str], int] | None:
 TOKENIZER = _tokenizer()
 
 
+async def _code_mode() -> str:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from tests.code_mode import tasks
+
+    upstreams = {name: tasks.upstream(name) for name in tasks.READY}
+    with tempfile.TemporaryDirectory(prefix="kmc-") as home:
+        env = {**os.environ, "KERNELMCP_HOME": home, "KERNELMCP_LOGGING__LEVEL": "error"}
+        return tasks.table(await tasks.compare(tasks.TASKS, env | {"KERNELMCP_CONFIG_FILE": f"{home}/mcp.toml"}, upstreams))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="conversations; default: all")
     parser.add_argument("--show", action="store_true", help="print what the model reads")
+    parser.add_argument("--code-mode", action="store_true", help="tasks with tools of other servers")
     options = parser.parse_args()
+    if options.code_mode:
+        print(anyio.run(_code_mode))
+        return
     total = Read()
     print(f"{'conversation':36} {'calls':>5} {'chars':>7} {'tokens':>7} {'pictures':>8}")
     for name, conversation in CONVERSATIONS.items():

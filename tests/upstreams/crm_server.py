@@ -1,9 +1,10 @@
 """An MCP server of 60 tools: 48 that a CRM would have (8 entities, 6 operations), and 12 that misbehave.
 
-    python crm_server.py [--legacy] [--http PORT | --sse PORT] [--json]
+    python crm_server.py [--legacy] [--http PORT | --sse PORT] [--json] [--regions N]
 
 On stdio unless a port is given; 0 is any, and the first line of stdout says which. `--legacy` knows nothing of protocol
-2026-07-28. `--json` answers HTTP requests with JSON instead of events.
+2026-07-28. `--json` answers HTTP requests with JSON instead of events. `--regions`: the 48 tools so many times more, only
+to be listed, as a company has them that bought one CRM after the other.
 """
 
 from __future__ import annotations
@@ -251,8 +252,12 @@ def no(text: str) -> t.CallToolResult:
 
 
 class Crm:
-    def __init__(self, bus: InMemorySubscriptionBus) -> None:
-        self.tools = [tool for entity in ENTITIES for tool in of_an_entity(entity)] + misbehaving()
+    def __init__(self, bus: InMemorySubscriptionBus, regions: int = 0) -> None:
+        ours = [tool for entity in ENTITIES for tool in of_an_entity(entity)]
+        more = [
+            tool.model_copy(update={"name": f"region{region}_{tool.name}"}) for region in range(regions) for tool in ours
+        ]
+        self.tools = ours + misbehaving() + more
         self.rows = {entity: rows_of(entity) for entity in ENTITIES}
         self.bus = bus
         self.received = self.under_way = self.most = self.cancelled = 0
@@ -387,9 +392,9 @@ async def not_known(ctx: Any, params: Any) -> Any:
     raise MCPError(t.METHOD_NOT_FOUND, "Method not found")
 
 
-def make_server(*, legacy: bool) -> Server[Any]:
+def make_server(*, legacy: bool, regions: int = 0) -> Server[Any]:
     bus = InMemorySubscriptionBus()
-    crm = Crm(bus)
+    crm = Crm(bus, regions)
     server: Server[Any] = Server(
         "crm",
         version="1.0",
@@ -441,10 +446,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--legacy", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--regions", type=int, default=0)
     parser.add_argument("--http", type=int)
     parser.add_argument("--sse", type=int)
     parsed = parser.parse_args()
-    server = make_server(legacy=parsed.legacy)
+    server = make_server(legacy=parsed.legacy, regions=parsed.regions)
     port = parsed.http if parsed.http is not None else parsed.sse
     if port is None:
         anyio.run(on_stdio, server, parsed.legacy)

@@ -1,0 +1,267 @@
+"""Tasks that a model has with two servers of 69 tools, done in both ways: the tools called one by one, and in cells.
+
+What is counted is what a model reads and writes, each text once: definitions of tools with our instructions, its own
+calls, and the results as text. A token is taken for four characters. A model that calls tools one by one reads all
+before again at each call, which is not counted. Both ways must come to the same answer.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp_types import TextContent, Tool
+
+SERVERS = Path(__file__).parents[1] / "upstreams"
+CHARS_PER_TOKEN = 4
+# What code mode needs of our own tools.
+OURS = ("execute_code", "get_execution")
+# Definitions of 108 tools of five servers that a developer has: everything, filesystem, memory, git, and the CRM.
+FIVE_SERVERS_TOKENS = 16_273
+DEADLINE = 180
+# A tool of each server, there once it has answered.
+READY = {"crm": "get_deal", "documents": "list_directory"}
+
+Call = Callable[..., Awaitable[str]]
+
+
+@dataclass
+class Read:
+    """What a model reads and writes, tokens."""
+
+    definitions: int = 0
+    written: int = 0
+    results: int = 0
+    calls: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.definitions + self.written + self.results
+
+
+@dataclass(frozen=True)
+class Task:
+    """`answer` is what the last cell prints; `one_by_one` comes to the same with calls of tools."""
+
+    what: str
+    cells: tuple[str, ...]
+    one_by_one: Callable[[Call], Awaitable[str]]
+
+
+async def _deals_by_owner(call: Call) -> str:
+    totals: Counter[str] = Counter()
+    cursor: str | None = None
+    while True:
+        page = json.loads(await call("crm", "list_deals", status="open", cursor=cursor))
+        for deal in page["items"]:
+            totals[deal["owner_id"]] += deal["amount"]
+        if (cursor := page["next_cursor"]) is None:
+            return "\n".join(f"{owner} {amount:.2f}" for owner, amount in totals.most_common())
+
+
+async def _documents_to_tickets(call: Call) -> str:
+    names = [line.split()[-1] for line in (await call("documents", "list_directory", path=".")).splitlines()]
+    for name in names:
+        text = await call("documents", "read_text_file", path=name)
+        await call("crm", "create_ticket", name=name, notes=text)
+    return f"{len(names)} tickets"
+
+
+async def _one_field(call: Call) -> str:
+    return str(json.loads(await call("crm", "get_deal", id="deal_42"))["status"])
+
+
+async def _invoices_with_accounts(call: Call) -> str:
+    owed: Counter[str] = Counter()
+    for invoice in json.loads(await call("crm", "list_invoices", page_size=60))["items"]:
+        account = json.loads(await call("crm", "get_account", id=invoice["id"].replace("invoice", "account")))
+        owed[account["owner_id"]] += invoice["amount"]
+    return "\n".join(f"{owner} {amount:.2f}" for owner, amount in owed.most_common(3))
+
+
+@dataclass(frozen=True)
+class Compared:
+    classic: Read
+    ours: Read
+
+    @property
+    def saved(self) -> float:
+        """Percent."""
+        return 100 * (1 - self.ours.total / self.classic.total)
+
+    def saved_of(self, definitions: int) -> float:
+        """Percent, were the definitions of the servers' tools so many tokens."""
+        return 100 * (1 - self.ours.total / (self.classic.total - self.classic.definitions + definitions))
+
+    @property
+    def saved_without_definitions(self) -> float:
+        ours, classic = (each.total - each.definitions for each in (self.ours, self.classic))
+        return 100 * (1 - ours / classic)
+
+
+Found = dict[str, Compared]
+
+TASKS = {
+    "A": Task(
+        "sum of open deals by owner, 2 pages of 100",
+        (
+            "import servers\nservers.search('list deals')",
+            "from servers.crm import list_deals\nlist_deals?",
+            "from collections import Counter\ntotals, cursor = Counter(), None\nwhile True:\n"
+            "    page = list_deals(status='open', cursor=cursor)\n    for deal in page['items']:\n"
+            "        totals[deal['owner_id']] += deal['amount']\n    if (cursor := page['next_cursor']) is None:\n"
+            "        break\nfor owner, amount in totals.most_common():\n    print(owner, f'{amount:.2f}')",
+        ),
+        _deals_by_owner,
+    ),
+    "B": Task(
+        "9 documents copied into tickets",
+        (
+            "import servers\nprint(servers.search('list and read files of a folder'))\n"
+            "print(servers.search('create ticket'))",
+            "from servers.documents import list_directory, read_text_file\nfrom servers.crm import create_ticket\n"
+            "print(list_directory(path='.'))\nhelp(create_ticket)",
+            "names = [line.split()[-1] for line in list_directory(path='.').splitlines()]\nfor name in names:\n"
+            "    create_ticket(name=name, notes=read_text_file(path=name))\nprint(len(names), 'tickets')",
+        ),
+        _documents_to_tickets,
+    ),
+    "C": Task(
+        "one field of one record",
+        (
+            "import servers\nservers.search('get deal')",
+            "from servers.crm import get_deal\nprint(get_deal(id='deal_42')['status'])",
+        ),
+        _one_field,
+    ),
+    "D": Task(
+        "60 invoices joined with accounts, 61 calls",
+        (
+            "import servers\nprint(servers.search('list invoices'))\nprint(servers.search('get account'))",
+            "from servers.crm import get_account, list_invoices\n"
+            "invoices = list_invoices(page_size=60)['items']\ninvoices[0]",
+            "import asyncio\nfrom collections import Counter\n"
+            "accounts = await asyncio.gather(*[get_account.aio(id=i['id'].replace('invoice', 'account'))"
+            " for i in invoices])\nowed = Counter()\nfor invoice, account in zip(invoices, accounts):\n"
+            "    owed[account['owner_id']] += invoice['amount']\n"
+            "for owner, amount in owed.most_common(3):\n    print(owner, f'{amount:.2f}')",
+        ),
+        _invoices_with_accounts,
+    ),
+}
+
+
+def upstream(name: str, *arguments: str) -> StdioServerParameters:
+    return StdioServerParameters(command=sys.executable, args=[str(SERVERS / f"{name}_server.py"), *arguments])
+
+
+def settings_toml(upstreams: dict[str, StdioServerParameters]) -> str:
+    tables = [
+        f"[upstreams.servers.{name}]\ncommand = {json.dumps(each.command)}\nargs = {json.dumps(each.args)}\n"
+        for name, each in upstreams.items()
+    ]
+    return "\n".join(["[upstreams]\ndefault = 'allow'\n", *tables])
+
+
+def tokens(text: str) -> int:
+    return -(-len(text) // CHARS_PER_TOKEN)
+
+
+def definitions(tools: Iterable[Tool]) -> int:
+    """What a client passes on of them to its model."""
+    return sum(
+        tokens(json.dumps({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}))
+        for tool in tools
+    )
+
+
+def _text(content: Iterable[Any]) -> str:
+    """Links beside a text are read, too."""
+    return "\n".join(
+        block.text if isinstance(block, TextContent) else block.model_dump_json(by_alias=True, exclude_none=True)
+        for block in content
+    )
+
+
+async def compare(names: Iterable[str], env: dict[str, str], upstreams: dict[str, StdioServerParameters]) -> Found:
+    """Tasks in both ways, which must come to the same answer."""
+    found: Found = {}
+    async with a_model(env, upstreams) as client:
+        for name in names:
+            classic, expected = await one_by_one(TASKS[name], upstreams)
+            ours, answer = await in_cells(TASKS[name], client, name)
+            assert answer.splitlines()[: expected.count("\n") + 1] == expected.splitlines(), answer
+            found[name] = Compared(classic, ours)
+    return found
+
+
+async def one_by_one(task: Task, upstreams: dict[str, StdioServerParameters]) -> tuple[Read, str]:
+    """With clients of the servers themselves."""
+    read = Read()
+    async with AsyncExitStack() as stack:
+        clients = {name: await stack.enter_async_context(Client(each)) for name, each in upstreams.items()}
+        read.definitions = sum([definitions((await client.list_tools()).tools) for client in clients.values()])
+
+        async def call(server: str, tool: str, **arguments: Any) -> str:
+            result = await clients[server].call_tool(tool, arguments)
+            assert not result.is_error, result
+            text = _text(result.content)
+            read.calls += 1
+            read.written += tokens(json.dumps({"name": tool, "arguments": arguments}))
+            read.results += tokens(text)
+            return text
+
+        answer = await task.one_by_one(call)
+    return read, answer
+
+
+@asynccontextmanager
+async def a_model(env: dict[str, str], upstreams: dict[str, StdioServerParameters]) -> AsyncIterator[Client]:
+    """A client of a kernelmcp whose upstreams are ready; `env` names its settings file."""
+    Path(env["KERNELMCP_CONFIG_FILE"]).write_text(settings_toml(upstreams), "utf-8")
+    async with Client(StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)) as client:
+        code = "\n".join(f"from servers.{name} import {READY[name]}" for name in upstreams)
+        with anyio.fail_after(DEADLINE):
+            while (await client.call_tool("execute_code", {"code": code, "session_id": "ready"})).is_error:
+                await anyio.sleep(0.1)
+        yield client
+
+
+async def in_cells(task: Task, client: Client, session_id: str) -> tuple[Read, str]:
+    """With the client of a kernelmcp that has the servers."""
+    ours = [tool for tool in (await client.list_tools()).tools if tool.name in OURS]
+    read = Read(definitions=definitions(ours) + tokens(client.instructions or ""))
+    answer = ""
+    for cell in task.cells:
+        arguments = {"code": cell, "session_id": session_id}
+        result = await client.call_tool("execute_code", arguments)
+        assert not result.is_error, result
+        answer = _text(result.content)
+        read.calls += 1
+        read.written += tokens(json.dumps({"name": "execute_code", "arguments": arguments}))
+        read.results += tokens(answer)
+    return read, answer
+
+
+def table(found: Found) -> str:
+    """For docs/benchmarks.md."""
+    lines = [
+        f"| task | one by one: definitions + written + results | in cells | saved | with {FIVE_SERVERS_TOKENS:,} "
+        "tokens of definitions | without definitions |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, each in found.items():
+        classic = f"{each.classic.definitions:,} + {each.classic.written:,} + {each.classic.results:,}"
+        lines.append(
+            f"| {name}: {TASKS[name].what} | {classic} = {each.classic.total:,} | {each.ours.total:,} in "
+            f"{each.ours.calls} cells | {each.saved:.1f} % | {each.saved_of(FIVE_SERVERS_TOKENS):.1f} % | "
+            f"{each.saved_without_definitions:.1f} % |"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,62 @@
+"""What four tasks cost a model, in cells and with each tool called by itself; and that others pay nothing."""
+
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from kernelmcp.mcp_server.told import LINE, sentence
+
+from .tasks import FIVE_SERVERS_TOKENS, TASKS, a_model, compare, upstream
+
+pytestmark = pytest.mark.anyio
+
+UPSTREAMS = {"crm": upstream("crm"), "documents": upstream("documents")}
+# Another fifteen times the 48 tools of the CRM.
+MANY = {"crm": upstream("crm", "--regions", "15"), "documents": upstream("documents")}
+MAX_TOKENS = 2_000
+MANY_TOKENS = 150_000
+
+
+@pytest.fixture
+def model_env(server_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """As most clients are: the model reads the content of results, and no structured copy of it."""
+    shown = {"KERNELMCP_TOOLS__STRUCTURED_CONTENT": "auto", "KERNELMCP_CONFIG_FILE": str(tmp_path / "mcp.toml")}
+    return {**server_env, **shown}
+
+
+async def test_four_tasks_cost_few_tokens(model_env: dict[str, str]) -> None:
+    found = await compare(TASKS, model_env, UPSTREAMS)
+    for name, task in found.items():
+        assert task.ours.total <= MAX_TOKENS, name
+        if name != "C":  # one call is one call: nothing but definitions is spared
+            assert task.saved_of(FIVE_SERVERS_TOKENS) >= 94, name
+            assert task.saved >= 93, name
+            assert task.saved_without_definitions >= 90, name
+
+
+async def test_with_many_definitions_nearly_all_is_saved(model_env: dict[str, str]) -> None:
+    found = (await compare(["B"], model_env, MANY))["B"]
+    assert found.classic.definitions >= MANY_TOKENS
+    assert found.ours.total <= MAX_TOKENS
+    assert found.saved_of(MANY_TOKENS) >= 98.7
+
+
+@pytest.mark.parametrize("structured", ["auto", "always"])
+async def test_who_has_no_other_servers_is_told_the_same_as_ever(model_env: dict[str, str], structured: str) -> None:
+    env = {**model_env, "KERNELMCP_TOOLS__STRUCTURED_CONTENT": structured}
+
+    async def told(client: Client) -> tuple[str, list[dict[str, object]]]:
+        tools = (await client.list_tools()).tools
+        return client.instructions or "", [tool.model_dump(by_alias=True, exclude={"output_schema"}) for tool in tools]
+
+    async with a_model(env, {}) as client:
+        instructions, tools = await told(client)
+    async with a_model(env, UPSTREAMS) as client:
+        more_instructions, more_tools = await told(client)
+    assert more_instructions == instructions + sentence(list(UPSTREAMS))
+    for tool in more_tools:
+        if tool["name"] == "execute_code":
+            assert str(tool["description"]).endswith(LINE)
+            tool["description"] = str(tool["description"]).removesuffix(LINE)
+    assert more_tools == tools
