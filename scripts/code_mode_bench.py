@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,14 @@ began = time.perf_counter()
 found = await asyncio.gather(*[get_deal.aio(id="deal_7") for _ in range({CALLS})])
 print(time.perf_counter() - began, len(found))
 """
+LARGE_CELL = """
+{imports}
+try:
+    found = {call}
+    print(len(found) if isinstance(found, str) else list(found)[0])
+except Exception as exc:
+    print(type(exc).__name__)
+"""
 LARGE = {
     "a text of 50 MB over stdio, above result_mb": ("crm", "big(mb=50)", "LimitExceeded"),
     "a text of 50 MB over HTTP, above result_mb": ("web", "big(mb=50)", "LimitExceeded"),
@@ -63,7 +70,9 @@ async def measure_code_mode(folder: Path) -> list[Found]:
         for what, (server, call, expected) in LARGE.items():
             limit = 16 if "above" in what else 64
             async with _serving(folder, url=url, result_mb=limit) as (ours, pid):
-                rows += await _large(ours, pid, what, f"from servers.{server} import {call.partition('(')[0]}", call, expected)
+                rows += await _large(
+                    ours, pid, what, f"from servers.{server} import {call.partition('(')[0]}", call, expected
+                )
     return rows
 
 
@@ -87,7 +96,10 @@ async def _in_turn(ours: Client, server: int, client: Client) -> list[Found]:
         for _ in range(CALLS):
             await client.call_tool("get_deal", {"id": "deal_7"})
         times["direct"].append((_cpu(upstream) + _cpu(own) - cpu, time.perf_counter() - began))
-    cpu, wall = ({way: 1e3 / CALLS * statistics.median([t[i] for t in found[WARM:]]) for way, found in times.items()} for i in (0, 1))
+    cpu, wall = (
+        {way: 1e3 / CALLS * statistics.median([t[i] for t in found[WARM:]]) for way, found in times.items()}
+        for i in (0, 1)
+    )
     note = ", ".join(f"{role} {1e3 / CALLS * statistics.median(found[WARM:]):.1f}" for role, found in parts.items())
     return [
         ("processor time of a call from a cell, all processes", "ms", cpu["ours"], cpu["direct"], CPU_BAR, note),
@@ -107,7 +119,8 @@ async def _at_once(ours: Client, client: Client) -> list[Found]:
         await asyncio.gather(*[client.call_tool("get_deal", {"id": "deal_7"}) for _ in range(CALLS)])
         times["direct"].append(time.perf_counter() - began)
     took_ms = {way: 1e3 * statistics.median(found[WARM:]) for way, found in times.items()}
-    note = f"with the cell around it {took_ms['cell']:.0f} ms; fastest {1e3 * min(times['ours']):.0f} and {1e3 * min(times['direct']):.0f}"
+    fastest = f"fastest {1e3 * min(times['ours']):.0f} and {1e3 * min(times['direct']):.0f}"
+    note = f"with the cell around it {took_ms['cell']:.0f} ms; {fastest}"
     return [(f"{CALLS} calls at once", "ms", took_ms["ours"], took_ms["direct"], PARALLEL_BAR, note)]
 
 
@@ -116,7 +129,7 @@ async def _at_once(ours: Client, client: Client) -> list[Found]:
 
 async def _large(ours: Client, pid: int, what: str, imports: str, call: str, expected: str) -> list[Found]:
     """The server's memory, and how long another session's execution takes meanwhile beyond what it takes alone."""
-    code = f"{imports}\ntry:\n    found = {call}\n    print(len(found) if isinstance(found, str) else list(found)[0])\nexcept Exception as exc:\n    print(type(exc).__name__)"
+    code = LARGE_CELL.format(imports=imports, call=call)
     await _execute(ours, imports, "a")
     await _execute(ours, "x = 0", "b")
     alone = [await _timed(ours) for _ in range(100)]
@@ -138,7 +151,8 @@ async def _large(ours: Client, pid: int, what: str, imports: str, call: str, exp
         tasks.cancel_scope.cancel()
     assert said == expected, said
     delay = 1e3 * (max(beside) - statistics.median(alone))
-    note = f"{took:.1f} s; {len(beside)} executions beside it, alone {1e3 * statistics.median(alone):.1f} ms, at most {1e3 * max(alone):.1f}"
+    baseline = f"alone {1e3 * statistics.median(alone):.1f} ms, at most {1e3 * max(alone):.1f}"
+    note = f"{took:.1f} s; {len(beside)} executions beside it, {baseline}"
     return [
         (f"{what}: largest delay of another session", "ms", delay, None, DELAY_BAR_MS, note),
         (f"{what}: peak memory of the server", "MB", peak.megabytes, None, None, f"{before:.0f} before"),
@@ -189,7 +203,8 @@ async def _serving(folder: Path, url: str = "", result_mb: int = 16) -> AsyncIte
         [process] = set(psutil.Process().children()) - others
         for name in tables:
             with anyio.fail_after(60):
-                while (await _facts(ours, f"from servers.{name} import get_deal", "a"))["status"] != "ok":
+                code = f"from servers.{name} import get_deal"
+                while (await _facts(ours, code, "a"))["status"] != "ok":  # noqa: ASYNC110
                     await anyio.sleep(0.1)
         yield ours, process.pid
 

@@ -27,6 +27,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, ImageContent, Implementation, TextContent
 
 CHARS_PER_TOKEN = 4
+ROOT = Path(__file__).resolve().parents[1]
 CLIENT = Implementation(name="claude-code", version="1")
 
 
@@ -97,13 +98,15 @@ TOKENIZER = _tokenizer()
 
 
 async def _code_mode() -> str:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.path.insert(0, str(ROOT))
     from tests.code_mode import tasks
 
     upstreams = {name: tasks.upstream(name) for name in tasks.READY}
     with tempfile.TemporaryDirectory(prefix="kmc-") as home:
         env = {**os.environ, "KERNELMCP_HOME": home, "KERNELMCP_LOGGING__LEVEL": "error"}
-        return tasks.table(await tasks.compare(tasks.TASKS, env | {"KERNELMCP_CONFIG_FILE": f"{home}/mcp.toml"}, upstreams))
+        return tasks.table(
+            await tasks.compare(tasks.TASKS, env | {"KERNELMCP_CONFIG_FILE": f"{home}/mcp.toml"}, upstreams)
+        )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """One upstream: a task that connects and keeps the connection, and calls, which may come from any task.
 
-A connection that is lost is made again by the next call, not in a loop. Whatever the upstream does ends here: nothing
-of it reaches other upstreams, or the server.
+A connection that is lost is made again by the next call, not in a loop; only one that was never there is tried again by
+itself. Whatever the upstream does ends here: nothing of it reaches other upstreams, or the server.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ from kernelmcp.upstreams.target import error_without_secrets, identity_of, witho
 
 # Before the second attempt to connect, and those after it, seconds. The first comes at once.
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
+# One that has never answered is tried again by itself: at first, and at most, seconds.
+UNKNOWN_SECONDS = (2.5, 300.0)
 # A connection that lasted so long was none that always breaks.
 STABLE_SECONDS = 30.0
 # Tools are listed again at most so often, seconds: at first, and where they never stay the same.
@@ -114,8 +116,15 @@ class Upstream:
                 log.warning("an MCP server is not available", server=self.name, error=error)
             failures = 0 if time.monotonic() - began > STABLE_SECONDS else failures + 1
             self._wanted.clear()
-            await self._wanted.wait()
+            with anyio.move_on_after(self._patience(failures)):
+                await self._wanted.wait()
             await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] if failures else 0)
+
+    def _patience(self, failures: int) -> float:
+        """How long to wait for a call, seconds. One that has never answered has no tools that anybody could call."""
+        if self.catalogue is not None:
+            return float("inf")
+        return min(UNKNOWN_SECONDS[0] * 2 ** min(failures, 10), UNKNOWN_SECONDS[1])
 
     async def _connect_and_serve(self) -> None:
         """Returns never; raises when the connection is lost, or is not made in time."""

@@ -108,53 +108,75 @@ class Compared:
 
 Found = dict[str, Compared]
 
+
+def cells(text: str) -> tuple[str, ...]:
+    return tuple(cell.strip() for cell in text.split("# ---\n"))
+
+
+A = """
+import servers
+servers.search('list deals')
+# ---
+from servers.crm import list_deals
+list_deals?
+# ---
+from collections import Counter
+totals, cursor = Counter(), None
+while True:
+    page = list_deals(status='open', cursor=cursor)
+    for deal in page['items']:
+        totals[deal['owner_id']] += deal['amount']
+    if (cursor := page['next_cursor']) is None:
+        break
+for owner, amount in totals.most_common():
+    print(owner, f'{amount:.2f}')
+"""
+B = """
+import servers
+print(servers.search('list and read files of a folder'))
+print(servers.search('create ticket'))
+# ---
+from servers.documents import list_directory, read_text_file
+from servers.crm import create_ticket
+print(list_directory(path='.'))
+help(create_ticket)
+# ---
+names = [line.split()[-1] for line in list_directory(path='.').splitlines()]
+for name in names:
+    create_ticket(name=name, notes=read_text_file(path=name))
+print(len(names), 'tickets')
+"""
+C = """
+import servers
+servers.search('get deal')
+# ---
+from servers.crm import get_deal
+print(get_deal(id='deal_42')['status'])
+"""
+D = """
+import servers
+print(servers.search('list invoices'))
+print(servers.search('get account'))
+# ---
+from servers.crm import get_account, list_invoices
+invoices = list_invoices(page_size=60)['items']
+invoices[0]
+# ---
+import asyncio
+from collections import Counter
+ids = [invoice['id'].replace('invoice', 'account') for invoice in invoices]
+accounts = await asyncio.gather(*[get_account.aio(id=each) for each in ids])
+owed = Counter()
+for invoice, account in zip(invoices, accounts):
+    owed[account['owner_id']] += invoice['amount']
+for owner, amount in owed.most_common(3):
+    print(owner, f'{amount:.2f}')
+"""
 TASKS = {
-    "A": Task(
-        "sum of open deals by owner, 2 pages of 100",
-        (
-            "import servers\nservers.search('list deals')",
-            "from servers.crm import list_deals\nlist_deals?",
-            "from collections import Counter\ntotals, cursor = Counter(), None\nwhile True:\n"
-            "    page = list_deals(status='open', cursor=cursor)\n    for deal in page['items']:\n"
-            "        totals[deal['owner_id']] += deal['amount']\n    if (cursor := page['next_cursor']) is None:\n"
-            "        break\nfor owner, amount in totals.most_common():\n    print(owner, f'{amount:.2f}')",
-        ),
-        _deals_by_owner,
-    ),
-    "B": Task(
-        "9 documents copied into tickets",
-        (
-            "import servers\nprint(servers.search('list and read files of a folder'))\n"
-            "print(servers.search('create ticket'))",
-            "from servers.documents import list_directory, read_text_file\nfrom servers.crm import create_ticket\n"
-            "print(list_directory(path='.'))\nhelp(create_ticket)",
-            "names = [line.split()[-1] for line in list_directory(path='.').splitlines()]\nfor name in names:\n"
-            "    create_ticket(name=name, notes=read_text_file(path=name))\nprint(len(names), 'tickets')",
-        ),
-        _documents_to_tickets,
-    ),
-    "C": Task(
-        "one field of one record",
-        (
-            "import servers\nservers.search('get deal')",
-            "from servers.crm import get_deal\nprint(get_deal(id='deal_42')['status'])",
-        ),
-        _one_field,
-    ),
-    "D": Task(
-        "60 invoices joined with accounts, 61 calls",
-        (
-            "import servers\nprint(servers.search('list invoices'))\nprint(servers.search('get account'))",
-            "from servers.crm import get_account, list_invoices\n"
-            "invoices = list_invoices(page_size=60)['items']\ninvoices[0]",
-            "import asyncio\nfrom collections import Counter\n"
-            "accounts = await asyncio.gather(*[get_account.aio(id=i['id'].replace('invoice', 'account'))"
-            " for i in invoices])\nowed = Counter()\nfor invoice, account in zip(invoices, accounts):\n"
-            "    owed[account['owner_id']] += invoice['amount']\n"
-            "for owner, amount in owed.most_common(3):\n    print(owner, f'{amount:.2f}')",
-        ),
-        _invoices_with_accounts,
-    ),
+    "A": Task("sum of open deals by owner, 2 pages of 100", cells(A), _deals_by_owner),
+    "B": Task("9 documents copied into tickets", cells(B), _documents_to_tickets),
+    "C": Task("one field of one record", cells(C), _one_field),
+    "D": Task("60 invoices joined with accounts, 61 calls", cells(D), _invoices_with_accounts),
 }
 
 
@@ -225,11 +247,11 @@ async def one_by_one(task: Task, upstreams: dict[str, StdioServerParameters]) ->
 @asynccontextmanager
 async def a_model(env: dict[str, str], upstreams: dict[str, StdioServerParameters]) -> AsyncIterator[Client]:
     """A client of a kernelmcp whose upstreams are ready; `env` names its settings file."""
-    Path(env["KERNELMCP_CONFIG_FILE"]).write_text(settings_toml(upstreams), "utf-8")
+    await anyio.Path(env["KERNELMCP_CONFIG_FILE"]).write_text(settings_toml(upstreams), "utf-8")
     async with Client(StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)) as client:
         code = "\n".join(f"from servers.{name} import {READY[name]}" for name in upstreams)
         with anyio.fail_after(DEADLINE):
-            while (await client.call_tool("execute_code", {"code": code, "session_id": "ready"})).is_error:
+            while (await client.call_tool("execute_code", {"code": code, "session_id": "ready"})).is_error:  # noqa: ASYNC110
                 await anyio.sleep(0.1)
         yield client
 
@@ -252,11 +274,11 @@ async def in_cells(task: Task, client: Client, session_id: str) -> tuple[Read, s
 
 def table(found: Found) -> str:
     """For docs/benchmarks.md."""
-    lines = [
+    head = (
         f"| task | one by one: definitions + written + results | in cells | saved | with {FIVE_SERVERS_TOKENS:,} "
-        "tokens of definitions | without definitions |",
-        "|---|---|---|---|---|---|",
-    ]
+        "tokens of definitions | without definitions |"
+    )
+    lines = [head, "|---|---|---|---|---|---|"]
     for name, each in found.items():
         classic = f"{each.classic.definitions:,} + {each.classic.written:,} + {each.classic.results:,}"
         lines.append(

@@ -5,12 +5,13 @@ Tested elsewhere: a loop of more calls than a cell may make (test_calls.py), rep
 """
 
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from .conftest import Modelling
-from .support import Model, settings_of
+from .support import CRM, Model, settings_of
 
 pytestmark = pytest.mark.anyio
 
@@ -45,14 +46,18 @@ async def begin(one: Model) -> str:
 
 
 async def test_each_failure_is_an_exception_of_its_class(model: Modelling) -> None:
-    crm = ALLOW + 'timeout_seconds = 3\ntools = { delete_deal = "deny" }'
+    crm = ALLOW + 'timeout_seconds = 15\ntools = { delete_deal = "deny" }'
     async with model(toml=settings_of(crm=crm, other=ALLOW)) as one:
         pid = await begin(one)
         found = await printed(one, "from servers.crm import die\nprint(caught(die))")
         assert "ServerUnavailable" in found
         # The next call waits for the connection.
-        assert "came back" in await printed(one, "from servers.crm import get_deal\nprint(caught(get_deal, id='deal_1'))")
-        found = await printed(one, "from servers.crm import slow, stats\nprint(caught(slow, seconds=60))\nprint(stats())")
+        assert "came back" in await printed(
+            one, "from servers.crm import get_deal\nprint(caught(get_deal, id='deal_1'))"
+        )
+        found = await printed(
+            one, "from servers.crm import slow, stats\nprint(caught(slow, seconds=60))\nprint(stats())"
+        )
         assert "ToolTimeout" in found
         assert "'cancelled': 1" in found
         rows = {
@@ -62,8 +67,8 @@ async def test_each_failure_is_an_exception_of_its_class(model: Modelling) -> No
             "print(caught(get_deal, number=1))": ("TypeError", "get_deal(id: str)"),
             "print(caught(get_deal, id={1}))": ("TypeError", "JSON"),
             "print(caught(get_deal, id='none'))": ("ToolError", "there is no deal"),
-            "from servers.crm import ask_user\nprint(caught(ask_user))": ("ToolError", "not supported"),
-            "from servers.crm import ask_model\nprint(caught(ask_model))": ("ToolError", "not supported"),
+            "from servers.crm import ask_user\nprint(caught(ask_user))": ("ToolError", "elicitation"),
+            "from servers.crm import ask_model\nprint(caught(ask_model))": ("ToolError", "sampling"),
         }
         for code, (kind, text) in rows.items():
             found = await printed(one, code)
@@ -79,7 +84,8 @@ async def test_tools_may_change_in_the_middle_of_a_cell(model: Modelling) -> Non
     async with model(toml=settings_of(crm=ALLOW)) as one:
         found = await printed(
             one,
-            "import os\nfrom servers.crm import add_tool, get_deal\nbefore = set(os.listdir('/servers/crm'))\nadd_tool()\n"
+            "import os\nfrom servers.crm import add_tool, get_deal\nbefore = set(os.listdir('/servers/crm'))\n"
+            "add_tool()\n"
             "for _ in range(600):\n    if new := set(os.listdir('/servers/crm')) - before: break\n"
             "    await asyncio.sleep(0.1)\n"
             "print(sorted(name for name in new if name.startswith('added')), get_deal(id='deal_3')['id'])\n"
@@ -138,6 +144,14 @@ async def test_floods_are_refused_and_the_rest_is_answered(model: Modelling) -> 
             assert found.startswith("['LimitExceeded'"), found
         assert await printed(one, "from servers.crm import stats\nprint(stats()['max_under_way'] <= 24)") == "True\n"
         await other_is_well(one, pid)
+
+
+async def test_an_upstream_that_comes_late_is_found(model: Modelling, tmp_path: Path) -> None:
+    """Nobody can call a server that has never answered, so it is tried again by itself."""
+    seen = tmp_path / "seen"
+    script = f"test -e {seen} || {{ touch {seen}; exit 1; }}; exec {sys.executable} {CRM}"
+    async with model(toml=f"[upstreams.servers.late]\ncommand = '/bin/sh'\nargs = ['-c', '{script}']") as one:
+        await one.ready("late")
 
 
 async def test_an_upstream_that_always_dies_ends_nothing_else(model: Modelling) -> None:

@@ -3,8 +3,8 @@
     python crm_server.py [--legacy] [--http PORT | --sse PORT] [--json] [--regions N]
 
 On stdio unless a port is given; 0 is any, and the first line of stdout says which. `--legacy` knows nothing of protocol
-2026-07-28. `--json` answers HTTP requests with JSON instead of events. `--regions`: the 48 tools so many times more, only
-to be listed, as a company has them that bought one CRM after the other.
+2026-07-28. `--json` answers HTTP requests with JSON instead of events. `--regions`: the 48 tools so many times more,
+only to be listed, as a company has them that bought one CRM after the other.
 """
 
 from __future__ import annotations
@@ -255,7 +255,9 @@ class Crm:
     def __init__(self, bus: InMemorySubscriptionBus, regions: int = 0) -> None:
         ours = [tool for entity in ENTITIES for tool in of_an_entity(entity)]
         more = [
-            tool.model_copy(update={"name": f"region{region}_{tool.name}"}) for region in range(regions) for tool in ours
+            tool.model_copy(update={"name": f"region{region}_{tool.name}"})
+            for region in range(regions)
+            for tool in ours
         ]
         self.tools = ours + misbehaving() + more
         self.rows = {entity: rows_of(entity) for entity in ENTITIES}

@@ -22,21 +22,27 @@ WITHIN = "Only works within the allowed directories."
 # name: what it does, arguments, whether it only reads
 TOOLS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "read_text_file": (
-        "Read the complete contents of a file from the file system as text. Handles various text encodings and gives "
-        "detailed error messages if the file cannot be read. Use this tool when you need to examine the contents of a "
-        "single file.",
+        (
+            "Read the complete contents of a file from the file system as text. Handles various text encodings and gives "
+            "detailed error messages if the file cannot be read. Use this tool when you need to examine the contents of a "
+            "single file."
+        ),
         {"path": PATH},
         True,
     ),
     "read_multiple_files": (
-        "Read the contents of several files at once, which is more efficient than reading them one by one. Failed "
-        "reads of individual files don't stop the entire operation.",
+        (
+            "Read the contents of several files at once, which is more efficient than reading them one by one. Failed "
+            "reads of individual files don't stop the entire operation."
+        ),
         {"paths": PATHS},
         True,
     ),
     "write_file": (
-        "Create a new file or completely overwrite an existing file with new content. Use with caution as it will "
-        "overwrite existing files without warning.",
+        (
+            "Create a new file or completely overwrite an existing file with new content. Use with caution as it will "
+            "overwrite existing files without warning."
+        ),
         {"path": PATH, "content": CONTENT},
         False,
     ),
@@ -46,8 +52,10 @@ TOOLS: dict[str, tuple[str, dict[str, Any], bool]] = {
         False,
     ),
     "list_directory": (
-        "Get a detailed listing of all files and directories in a specified path. Results clearly distinguish between "
-        "files and directories with [FILE] and [DIR] prefixes.",
+        (
+            "Get a detailed listing of all files and directories in a specified path. Results clearly distinguish between "
+            "files and directories with [FILE] and [DIR] prefixes."
+        ),
         {"path": PATH},
         True,
     ),
