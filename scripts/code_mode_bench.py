@@ -135,20 +135,22 @@ async def _large(ours: Client, pid: int, what: str, imports: str, call: str, exp
     alone = [await _timed(ours) for _ in range(100)]
     peak = _Peak(pid)
     before = peak.megabytes
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(peak.watch)
-        beside: list[float] = []
+    beside: list[float] = []
 
-        async def another() -> None:
-            while True:
-                beside.append(await _timed(ours))
+    async def another() -> None:
+        while True:
+            beside.append(await _timed(ours))
 
-        tasks.start_soon(another)
-        began = time.perf_counter()
+    began = time.perf_counter()
+    others = [asyncio.ensure_future(each) for each in (peak.watch(), another())]
+    try:
         said = (await _execute(ours, code, "a"))["stdout"].strip()
         took = time.perf_counter() - began
         await anyio.sleep(0.5)
-        tasks.cancel_scope.cancel()
+    finally:
+        for each in others:
+            each.cancel()
+        await asyncio.wait(others)
     assert said == expected, said
     delay = 1e3 * (max(beside) - statistics.median(alone))
     baseline = f"alone {1e3 * statistics.median(alone):.1f} ms, at most {1e3 * max(alone):.1f}"

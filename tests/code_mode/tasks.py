@@ -90,6 +90,7 @@ async def _invoices_with_accounts(call: Call) -> str:
 class Compared:
     classic: Read
     ours: Read
+    shown: list[str]
 
     @property
     def saved(self) -> float:
@@ -218,9 +219,9 @@ async def compare(names: Iterable[str], env: dict[str, str], upstreams: dict[str
     async with a_model(env, upstreams) as client:
         for name in names:
             classic, expected = await one_by_one(TASKS[name], upstreams)
-            ours, answer = await in_cells(TASKS[name], client, name)
-            assert answer.splitlines()[: expected.count("\n") + 1] == expected.splitlines(), answer
-            found[name] = Compared(classic, ours)
+            ours, shown = await in_cells(TASKS[name], client, name)
+            assert shown[-1].splitlines()[: expected.count("\n") + 1] == expected.splitlines(), shown
+            found[name] = Compared(classic, ours, shown)
     return found
 
 
@@ -256,20 +257,20 @@ async def a_model(env: dict[str, str], upstreams: dict[str, StdioServerParameter
         yield client
 
 
-async def in_cells(task: Task, client: Client, session_id: str) -> tuple[Read, str]:
-    """With the client of a kernelmcp that has the servers."""
+async def in_cells(task: Task, client: Client, session_id: str) -> tuple[Read, list[str]]:
+    """With the client of a kernelmcp that has the servers: also what the model was shown of each cell."""
     ours = [tool for tool in (await client.list_tools()).tools if tool.name in OURS]
     read = Read(definitions=definitions(ours) + tokens(client.instructions or ""))
-    answer = ""
+    shown: list[str] = []
     for cell in task.cells:
         arguments = {"code": cell, "session_id": session_id}
         result = await client.call_tool("execute_code", arguments)
         assert not result.is_error, result
-        answer = _text(result.content)
+        shown.append(_text(result.content))
         read.calls += 1
         read.written += tokens(json.dumps({"name": "execute_code", "arguments": arguments}))
-        read.results += tokens(answer)
-    return read, answer
+        read.results += tokens(shown[-1])
+    return read, shown
 
 
 def table(found: Found) -> str:

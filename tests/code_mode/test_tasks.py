@@ -15,6 +15,9 @@ UPSTREAMS = {"crm": upstream("crm"), "documents": upstream("documents")}
 # Another fifteen times the 48 tools of the CRM.
 MANY = {"crm": upstream("crm", "--regions", "15"), "documents": upstream("documents")}
 MAX_TOKENS = 2_000
+GUIDE = (Path(__file__).parents[2] / "docs" / "code-mode.md").read_text("utf-8")
+# Lines of results that are different in each run: where the files are, and links.
+VARIES = ("[The files of this session", '{"name":"output')
 MANY_TOKENS = 150_000
 
 
@@ -33,6 +36,9 @@ async def test_four_tasks_cost_few_tokens(model_env: dict[str, str]) -> None:
             assert task.saved_of(FIVE_SERVERS_TOKENS) >= 94, name
             assert task.saved >= 93, name
             assert task.saved_without_definitions >= 90, name
+    for text in (*TASKS["A"].cells, *found["A"].shown):
+        lines = [f"    {line}".rstrip() for line in text.splitlines() if not line.startswith(VARIES)]
+        assert "\n".join(lines) in GUIDE, "docs/code-mode.md shows this session as it is"
 
 
 async def test_with_many_definitions_nearly_all_is_saved(model_env: dict[str, str]) -> None:

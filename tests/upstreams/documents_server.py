@@ -23,9 +23,9 @@ WITHIN = "Only works within the allowed directories."
 TOOLS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "read_text_file": (
         (
-            "Read the complete contents of a file from the file system as text. Handles various text encodings and gives "
-            "detailed error messages if the file cannot be read. Use this tool when you need to examine the contents of a "
-            "single file."
+            "Read the complete contents of a file from the file system as text. Handles various text encodings and "
+            "gives detailed error messages if the file cannot be read. Use this tool when you need to examine the "
+            "contents of a single file."
         ),
         {"path": PATH},
         True,
@@ -53,8 +53,8 @@ TOOLS: dict[str, tuple[str, dict[str, Any], bool]] = {
     ),
     "list_directory": (
         (
-            "Get a detailed listing of all files and directories in a specified path. Results clearly distinguish between "
-            "files and directories with [FILE] and [DIR] prefixes."
+            "Get a detailed listing of all files and directories in a specified path. Results clearly distinguish "
+            "between files and directories with [FILE] and [DIR] prefixes."
         ),
         {"path": PATH},
         True,
