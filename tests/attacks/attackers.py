@@ -23,6 +23,7 @@ from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
 from kernelmcp_kernel.guests.host_calls import HostCalls
 from kernelmcp_kernel.languages.interface import Language
+from kernelmcp_kernel.languages.javascript.bundle import entry
 from kernelmcp_kernel.languages.javascript.language import FOLDER
 from kernelmcp_kernel.languages.python.language import EXIT_BAD_IMAGE
 from kernelmcp_kernel.network import Network
@@ -263,7 +264,7 @@ class QuickJSNodeAttacker(ProgramAttacker):
         return languages.find("javascript")
 
     def _changed(self, policy: Policy) -> Policy:
-        flags = policy.program[: policy.program.index(str(FOLDER / "main.mjs"))]
+        flags = policy.program[: policy.program.index(str(entry(FOLDER)))]
         script = [str(PROGRAMS / "javascript.mjs"), json.dumps(self._world.targets())]
         program = [*flags, f"--allow-fs-read={PROGRAMS}", *script]
         return replace(policy, program=program, readable=[*policy.readable, str(PROGRAMS)])

@@ -138,6 +138,7 @@ async def attacker(mode: str, **extra: str) -> AsyncIterator[Attacker]:
                 process = psutil.Process(manager.provisioner.pid)
                 payload = f"open({str(world.outside / 'ran')!r}, 'w').write('x')\n"
                 found = Attacker(client, world, world.targets() | {"payload": payload, "parent": process.pid})
+                world.reset()  # the kernel has emptied the folder of offered files
                 await found.run(PROGRAM)
                 found.guest = process.children()[0].pid
                 yield found

@@ -44,8 +44,9 @@ class SandboxDirectory:
         for folder in (self.workspace, self.tmp):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _delete(self.offered)
-        self.offered.mkdir(mode=0o755)  # now: guests may read only what was there when they started
-        self.offered.chmod(0o755)  # for guests that are another user; who may get here is said by the folder above
+        self.offered.mkdir(mode=0o700)  # now: guests may read only what was there when they started
+        if settings().guest_uid is not None:
+            self.offered.chmod(0o755)  # for guests that are another user; who may get here is said by the folder above
 
     @property
     def offered(self) -> Path:
