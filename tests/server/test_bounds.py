@@ -136,6 +136,8 @@ async def test_damage_of_a_transcript_costs_its_own_lines_only(
         (folder / "notebook.ipynb").write_bytes(deep)
     async with connect(**NO_POOL) as client:
         assert (await run(client, "2"))["result"] == "2"
+        # A server that ends has two seconds for all of this.
+        assert wait_until(lambda: any(b'"2"' in file.read_bytes() for file in folder.glob("notebook.ipynb")))
     assert [cell.source for cell in notebook_of(tmp_path).cells] == (["1", "2"] if with_journal else ["2"])
     assert (folder / "notebook.damaged.ipynb").read_bytes() == (b'{"cells": null}' if with_journal else deep)
     if with_journal:

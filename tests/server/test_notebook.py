@@ -121,6 +121,7 @@ async def test_no_flipped_bit_of_a_journal_makes_a_notebook_that_is_none(connect
     (folder / "notebook.ipynb").unlink()
     async with connect(**NO_POOL) as client:
         assert (await run(client, "'after'"))["result"] == "'after'"
+        assert wait_until((folder / "notebook.ipynb").exists)  # a server that ends has two seconds for all of this
     notebook = json.loads((folder / "notebook.ipynb").read_text())
     for cell in notebook["cells"]:
         nbformat.validate({**notebook, "cells": [cell]})

@@ -102,6 +102,7 @@ async def test_a_damaged_transcript_is_put_aside_and_the_session_goes_on(connect
     (folder / "notebook.ipynb").write_text("rubbish")
     async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
         assert (await call(client, "execute_code", code="open('f').read()", session_id="s"))["result"] == "'kept'"
+        assert wait_until((folder / "notebook.damaged.ipynb").exists)  # a server that ends has two seconds for it
     assert (folder / "notebook.damaged.ipynb").read_text() == "rubbish"
     assert len(json.loads((folder / "notebook.ipynb").read_text())["cells"]) == 2, "the journal has the first"
 
