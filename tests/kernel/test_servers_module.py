@@ -324,6 +324,37 @@ def test_skills_are_imported_from_both_places(kernel: Kernel) -> None:
 
 
 @pytest.mark.usefixtures("own_skills")
+def test_a_skill_that_is_promoted_after_the_package_was_imported(
+    kernel: Kernel, offerer: Offerer, tmp_path: Path
+) -> None:
+    def offer(folder: Path) -> Message:
+        offerer.send(offerer.session.msg("tools_offer_request", {
+            "digest": folder.name, "folder": str(folder), "servers": ["crm"], "concurrent_calls": 24,
+        }))  # fmt: skip
+        return structured("offered")
+
+    without, more = published(tmp_path, CRM), published(tmp_path, CRM, loud=SKILL, later=SKILL)
+    offerer.tools |= {
+        "crm.whole": lambda arguments: offer(without),
+        "crm.delete_deal": lambda arguments: offer(more),
+    }
+    code = """
+import os, time, sys
+from servers.crm import whole, delete_deal
+whole()
+while os.path.exists("/servers/skills"):
+    time.sleep(0.05)
+from skills import sums
+delete_deal("x")
+while not os.path.exists("/servers/skills/loud.py"):
+    time.sleep(0.05)
+from skills import later, loud
+later.shout("a"), loud.shout("b"), sums.total([])
+"""
+    assert value(kernel, code) == "('A', 'B', 0)"
+
+
+@pytest.mark.usefixtures("own_skills")
 def test_a_sessions_own_skill_comes_before_a_promoted_one(kernel: Kernel) -> None:
     code = "open('/workspace/skills/loud.py', 'w').write('\"\"\"Mine.\"\"\"\\nx = 1')\nfrom skills import loud\nloud.x"
     assert value(kernel, code) == "1"

@@ -187,7 +187,10 @@ def _skill(name: str) -> ModuleSpec | None:
         spec = users if users is not None and users.origin else ModuleSpec(name, None, is_package=True)
         spec.submodule_search_locations = folders
         return spec
-    if list(getattr(sys.modules.get(SKILLS), "__path__", ())) != folders:
-        return None
+    package = sys.modules.get(SKILLS)
+    imported = set(getattr(package, "__path__", ()))
+    if package is None or not imported or not imported <= {skills.OWN, skills.PROMOTED}:
+        return None  # a user's own
+    package.__path__ = folders  # one of them may be newer than the import of the package
     path = next((path for folder in folders if os.path.isfile(path := f"{folder}/{name.partition('.')[2]}.py")), None)
     return importlib.util.spec_from_file_location(name, path) if path else None
