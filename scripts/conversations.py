@@ -101,11 +101,14 @@ async def _code_mode() -> str:
     sys.path.insert(0, str(ROOT))
     from tests.code_mode import tasks
 
-    upstreams = {name: tasks.upstream(name) for name in tasks.READY}
     with tempfile.TemporaryDirectory(prefix="kmc-") as home:
         env = {**os.environ, "KERNELMCP_HOME": home, "KERNELMCP_LOGGING__LEVEL": "error"}
         return tasks.table(
-            await tasks.compare(tasks.TASKS, env | {"KERNELMCP_CONFIG_FILE": f"{home}/mcp.toml"}, upstreams)
+            await tasks.compare(
+                tasks.TASKS,
+                env | {"KERNELMCP_CONFIG_FILE": f"{home}/mcp.toml"},
+                tasks.five_servers(Path(home, "servers")),
+            )
         )
 
 

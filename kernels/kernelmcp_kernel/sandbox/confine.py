@@ -108,8 +108,9 @@ def _run_fresh(policy: Policy) -> int:
 def command(policy: Policy) -> tuple[list[str], dict[str, str]]:
     """The command line and environment of a process that confines itself and becomes the program. Whoever starts it
     puts the descriptors in place."""
-    program = [sys.executable, "-S", "-s", "-P", "-m", "kernelmcp_kernel.sandbox.enter"]
-    program.append(str(os.getpid()))
+    # Not by `-m`, whose own imports take as long as the interpreter's start.
+    code = "from kernelmcp_kernel.sandbox.enter import main; main()"
+    program = [sys.executable, "-S", "-s", "-P", "-c", code, str(os.getpid())]
     # By the environment, because everybody may read a command line, and an index's address may hold a password.
     folder = str(Path(__file__).resolve().parents[2])
     return program, {"PYTHONPATH": folder, POLICY_VARIABLE: encode(asdict(policy))}

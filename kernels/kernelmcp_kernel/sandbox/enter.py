@@ -1,6 +1,6 @@
 """The child's side of a confinement: a process gives up what its policy says, and becomes the program.
 
-Run as a module it is the fresh interpreter between a process with threads and a confined one. Its imports are part of
+`main` runs in the fresh interpreter between a process with threads and a confined one. Its imports are part of
 every start of a guest, so that it has few: `signal`, `json` and `dataclasses` alone would take 15 ms.
 """
 
@@ -147,5 +147,6 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """`kernelmcp_kernel.sandbox.confine.command`: the policy is in the environment, the parent the one argument."""
     enter(_decode(os.environ[POLICY_VARIABLE]), int(sys.argv[1]))
