@@ -27,6 +27,8 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 OLDER_FILES = 4
 # A disk that does not take lines must not fill the memory.
 MAX_WAITING = 20_000
+# Of arguments that wait for their hashes; what comes above that has none.
+MAX_WAITING_BYTES = 32 * 1024 * 1024
 # Of the values of one call's arguments.
 MAX_LINE_CHARS = 100_000
 # Names of tools in one line.
@@ -41,6 +43,7 @@ class Audit:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._waiting: list[CallRecord | dict[str, Any]] = []
+        self._waiting_bytes = 0
         self._work = asyncio.Event()
         self._lost = 0
         self._failed = False
@@ -53,6 +56,10 @@ class Audit:
         if len(self._waiting) >= MAX_WAITING:
             self._lost += 1
             return
+        if isinstance(line, CallRecord):
+            self._waiting_bytes += line.arguments_size
+            if self._waiting_bytes > MAX_WAITING_BYTES:
+                line.seal_without_hash()
         self._waiting.append(line)
         self._work.set()
 
@@ -76,7 +83,7 @@ class Audit:
                 await self._write()
 
     async def _write(self) -> None:
-        lines, self._waiting = self._waiting, []
+        lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if self._lost:
             lines.append({"time": datetime.now(UTC).isoformat(), "event": "lines_lost", "count": self._lost})
             self._lost = 0

@@ -101,9 +101,8 @@ class Broker:
         """The answer to one call. Being cancelled cancels it at the upstream."""
         execution, began = caller.execution, time.monotonic()
         use = execution.tool_use = execution.tool_use or ToolUse()
-        record = CallRecord(
-            execution.principal, execution.session_id, execution.id, call.server, call.tool, call.arguments
-        )
+        who = (execution.principal, execution.session_id, execution.id)
+        record = CallRecord(*who, call.server, call.tool, call.arguments, call.size)
         try:
             result = await self._call(caller, call, use, record)
             record.outcome, record.size = "error" if result.is_error else "ok", result.size

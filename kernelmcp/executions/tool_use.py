@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Literal
 
 from kernelmcp.output.outputs import Outputs
@@ -37,6 +38,8 @@ class CallRecord:
     tool: str
     arguments: dict[str, Any] | None
     """Until it is sealed."""
+    arguments_size: int
+    """Bytes of JSON."""
     decision: str = "refuse"
     """`allow`, `ask` or `deny` by the policy; `refuse` when it did not come so far."""
     rule: str = ""
@@ -58,11 +61,16 @@ class CallRecord:
         if (arguments := self.arguments) is None:
             return
         text = json.dumps(arguments, sort_keys=True, default=str)
-        self.names = [_name(name) for name in list(arguments)[:MAX_NAMES]]
+        self.seal_without_hash()
         self.sha256 = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         if keep_values:
             self.values = _values(arguments)
-        self.arguments = None
+
+    def seal_without_hash(self) -> None:
+        """Take the arguments away, whatever their size, at once."""
+        if self.arguments is not None:
+            self.names = [_name(name) for name in islice(self.arguments, MAX_NAMES)]
+            self.arguments = None
 
     def to_dict(self) -> dict[str, Any]:
         """Once it is sealed."""

@@ -80,6 +80,29 @@ async def test_a_disk_that_takes_nothing_costs_lines_and_nothing_else(world: Any
         tasks.cancel_scope.cancel()
 
 
+async def test_arguments_that_wait_for_a_slow_disk_are_bounded_in_bytes(world: Any) -> None:
+    one: World = world(section={"audit_values": True})
+    size = module.MAX_WAITING_BYTES // 2
+    for number in range(20):
+        await one.call("get_deal", size=size if number < 19 else 20, id=f"deal_{number}")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await one.audit.run()
+    await one.call("get_deal", id="later")
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await one.audit.run()
+    lines = list(read_lines(one.home / "audit.jsonl"))
+    assert [line.get("arguments") for line in lines] == [
+        {"id": "deal_0"},
+        {"id": "deal_1"},
+        *[None] * 18,
+        {"id": "later"},
+    ]
+    assert [bool(line["arguments_sha256"]) for line in lines] == [True, True, *[False] * 18, True]
+    assert all(line["argument_names"] == ["id"] for line in lines)
+
+
 async def test_names_that_a_guest_made_up_do_not_fill_it(world: Any) -> None:
     one: World = world()
     await one.call("x" * 1_000_000, server="\x1b[2J" + "y" * 1_000_000)
@@ -102,11 +125,11 @@ async def test_who_reads_the_calls_takes_no_values_from_the_audit(world: Any) ->
 
 
 def test_a_sealed_record_has_no_values_unless_they_are_wanted() -> None:
-    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"})
+    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"}, 16)
     record.seal()
     assert "secret" not in json.dumps(record.to_dict())
     assert record.arguments is None
-    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"})
+    record = CallRecord("p", "s", "e", "crm", "get_deal", {"id": "secret"}, 16)
     record.seal(keep_values=True)
     assert record.to_dict()["arguments"] == {"id": "secret"}
 

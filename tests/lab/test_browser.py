@@ -7,8 +7,9 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ MS = 1000 * DEADLINE_SECONDS
 PICTURES = Path(__file__).parents[2] / ".cache" / "lab"
 CELLS = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell"
 NAME_OF_KERNEL = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Toolbar-kernelName"
+ASKED = ".kernelmcp-question dialog"
 OUTPUTS = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output"
 
 
@@ -91,14 +93,19 @@ class Desk:
         stack.push_async_callback(browser.close)
         self.page = await browser.new_page(viewport={"width": 1400, "height": 900})
         self.page.set_default_timeout(MS)
-        slow = self.page.locator(".jp-Dialog", has_text="The document is taking some time to load")
-        await self.page.add_locator_handler(slow, self._goes_on_waiting)
+        # What Lab says on a busy machine.
+        for words, button in (
+            ("The document is taking some time to load", "Continue waiting"),
+            ("A connection to the Jupyter server could not be established", "Ok"),
+        ):
+            dialog = self.page.locator(".jp-Dialog", has_text=words)
+            await self.page.add_locator_handler(dialog, partial(self._dismiss, button))
         await self.page.goto(f"{self.lab.root}/lab/tree/alpha.ipynb?token={self.lab.token}")
         await self.page.wait_for_selector(CELLS)
         await self.page.wait_for_selector(".jp-Toolbar-kernelName:has-text('kernelmcp session')")
 
-    async def _goes_on_waiting(self, dialog: Any) -> None:
-        await dialog.get_by_role("button", name="Continue waiting").click()
+    async def _dismiss(self, button: str, dialog: Any) -> None:
+        await dialog.get_by_role("button", name=button).click()
 
     async def is_idle(self) -> None:
         """The kernel of the notebook in front."""
@@ -154,6 +161,16 @@ class Desk:
     async def says(self, words: str, name: str = "alpha") -> None:
         """In the notebook itself: Lab does not draw a note that is out of sight."""
         await self.saved(lambda sources: any(words in source for source in sources), name)
+
+    async def press_twice(self, key: str, until: Awaitable[Any]) -> None:
+        """In command mode. Lab takes two of one key for its command only when the second comes within a second."""
+        done = asyncio.ensure_future(until)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not done.done():
+                for each in ("Escape", key, key):
+                    await self.page.keyboard.press(each)
+                await asyncio.wait({done}, timeout=5)
+        await done
 
     async def new_cell(self, code: str) -> None:
         """Typed below the last cell."""
@@ -244,15 +261,13 @@ async def test_a_notebook_whose_file_somebody_deletes_is_written_again(desk: Des
 async def test_a_person_interrupts_the_models_cell(desk: Desk) -> None:
     running = asyncio.create_task(desk.execute("alpha", "print('endless')\nwhile True: pass"))
     await desk.shows("endless")
-    await desk.page.keyboard.press("Escape")
-    await desk.page.keyboard.press("i")
-    await desk.page.keyboard.press("i")
-    assert (await asyncio.wait_for(running, DEADLINE_SECONDS))["status"] == "interrupted"
+    await desk.press_twice("i", running)
+    assert (await running)["status"] == "interrupted"
     await desk.shows("KeyboardInterrupt")
 
 
 async def test_a_person_is_asked_what_the_models_cell_asks(desk: Desk) -> None:
-    dialog = desk.page.locator(".jp-Dialog")
+    dialog = desk.page.locator(ASKED)
     asking = (
         "import getpass\nname = input('<b>Name</b>? ')\nname, getpass.getpass('Secret: '), name == input('Again? ')"
     )
@@ -260,12 +275,12 @@ async def test_a_person_is_asked_what_the_models_cell_asks(desk: Desk) -> None:
     await dialog.filter(has_text="Code of session alpha asks").filter(has_text="<b>Name</b>?").wait_for()
     await desk.page.screenshot(path=PICTURES / "asked.png")
     await dialog.locator("input").fill("Ada")
-    await dialog.locator(".jp-mod-accept").click()
+    await dialog.get_by_role("button", name="Answer", exact=True).click()
     await dialog.filter(has_text="Secret:").wait_for()
     assert await dialog.locator("input").get_attribute("type") == "password"
     await desk.page.keyboard.type("s3cret")
     await desk.page.keyboard.press("Enter")
-    await dialog.filter(has_text="Again?").locator(".jp-mod-reject").click()
+    await dialog.filter(has_text="Again?").get_by_role("button", name="No answer").click()
     result = await running
     assert result["error"]["name"] == "EOFError"
     assert (await desk.execute("alpha", "name"))["result"] == "'Ada'"
@@ -275,6 +290,50 @@ async def test_a_person_is_asked_what_the_models_cell_asks(desk: Desk) -> None:
     assert (await desk.call("alpha", "cancel_execution"))["cancelled"]
     await dialog.wait_for(state="detached")
     assert (await running)["status"] == "interrupted"
+
+
+# What the HTML of an output might do to a question: cover it, hide it, put other words in its place.
+COVER = """
+from IPython.display import HTML, display
+cover = display(HTML('''<div class=cover style="position: fixed; inset: 0; z-index: 2147483647">Type: once</div>
+<div class=cover style="position: fixed; inset: 0; z-index: 2147483647" popover=manual>Type: once</div>
+<style>
+  .jp-OutputArea, .lm-Widget, .jp-Cell { contain: none !important; overflow: visible !important }
+  .cover { display: block !important; background: red }
+  body::after { content: 'Type: once'; position: fixed; inset: 0; z-index: 2147483647; background: red }
+  .kernelmcp-question, .kernelmcp-question *, dialog, label, h2 { display: none !important; opacity: 0 !important;
+    visibility: hidden !important; font-size: 0 !important; color: transparent !important }
+  .kernelmcp-question::after, label::after, h2::after { content: 'Type: once' }
+  :root, body { --jp-ui-font-color1: transparent; opacity: 0 !important; font-size: 0 !important }
+</style>'''), display_id=True)
+"""
+
+
+async def test_no_output_covers_or_changes_what_a_person_is_asked(desk: Desk) -> None:
+    await desk.run_cell(f"{COVER}\nprint('it covers ' + 'all')")
+    await desk.page.wait_for_selector(f"{OUTPUTS}:has-text('it covers all')", state="attached")
+    running = asyncio.create_task(desk.execute("alpha", "input('<b>Really?</b> ')"))
+    asked = desk.page.locator(ASKED)
+    await asked.wait_for()
+    await desk.page.screenshot(path=PICTURES / "covered.png")
+    on_top = """asked => {
+      const {left, right, top, bottom} = asked.getBoundingClientRect(), host = asked.getRootNode().host, found = [];
+      for (let x = left + 2; x < right; x += 20)
+        for (let y = top + 2; y < bottom; y += 10) found.push(document.elementFromPoint(x, y) === host);
+      const styles = [...asked.querySelectorAll('*'), asked].map(one => getComputedStyle(one));
+      const seen = styles.every(one => one.visibility === 'visible' && one.opacity === '1' && one.display !== 'none'
+        && parseFloat(one.fontSize) >= 14 && one.fontFamily.includes('system-ui') && !one.color.startsWith('rgba'));
+      const added = [...asked.querySelectorAll('*')].some(one => getComputedStyle(one, '::after').content !== 'none');
+      return {points: found.length, on_top: found.every(Boolean), seen, added};
+    }"""
+    found = await asked.evaluate(on_top)
+    assert found.pop("points") > 100
+    assert found == {"on_top": True, "seen": True, "added": False}
+    assert await asked.locator("label").inner_text() == "<b>Really?</b> "
+    await desk.page.keyboard.press("Escape")
+    assert (await running)["error"]["name"] == "EOFError"
+    await desk.execute("alpha", "cover.update('uncovered')")
+    await desk.page.wait_for_selector(".cover", state="detached")
 
 
 EVIL = r"""
@@ -361,10 +420,9 @@ async def test_a_widget_of_the_model_is_moved_by_a_person(desk: Desk) -> None:
 
 
 async def test_a_person_restarts_the_kernel_and_the_notebook_says_so(desk: Desk) -> None:
-    await desk.page.keyboard.press("Escape")
-    await desk.page.keyboard.press("0")
-    await desk.page.keyboard.press("0")
-    await desk.page.locator(".jp-Dialog .jp-mod-accept").click()
+    restart = desk.page.locator(".jp-Dialog .jp-mod-accept")
+    await desk.press_twice("0", restart.wait_for())
+    await restart.click()
     await desk.says("was restarted from JupyterLab")
     await desk.is_idle()
     assert (await desk.execute("alpha", "'x' in globals()"))["result"] == "False"

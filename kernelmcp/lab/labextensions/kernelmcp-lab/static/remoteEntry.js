@@ -22,30 +22,80 @@
     return (await version.get())();
   }
 
+  const LOOK = new CSSStyleSheet();
+  LOOK.replaceSync(`
+    dialog {
+      box-sizing: border-box; min-width: 320px; max-width: min(720px, 90vw); max-height: 90vh; padding: 16px 20px;
+      border: 1px solid GrayText; border-radius: 4px; background: Canvas; color: CanvasText;
+      font: 14px/1.4 system-ui, sans-serif;
+    }
+    h2 { margin: 0 0 8px; font-size: 16px; }
+    label { display: block; white-space: pre-wrap; overflow-wrap: anywhere; }
+    input { box-sizing: border-box; width: 100%; margin: 12px 0; padding: 4px; font: inherit; }
+    form > div { display: flex; justify-content: flex-end; gap: 8px; }
+    button { padding: 4px 12px; font: inherit; }
+  `);
+
   /**
-   * @param {any} Dialog
-   * @param {any} Widget
-   * @param {Question} question
+   * An open question. It lies in the browser's top layer, in a shadow tree and with fonts and colours of the browser's: the
+   * HTML of an output, whose styles are for the whole page, neither covers it nor changes what a person reads.
    */
-  function makeDialog(Dialog, Widget, question) {
-    const node = document.createElement('div');
-    const label = document.createElement('label');
-    label.style.whiteSpace = 'pre-wrap';
-    label.textContent = question.prompt;
-    const input = document.createElement('input');
-    input.type = question.password ? 'password' : 'text';
-    input.className = 'jp-mod-styled';
-    input.autocomplete = 'off';
-    node.append(label, input);
-    const body = new Widget({ node });
-    body.getValue = () => input.value;
-    return new Dialog({
-      title: `Code of session ${question.session_id} asks`,
-      body,
-      focusNodeSelector: 'input',
-      hasClose: false,
-      buttons: [Dialog.cancelButton({ label: 'No answer' }), Dialog.okButton({ label: 'Answer' })]
-    });
+  class Asked {
+    /** @param {Question} question @param {(text: string | null) => void} answer called once, unless it is taken away */
+    constructor(question, answer) {
+      this.answer = answer;
+      this.host = document.createElement('div');
+      this.host.className = 'kernelmcp-question';
+      this.host.style.cssText = 'all: initial !important';
+      const root = this.host.attachShadow({ mode: 'open' });
+      root.adoptedStyleSheets = [LOOK];
+      const dialog = element('dialog', '');
+      dialog.style.colorScheme = document.body.dataset.jpThemeLight === 'false' ? 'dark' : 'light';
+      const input = element('input', '');
+      input.type = question.password ? 'password' : 'text';
+      input.autocomplete = 'off';
+      input.autofocus = true;
+      const label = element('label', question.prompt);
+      label.append(input);
+      const none = element('button', 'No answer');
+      none.type = 'button';
+      const buttons = element('div', '');
+      buttons.append(none, element('button', 'Answer'));
+      const form = element('form', '');
+      form.append(element('h2', `Code of session ${question.session_id} asks`), label, buttons);
+      form.addEventListener('submit', event => {
+        event.preventDefault();
+        this.#end(input.value);
+      });
+      none.addEventListener('click', () => this.#end(null));
+      dialog.addEventListener('close', () => this.#end(null)); // Escape
+      dialog.append(form);
+      root.append(dialog);
+      document.body.append(this.host);
+      dialog.showModal();
+    }
+
+    /** @param {string | null} text */
+    #end(text) {
+      if (this.host.isConnected) {
+        this.remove();
+        this.answer(text);
+      }
+    }
+
+    remove() {
+      this.host.remove();
+    }
+  }
+
+  /**
+   * @template {keyof HTMLElementTagNameMap} T
+   * @param {T} tag @param {string} text @returns {HTMLElementTagNameMap[T]}
+   */
+  function element(tag, text) {
+    const made = document.createElement(tag);
+    made.textContent = text;
+    return made;
   }
 
   /**
@@ -72,47 +122,39 @@
   }
 
   async function askQuestions() {
-    const { Dialog } = await load('@jupyterlab/apputils');
-    const { Widget } = await load('@lumino/widgets');
     const { ServerConnection } = await load('@jupyterlab/services');
     const { URLExt } = await load('@jupyterlab/coreutils');
     const settings = ServerConnection.makeSettings();
     const url = URLExt.join(settings.baseUrl, 'kernelmcp', 'questions');
-    /** Open dialogs, by execution and prompt. @type {Map<string, any>} */
-    const dialogs = new Map();
+    /** What is asked now, by execution and prompt: the first one is shown. @type {Map<string, Question>} */
+    let open = new Map();
+    /** @type {{key: string, asked: Asked} | null} */
+    let shown = null;
 
     /** @param {Question[]} questions everything that is asked now */
-    function show(questions) {
-      const asked = new Map(questions.map(one => [JSON.stringify([one.execution_id, one.prompt, one.password]), one]));
-      for (const [key, dialog] of dialogs) {
-        if (!asked.has(key)) {
-          dialogs.delete(key);
-          dialog.dispose(); // answered elsewhere, or its cell has ended
-        }
+    function update(questions) {
+      open = new Map(questions.map(one => [JSON.stringify([one.execution_id, one.prompt, one.password]), one]));
+      if (shown && !open.has(shown.key)) {
+        shown.asked.remove(); // answered elsewhere, or its cell has ended
+        shown = null;
       }
-      for (const [key, question] of asked) {
-        if (!dialogs.has(key)) {
-          const dialog = makeDialog(Dialog, Widget, question);
-          dialogs.set(key, dialog);
-          void ask(key, question, dialog);
-        }
-      }
+      showNext();
     }
 
-    /**
-     * @param {string} key
-     * @param {Question} question
-     * @param {any} dialog
-     */
-    async function ask(key, question, dialog) {
-      const result = await dialog.launch();
-      if (dialogs.get(key) !== dialog) {
-        return; // disposed of
+    function showNext() {
+      const [next] = open;
+      if (shown || !next) {
+        return;
       }
-      dialogs.delete(key);
-      const text = result.button.accept ? result.value : null;
-      const body = JSON.stringify({ execution_id: question.execution_id, text });
-      await ServerConnection.makeRequest(url, { method: 'POST', body }, settings);
+      const [key, question] = next;
+      const asked = new Asked(question, text => {
+        shown = null;
+        open.delete(key);
+        showNext();
+        const body = JSON.stringify({ execution_id: question.execution_id, text });
+        void ServerConnection.makeRequest(url, { method: 'POST', body }, settings);
+      });
+      shown = { key, asked };
     }
 
     let version = '';
@@ -126,7 +168,7 @@
         }
         const news = await response.json();
         version = news.version;
-        show(news.questions);
+        update(news.questions);
       } catch {
         await new Promise(resolve => setTimeout(resolve, RETRY_MS)); // Lab was restarted, or the network is away
       }
