@@ -96,7 +96,7 @@ class Desk:
         # What Lab says on a busy machine.
         for words, button in (
             ("The document is taking some time to load", "Continue waiting"),
-            ("A connection to the Jupyter server could not be established", "Ok"),
+            ("A connection to the Jupyter server could not be established", "Close"),
         ):
             dialog = self.page.locator(".jp-Dialog", has_text=words)
             await self.page.add_locator_handler(dialog, partial(self._dismiss, button))
