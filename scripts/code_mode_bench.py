@@ -55,6 +55,7 @@ LARGE = {
     "a text of 50 MB over HTTP": ("web", "big(mb=50)", "50000000"),
     "10 MB of structured rows over stdio": ("crm", "big(mb=10, rows=True)", "rows"),
     "10 MB of structured rows over HTTP": ("web", "big(mb=10, rows=True)", "rows"),
+    "8 MB of arguments": ("crm", "create_ticket(name='n' * 8_000_000)", "id"),
 }
 
 

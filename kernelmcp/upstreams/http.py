@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, UNREACHED, Link, Reading
+from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, Reading
 from kernelmcp.upstreams.pace import Pace
 
 CONNECT_SECONDS = 30.0
@@ -147,17 +147,18 @@ class _Guard(httpx2.AsyncBaseTransport):
         gone = status == 404 and _SESSION_HEADER in request.headers
         says_itself = kind == "application/json" and b'"error"' in body and b'"jsonrpc"' in body
         if status >= 400 and request.method == "POST" and (gone or not says_itself):
-            return self._failed(f"it answered with HTTP {status}", status, headers, gone=gone)
+            code = SESSION_GONE if gone else TOO_LARGE if status == 413 else UNREACHED
+            return self._failed(f"it answered with HTTP {status}", status, headers, code)
         return httpx2.Response(status, headers=headers, content=self._large.shrunk(body))
 
     def _failed(
-        self, why: str, status: int = 502, headers: httpx2.Headers | None = None, *, gone: bool = False
+        self, why: str, status: int = 502, headers: httpx2.Headers | None = None, code: int = UNREACHED
     ) -> httpx2.Response:
         """An answer that mcp takes for a JSON-RPC error of the request; the status and its headers are for OAuth."""
         self._failure = why
         if self._answers_elsewhere:
             self._ended.set()
-        error = {"code": SESSION_GONE if gone else UNREACHED, "message": why}
+        error = {"code": code, "message": why}
         content = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
         said = httpx2.Headers(headers)
         said["content-type"] = "application/json"

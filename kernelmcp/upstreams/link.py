@@ -10,8 +10,9 @@ from mcp.shared.message import SessionMessage
 
 # Tells the HTTP transport which call a request is; it leaves no request.
 NUMBER_HEADER = "x-kernelmcp-call"
-# Codes of JSON-RPC errors that a transport makes: nothing was reached; the session there is gone and nothing was done.
-UNREACHED, SESSION_GONE = -32097, -32096
+# Codes of JSON-RPC errors that a transport makes: nothing was reached; the session there is gone, and nothing was done;
+# the request is too large for whoever is there, and nothing was done.
+UNREACHED, SESSION_GONE, TOO_LARGE = -32097, -32096, -32095
 
 
 class Reading(Protocol):

@@ -22,7 +22,7 @@ from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, 
 from kernelmcp.upstreams.connect import Way, cause, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
 from kernelmcp.upstreams.kept import Kept, Remembered
-from kernelmcp.upstreams.link import SESSION_GONE, UNREACHED, Link
+from kernelmcp.upstreams.link import SESSION_GONE, TOO_LARGE, UNREACHED, Link
 from kernelmcp.upstreams.oauth import LoginNeeded, Logins
 from kernelmcp.upstreams.target import error_without_secrets, identity_of, without_secrets
 
@@ -261,6 +261,9 @@ class Upstream:
         said = without_secrets(clean(str(exc)), self.settings, os.environ)[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
+        if exc.code == TOO_LARGE:
+            said = f"the arguments are too large for this server ({said}); nothing was done. Send them in parts"
+            return UpstreamError("LimitExceeded", f"{self.name}.{tool}: {said}")
         if not _is_lost(exc):
             return UpstreamError("ToolError", f"{self.name}.{tool}: {said}")
         if exc.code == CONNECTION_CLOSED and (self._open is None or self._open[0].ended.is_set()):

@@ -148,6 +148,21 @@ async def test_a_result_that_is_too_large_is_an_error_that_says_the_setting(open
         assert (await call(upstreams, "echo", value=1))["content"]
 
 
+async def test_arguments_that_are_too_large_for_a_server_are_said_to_be(opened: Opened, crm: str) -> None:
+    """Servers over HTTP take a few MB; 8 MiB is what ours passes on at most."""
+    async with opened(crm) as upstreams:
+        before = (await stats(upstreams))["pid"]
+        if "url" in crm:
+            with pytest.raises(UpstreamError, match="HTTP 413") as caught:
+                await call(upstreams, "create_ticket", name="n" * 8_000_000)
+            # On the older transport answers come elsewhere: the connection is begun anew, or calls would wait for ever.
+            assert caught.value.kind == ("ServerUnavailable" if "/sse" in crm else "LimitExceeded")
+        else:
+            made = await call(upstreams, "create_ticket", name="n" * 8_000_000)
+            assert len(made["structuredContent"]["name"]) == 8_000_000
+        assert (await stats(upstreams))["pid"] == before
+
+
 async def test_the_next_call_waits_for_the_connection_that_was_lost(opened: Opened) -> None:
     async with opened(on_stdio("crm", "crm_server.py")) as upstreams:
         before = (await stats(upstreams))["pid"]
