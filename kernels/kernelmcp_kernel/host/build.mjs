@@ -3,6 +3,7 @@
 // PACKAGES is a JSON list of {folder, point, bytecode}, MODULES one of what is to be imported in the image.
 import fs from "node:fs";
 import { saveImage } from "./image.mjs";
+import { leave } from "./leave.mjs";
 import { Recorder } from "./libraries.mjs";
 import { loadRuntime, mount, mountPackage } from "./pyodide.mjs";
 
@@ -27,4 +28,4 @@ const open = streams.filter((/** @type {any} */ each) => each?.fd > 2 && !refuse
 if (open.length) throw new Error(`files are open, which no image holds: ${open.map((/** @type {any} */ { path }) => path)}`);
 saveImage(file, pyodide.makeMemorySnapshot(), buildId, recorder.describe());
 fs.writeSync(1, `boot image: ${(fs.statSync(file).size / 1e6).toFixed(1)} MB\n`);
-process.exit(0);
+leave(0);

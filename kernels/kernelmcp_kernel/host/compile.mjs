@@ -1,6 +1,7 @@
 // Compiles a package's Python to bytecode, confined as a guest is. Nothing of the package runs.
 //   node --experimental-wasm-jspi compile.mjs RUNTIME_FOLDER INSIDE_FOLDER PACKAGE_FOLDER ZIP_FILE
 import fs from "node:fs";
+import { leave } from "./leave.mjs";
 import { loadRuntime, mount } from "./pyodide.mjs";
 
 const [runtime, inside, folder, file] = process.argv.slice(2);
@@ -16,4 +17,4 @@ sys.path.append("/lib/kernelmcp/kernelmcp_guest/packages")
 import bytecode
 bytecode.compile_all("/package", "/bytecode.zip")`);
 fs.writeFileSync(file, pyodide.FS.readFile("/bytecode.zip"));
-process.exit(0);
+leave(0);

@@ -6,9 +6,11 @@ import fs from "node:fs";
 import process from "node:process";
 import { cleanGlobals } from "./globals.mjs";
 import { Image, ImageError } from "./image.mjs";
+import { leave } from "./leave.mjs";
 import { loadRuntime, mount, mountPackage } from "./pyodide.mjs";
 
-const [NO_COMPILER, FAILED, MORE] = [3, 4, 5];
+const [BUILT, NO_COMPILER, FAILED, MORE] = [0, 3, 4, 5];
+const MAX_SAID_CHARS = 300;
 const ARCHIVE = "/source.tar.gz";
 
 const [runtime, inside, image, buildId, jobText] = process.argv.slice(2);
@@ -30,13 +32,6 @@ function writeAll(fd, bytes) {
   for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done);
 }
 
-/** @param {number} status @param {string | Uint8Array} [made] @param {string} [said] */
-function leave(status, made = "", said = "") {
-  writeAll(1, Buffer.from(made));
-  writeAll(2, Buffer.from(said));
-  process.exit(status);
-}
-
 const source = fs.readFileSync(0);
 const pyodide = await loadRuntime(runtime, findImage());
 pyodide.setStdin({ read: () => 0, fsync: () => undefined });
@@ -48,7 +43,7 @@ const { build } = pyodide.pyimport("wheel_build");
 cleanGlobals();
 const points = job.packages.map((/** @type {any} */ { point }) => point);
 const found = JSON.parse(build(JSON.stringify({ ...job, archive: ARCHIVE, points })));
-if (found.wheel) leave(0, pyodide.FS.readFile(found.wheel));
-if (found.requires) leave(MORE, JSON.stringify(found.requires));
-if (found.compiler) leave(NO_COMPILER);
-leave(FAILED, "", String(found.error));
+if (found.wheel) writeAll(1, pyodide.FS.readFile(found.wheel));
+else if (found.requires) writeAll(1, Buffer.from(JSON.stringify(found.requires)));
+const status = found.wheel ? BUILT : found.requires ? MORE : found.compiler ? NO_COMPILER : FAILED;
+leave(status, status === FAILED ? String(found.error).slice(0, MAX_SAID_CHARS) : "");

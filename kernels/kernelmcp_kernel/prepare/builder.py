@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from kernelmcp_kernel.runtime.directory import PrivateDirectory
 from kernelmcp_kernel.runtime.guest_process import spawn_builder
 from kernelmcp_kernel.runtime.identity import BuildError
-from kernelmcp_kernel.runtime.node import node_launch
+from kernelmcp_kernel.runtime.node import node_launch, status_of
 from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
 
 # The largest take a minute; a package may also never come back from its import.
 BUILD_SECONDS = 300.0
 _MAX_ERROR_CHARS = 2000
+_MAX_ERROR_BYTES = 1 << 20
 
 
 @contextmanager
@@ -45,9 +46,9 @@ def run_builder(
             finally:
                 killer.cancel()
             errors.seek(0)
-            said = errors.read(20_000).decode("utf-8", "replace").strip()
-        if status != 0:
-            raise BuildError(f"{script} ended with {os.waitstatus_to_exitcode(status)}: {said[-_MAX_ERROR_CHARS:]}")
+            ended, said = status_of(os.waitstatus_to_exitcode(status), errors.read(_MAX_ERROR_BYTES))
+        if ended != 0:
+            raise BuildError(f"{script} ended with {ended}: {said.strip()[-_MAX_ERROR_CHARS:]}")
         yield _read(os.fspath(file), max_bytes)
     finally:
         sandbox.close()

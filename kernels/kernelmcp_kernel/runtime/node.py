@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -85,6 +86,14 @@ def node_launch(
         *arguments,
     ]
     return Launch(program, readable, memory_mb + _NODE_MEMORY_MB, memory_mb + _RESIDENT_MB)
+
+
+def status_of(status: int, said: bytes) -> tuple[int, str]:
+    """The exit status and the words of a program of host/, which may have ended as leave.mjs has it."""
+    words, mark, number = said.rpartition(b"\0")
+    if status == -signal.SIGKILL and mark and number.isdigit() and len(number) <= 3:
+        return int(number), words.decode("utf-8", "replace")
+    return status, said.decode("utf-8", "replace")
 
 
 def grants(paths: Iterable[Path]) -> list[str]:

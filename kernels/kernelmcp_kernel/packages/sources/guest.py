@@ -20,7 +20,7 @@ from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.runtime.directory import PrivateDirectory
 from kernelmcp_kernel.runtime.guest_process import spawn_filter
 from kernelmcp_kernel.runtime.identity import BuildError
-from kernelmcp_kernel.runtime.node import node_launch
+from kernelmcp_kernel.runtime.node import node_launch, status_of
 from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
 
 # The largest that are in pure Python take some seconds.
@@ -29,6 +29,7 @@ BUILD_SECONDS = 60.0
 _NO_COMPILER, _FAILED, _MORE = 3, 4, 5
 _MAX_SAID_CHARS = 120
 _MAX_LIST_BYTES = 1 << 16
+_MAX_SAID_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,14 @@ async def run_build(source: Path, job: Job, max_bytes: int) -> bytes | list[str]
     try:
         with source.open("rb") as given, tempfile.TemporaryFile() as made, tempfile.TemporaryFile() as said:
             descriptors = [given.fileno(), made.fileno(), said.fileno()]
-            status = await _run(sandbox, job, max_bytes, descriptors)
+            ended = await _run(sandbox, job, max_bytes, descriptors)
             made.seek(0)
             said.seek(0)
+            status, words = status_of(ended, said.read(_MAX_SAID_BYTES))
             if status == 0:
                 return _read(made.read(max_bytes + 1), max_bytes)
             if status == _MORE:
                 return _names(made.read(_MAX_LIST_BYTES))
-            words = said.read(_MAX_SAID_CHARS * 4).decode("utf-8", "replace")
     finally:
         sandbox.close()
     if status == _NO_COMPILER:
