@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
+import anyio.lowlevel
 import structlog
 from mcp import ClientSession, MCPError
 from mcp.client.subscriptions import SubscriptionLost, listen
@@ -40,7 +41,7 @@ from pydantic import ValidationError
 import kernelmcp
 from kernelmcp.output.sanitize import MAX_DEPTH
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Tool, UpstreamError
-from kernelmcp.upstreams.large import LargeResults
+from kernelmcp.upstreams.large import LARGE_BYTES, LargeResults
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
 from kernelmcp.upstreams.listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
 
@@ -99,7 +100,8 @@ class Conversation:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
         """Raises `MCPError`, and `UpstreamError` for a result that is none. Cancelling it cancels the call there."""
         number = next(self._numbers)
-        _check(tool, arguments)
+        if _check(tool, arguments) >= LARGE_BYTES:
+            await anyio.lowlevel.checkpoint()  # they are encoded again: others go on in between
         params, options = self._stamped("tools/call", {"name": tool, "arguments": arguments}, tool)
         options["request_id"] = number
         options["headers"] = {**options.get("headers", {}), NUMBER_HEADER: str(number)}
@@ -153,13 +155,15 @@ class Conversation:
         return params, {"headers": headers}
 
 
-def _check(tool: str, arguments: Mapping[str, Any]) -> None:
-    """Raises `UpstreamError` for what mcp's transports can't encode: they would end the connection, and other calls."""
+def _check(tool: str, arguments: Mapping[str, Any]) -> int:
+    """Bytes of JSON. Raises `UpstreamError` for what mcp's transports can't encode: they would end the connection, and
+    other calls."""
     try:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         # What cannot be nested so deep needs no look at it.
         if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
             _check_depth(arguments)
+        return len(text)
     except (ValueError, RecursionError, TypeError) as exc:
         said = "JSON has no NaN and no infinity" if "Out of range" in str(exc) else "they are nested too deep, or odd"
         raise UpstreamError("ToolError", f"{tool}: its arguments cannot be sent: {said}") from exc
