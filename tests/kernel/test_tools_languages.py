@@ -154,6 +154,7 @@ def test_javascript_gets_values(kernel: Kernel, offerer: Offerer) -> None:
         ("servers.crm.given_({result: {content: [], isError: true}})", "ToolError", "crm.given_: it failed"),
         ("servers.crm.given_({result: {content: 5}})", "ToolError", "crm.given_: its answer is no result"),
         ("callMCPTool('crm.nothing')", "ToolError", "there is no tool 'crm.nothing'"),
+        ("servers.crm.nothing({})", "ToolError", "there is no tool 'crm.nothing'"),
         ("callMCPTool('echo')", "ToolError", "several servers have a tool 'echo': crm.echo, hr_2.echo"),
     ],
 )
@@ -170,8 +171,11 @@ def test_an_error_of_javascript_says_its_kind(
 def test_javascript_finds_what_there_is(kernel: Kernel, offerer: Offerer) -> None:
     assert js(kernel, "Object.keys(servers)") == "[ 'crm', 'hr_2', 'search' ]"
     assert (
-        js(kernel, "[await servers.crm.nothing, 'echo' in servers.crm, servers.then]")
-        == "[ undefined, true, undefined ]"
+        js(
+            kernel,
+            "[servers.no, 'no' in servers.crm, 'echo' in servers.crm, servers.then, (await servers.crm).then]",
+        )
+        == "[ undefined, false, true, undefined, undefined ]"
     )
     assert (
         js(kernel, "console.log(servers.search('echo again').split('\\n')[0])")
@@ -179,6 +183,16 @@ def test_javascript_finds_what_there_is(kernel: Kernel, offerer: Offerer) -> Non
     )
     assert js(kernel, "require('fs').readdirSync('/servers')") == "[ 'index.json' ]"
     assert "EROFS" in js(kernel, "require('fs').writeFileSync('/servers/x', 'x')")
+
+
+def test_a_server_without_tools_says_why_in_both(kernel: Kernel, tmp_path: Path) -> None:
+    why = "late is not available: the environment variable API_KEY is not set; the user can find out why"
+    index = {"servers": {"late": {"name": "late", "about": why, "tools": {}}}}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with offering(kernel, tmp_path, {}):
+        said = f"late has no tools now: {why}"
+        assert js(kernel, "await servers.late.get({})").startswith(f"ServerUnavailable: {said}")
+        assert sh(kernel, "mcp list late").text() == f"{said}\n"
 
 
 def test_without_an_offer_both_say_so(kernel: Kernel) -> None:

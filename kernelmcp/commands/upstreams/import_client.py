@@ -57,7 +57,10 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
         _append(file, text)
         sys.stdout.write(f"Added {', '.join(name for name in found if name not in there)} to {file}.\n")
     if wanted:
-        sys.stdout.write("Secrets were not copied. Set these variables where kernelmcp is started:\n")
+        sys.stdout.write(
+            "Secrets were not copied. Set these variables where kernelmcp is started (of a client that starts it: in "
+            "the `env` of its own entry for kernelmcp):\n"
+        )
         sys.stdout.writelines(f"  {variable}   {what}\n" for variable, what in wanted.items())
     return 0
 

@@ -31,6 +31,7 @@ MAX_TOTAL_CHARS = 16_000_000
 MAX_NAME_CHARS = 500  # the protocol advises 128
 MAX_INSTRUCTIONS_CHARS = 600
 MAX_TITLE_CHARS = 60
+MAX_REASON_CHARS = 300
 # A server of 60 tools is listed in 1,300 tokens.
 LISTED_LINE_CHARS = 80
 MIN_LISTED_CHARS = 24
@@ -76,7 +77,8 @@ def _is_short(name: str) -> bool:
 
 
 def _about(catalogue: Catalogue) -> str:
-    return sentence(catalogue.title or catalogue.instructions, MAX_TITLE_CHARS)
+    """What a server is; of one without tools why it has none."""
+    return sentence(catalogue.title or catalogue.instructions, MAX_TITLE_CHARS if catalogue.tools else MAX_REASON_CHARS)
 
 
 def _indexed(stubs: Mapping[str, tuple[Tool, Stub]]) -> dict[str, list[str]]:

@@ -69,6 +69,8 @@ class Installs:
             return failure
         answer = await self._answer(self._installer().install_for(module, lambda line: None), cell, imported=True)
         if "error" in answer:
+            if answer["error"]["name"] == "PackageUnreachable":  # an import asks Pyodide's distribution alone
+                answer["error"]["text"] += f". `%pip install {module}` asks an index, too"
             self._failed[module] = time.monotonic(), answer
         return answer
 

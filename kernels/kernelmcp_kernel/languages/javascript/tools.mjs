@@ -125,6 +125,11 @@ export class Tools {
     const exact = matching(index, wanted, (name) => name);
     const found = exact.length ? exact : matching(index, wanted, folded);
     if (found.length === 1) return found[0];
+    const [own = "", { about = "", tools = {} } = {}] =
+      Object.entries(index).find(([own, { name }]) => [own, name].some((each) => wanted.startsWith(`${each}.`))) ?? [];
+    if (own && !Object.keys(tools).length) {
+      return { ...none, error: { kind: "ServerUnavailable", message: `${own} has no tools now: ${about}` } };
+    }
     const message = found.length
       ? `several servers have a tool '${wanted}': ${found.map(({ shown }) => shown).join(", ")}`
       : `there is no tool '${wanted}': servers.search("words") finds tools`;

@@ -47,10 +47,13 @@
     if (error) throw new ToolError("ToolError", error);
     return value;
   };
-  // What is not there is undefined: `await servers.crm` asks for a `then`.
-  const named = (names, make) =>
+  // What is not there is undefined, `await servers.crm` asks for a `then`; or a function that says so.
+  const named = (names, make, missing = () => undefined) =>
     new Proxy(Object.create(null), {
-      get: (_, name) => (typeof name === "string" && names().includes(name) ? make(name) : undefined),
+      get: (_, name) => {
+        if (typeof name !== "string" || name === "then" || name === "toJSON" || name in Object.prototype) return undefined;
+        return names().includes(name) ? make(name) : missing(name);
+      },
       has: (_, name) => names().includes(name),
       ownKeys: () => names(),
       getOwnPropertyDescriptor: (_, name) =>
@@ -61,10 +64,8 @@
     () => [...namesOf(""), "search"],
     (server) => {
       if (server === "search") return (words) => host.searchTools(String(words));
-      return named(
-        () => namesOf(server),
-        (tool) => (args) => call(`${server}.${tool}`, args),
-      );
+      const tool = (name) => (args) => call(`${server}.${name}`, args);
+      return named(() => namesOf(server), tool, tool);
     },
   );
   define("callMCPTool", call);

@@ -160,7 +160,8 @@ def _list(index: Index, servers: list[str]) -> str:
     found = next((each for name, each in index.items() if servers[0] in (name, each["name"])), None)
     if found is None:
         raise CommandFailed(_FAILED, f"there is no MCP server {servers[0]!r}; there are: {', '.join(index)}")
-    return "".join(f"{_line(servers[0], name, *facts)}\n" for name, facts in found["tools"].items())
+    lines = [_line(servers[0], name, *facts) for name, facts in found["tools"].items()]
+    return "".join(f"{line}\n" for line in lines or [f"{servers[0]} has no tools now: {found['about']}"])
 
 
 def _line(server: str, name: str, *facts: str) -> str:
