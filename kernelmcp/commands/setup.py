@@ -51,7 +51,8 @@ def main(settings: Settings, names: Sequence[str], offline: Path | None, export:
             process.terminate()
             raise
     if status:
-        sys.stdout.write("Not all of it could be had: see above. What is there is kept; the same command goes on.\n")
+        goes_on = "" if offline else " What is there is kept; the same command goes on."
+        sys.stdout.write(f"Not all of it could be had: see above.{goes_on}\n")
         return 1
     sys.stdout.write("Sessions have them from now on, those of a running server too. --remove takes them out.\n")
     return 0
