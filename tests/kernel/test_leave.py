@@ -1,5 +1,6 @@
 """A program of host/ that has done its work is gone, whatever Node would wait for."""
 
+import io
 import signal
 import subprocess
 
@@ -22,7 +23,7 @@ def test_it_does_not_wait_for_nodes_own_end(confined: bool) -> None:
     flags = ["--permission", f"--allow-fs-read={HOST}"] if confined else []
     command = [str(node_binary()), *flags, "--input-type=module", "-e", SCRIPT]
     done = subprocess.run(command, capture_output=True, check=False, timeout=120)
-    assert status_of(done.returncode, done.stderr) == (4, "noise why" if confined else "noise ")
+    assert status_of(done.returncode, io.BytesIO(done.stderr)) == (4, "noise why" if confined else "noise ")
 
 
 @pytest.mark.parametrize(
@@ -36,4 +37,11 @@ def test_it_does_not_wait_for_nodes_own_end(confined: bool) -> None:
     ],
 )
 def test_another_end_is_what_it_is(status: int, said: bytes) -> None:
-    assert status_of(status, said) == (status, said.decode())
+    assert status_of(status, io.BytesIO(said)) == (status, said.decode())
+
+
+def test_whoever_has_said_much_is_understood() -> None:
+    status, words = status_of(-signal.SIGKILL, io.BytesIO(b"warning: \0" * 100_000 + b"the end\0005"))
+    assert status == 5
+    assert words.endswith("the end")
+    assert len(words) < 100_000

@@ -30,7 +30,7 @@ INTERRUPT_GRACE_SECONDS = 3.0
 _BACKGROUND = 0xFFFFFFFF
 
 # A process closes its pipes a moment before it can be waited for. This long for the moment, then it is killed.
-_EXIT_WAIT_SECONDS = 5.0
+_EXIT_WAIT_SECONDS = 0.5
 _EXIT_CHECK_SECONDS = 0.002
 
 

@@ -2,7 +2,6 @@
 //   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "packages":..., "workspace":..., "tmp":..., "offered":..., "volumes":..., "quota":...,
 //                      "working_directory":..., "folder":..., "how_to_see_more":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
-import fs from "node:fs";
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
 import { describe } from "./errors.mjs";
@@ -75,7 +74,6 @@ function takeHostCall(call) {
 /** @param {number} status */
 function leave(status) {
   streams.flush();
-  fs.closeSync(FRAMES); // our parent waits for the end of this pipe, and not long for that of a process (leave.mjs)
   process.exit(status);
 }
 

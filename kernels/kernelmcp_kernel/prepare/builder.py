@@ -18,7 +18,6 @@ from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
 # The largest take a minute; a package may also never come back from its import.
 BUILD_SECONDS = 300.0
 _MAX_ERROR_CHARS = 2000
-_MAX_ERROR_BYTES = 1 << 20
 
 
 @contextmanager
@@ -45,8 +44,7 @@ def run_builder(
                 raise
             finally:
                 killer.cancel()
-            errors.seek(0)
-            ended, said = status_of(os.waitstatus_to_exitcode(status), errors.read(_MAX_ERROR_BYTES))
+            ended, said = status_of(os.waitstatus_to_exitcode(status), errors)
         if ended != 0:
             raise BuildError(f"{script} ended with {ended}: {said.strip()[-_MAX_ERROR_CHARS:]}")
         yield _read(os.fspath(file), max_bytes)

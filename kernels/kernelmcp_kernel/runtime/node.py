@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch, volume_paths
@@ -88,8 +89,13 @@ def node_launch(
     return Launch(program, readable, memory_mb + _NODE_MEMORY_MB, memory_mb + _RESIDENT_MB)
 
 
-def status_of(status: int, said: bytes) -> tuple[int, str]:
-    """The exit status and the words of a program of host/, which may have ended as leave.mjs has it."""
+_MAX_SAID_BYTES = 1 << 16
+
+
+def status_of(status: int, descriptor_2: BinaryIO) -> tuple[int, str]:
+    """The exit status and the last words of a program of host/, which may have ended as leave.mjs has it."""
+    descriptor_2.seek(max(0, descriptor_2.seek(0, os.SEEK_END) - _MAX_SAID_BYTES))
+    said = descriptor_2.read(_MAX_SAID_BYTES)
     words, mark, number = said.rpartition(b"\0")
     if status == -signal.SIGKILL and mark and number.isdigit() and len(number) <= 3:
         return int(number), words.decode("utf-8", "replace")

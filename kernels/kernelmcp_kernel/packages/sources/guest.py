@@ -29,7 +29,6 @@ BUILD_SECONDS = 60.0
 _NO_COMPILER, _FAILED, _MORE = 3, 4, 5
 _MAX_SAID_CHARS = 120
 _MAX_LIST_BYTES = 1 << 16
-_MAX_SAID_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ async def run_build(source: Path, job: Job, max_bytes: int) -> bytes | list[str]
             descriptors = [given.fileno(), made.fileno(), said.fileno()]
             ended = await _run(sandbox, job, max_bytes, descriptors)
             made.seek(0)
-            said.seek(0)
-            status, words = status_of(ended, said.read(_MAX_SAID_BYTES))
+            status, words = status_of(ended, said)
             if status == 0:
                 return _read(made.read(max_bytes + 1), max_bytes)
             if status == _MORE:

@@ -51,8 +51,9 @@
   const named = (names, make, missing = () => undefined) =>
     new Proxy(Object.create(null), {
       get: (_, name) => {
-        if (typeof name !== "string" || name === "then" || name === "toJSON" || name in Object.prototype) return undefined;
-        return names().includes(name) ? make(name) : missing(name);
+        if (typeof name !== "string") return undefined;
+        if (names().includes(name)) return make(name);
+        return name === "then" || name === "toJSON" || name in Object.prototype ? undefined : missing(name);
       },
       has: (_, name) => names().includes(name),
       ownKeys: () => names(),
