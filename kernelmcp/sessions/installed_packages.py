@@ -12,11 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from kernelmcp.errors import KernelDied
 from kernelmcp.kernel.process import Kernel
 
-# Sent by our kernels beside the text of an installation: {installed: [{name, version, source}], already_present: []}.
+# Sent by our kernels beside the text of an installation: {installed: [{name, version, source}], already_present: [],
+# notes: [text]}.
 PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 # From the cache it takes a tenth of a second; without the cache, the first cell must not wait for long.
 RESTORE_SECONDS = 60.0
 MAX_PACKAGES = 1000
+MAX_NOTE_CHARS = 300
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +30,7 @@ class Package(BaseModel):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=100)]
     version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]*$", max_length=100)]
-    source: Annotated[str, Field(pattern=r"^[a-z]*$", max_length=20)] = ""
+    source: Annotated[str, Field(pattern=r"^[a-z-]*$", max_length=20)] = ""
 
 
 class Installation(BaseModel):
@@ -36,6 +38,7 @@ class Installation(BaseModel):
 
     installed: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
     already_present: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
+    notes: Annotated[list[Annotated[str, Field(max_length=MAX_NOTE_CHARS)]], Field(max_length=MAX_PACKAGES)] = []
 
 
 _ADAPTER = TypeAdapter(Installation)

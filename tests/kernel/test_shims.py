@@ -32,6 +32,41 @@ from plotly import optional_imports
 missing = [name for name in ("numpy", "regex") if optional_imports.get_module(name) is None]
 """
 
+# How pdfminer imports what it needs for encrypted files.
+PDF_DOCUMENT = """
+from cryptography.hazmat.backends import default_backend
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+def decrypt(key, vector):
+    return Cipher(algorithms.AES(key), modes.CBC(vector), backend=default_backend())
+"""
+# As langchain-core has it, whose functions it calls in threads.
+RUNNABLES = """
+from concurrent.futures import ThreadPoolExecutor
+
+class ContextThreadPoolExecutor(ThreadPoolExecutor): ...
+"""
+# As SQLAlchemy has it: greenlet is imported by the first who asks for a part of it.
+CONCURRENCY = """
+class _Shim:
+    def _initialize(self, *, raise_=True):
+        try:
+            from greenlet import getcurrent
+        except ImportError as error:
+            self.getcurrent = self._not_there
+            if raise_:
+                raise ImportError("no greenlet") from error
+
+    def _not_there(self):
+        raise ImportError("greenlet is used")
+
+    def __getattr__(self, name):
+        self._initialize()
+        return self.__dict__[name]
+
+_concurrency_shim = _Shim()
+"""
+
 PORTAL = """
 import anyio, anyio.from_thread, anyio.to_thread, time
 
@@ -55,11 +90,20 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     make_wheel(wheels, "nest_asyncio", files={"nest_asyncio/__init__.py": NEST_ASYNCIO})
     plotly = {"__init__.py": "", "optional_imports.py": OPTIONAL_IMPORTS, "express/__init__.py": EXPRESS}
     make_wheel(wheels, "plotly", files={f"plotly/{name}": text for name, text in plotly.items()})
+    make_wheel(wheels, "pdfminer", files={"pdfminer/__init__.py": "", "pdfminer/pdfdocument.py": PDF_DOCUMENT})
+    make_wheel(wheels, "sqlalchemy", "99.0", files=packages("sqlalchemy.util", "concurrency", CONCURRENCY))
+    make_wheel(wheels, "langchain_core", files=packages("langchain_core.runnables", "config", RUNNABLES))
     settings = {"pyodide_url": str(pyodide_folder()), "index_url": DEAD_INDEX, "wheel_folders": [str(wheels)]}
     home = tmp_path_factory.mktemp("home")
     with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(settings)) as running:
         assert running.run(PORTAL).status == "ok"
         yield running
+
+
+def packages(name: str, module: str, text: str) -> dict[str, str]:
+    """The files of a module in a package in a package."""
+    outer, inner = name.split(".")
+    return {f"{outer}/__init__.py": "", f"{outer}/{inner}/__init__.py": "", f"{outer}/{inner}/{module}.py": text}
 
 
 def result(kernel: Kernel, code: str) -> str | None:
@@ -113,3 +157,45 @@ def test_nest_asyncio_has_nothing_to_do(kernel: Kernel) -> None:
 def test_an_import_on_behalf_of_another_brings_what_that_must_have(kernel: Kernel) -> None:
     code = "%pip install -q plotly\nimport plotly.express\nplotly.express.missing"
     assert result(kernel, code) == "['regex']", "numpy is what it must have; regex it merely tries"
+
+
+def test_what_is_needed_for_a_part_is_missed_when_that_is_used(kernel: Kernel) -> None:
+    code = "%pip install -q pdfminer\nfrom pdfminer.pdfdocument import decrypt\ndecrypt(b'', b'')"
+    error = result(kernel, code)
+    assert error is not None
+    assert error.endswith("a PDF that is encrypted with AES cannot be read: cryptography is not installed")
+    code = "import importlib.util, sys\nimportlib.util.find_spec('cryptography'), 'cryptography' in sys.modules"
+    assert result(kernel, code) == "(None, False)", "nobody else finds it"
+    code = (
+        "import pathlib, sys, importlib, pdfminer.pdfdocument\n"
+        "there = pathlib.Path('there/cryptography/hazmat/primitives/ciphers')\n"
+        "there.mkdir(parents=True)\n"
+        "(there / '__init__.py').write_text('Cipher = algorithms = modes = None')\n"
+        "(there.parents[1] / 'backends.py').write_text('default_backend = 7')\n"
+        "sys.path.insert(0, 'there')\n"
+        "found = importlib.reload(pdfminer.pdfdocument).default_backend\n"
+        "sys.path.remove('there')\n"
+        "found"
+    )
+    assert result(kernel, code) == "7", "where it is there, it is taken"
+
+
+def test_executors_that_are_waited_for_call_in_order(kernel: Kernel) -> None:
+    code = (
+        "%pip install -q langchain-core\nfrom langchain_core.runnables.config import ContextThreadPoolExecutor\n"
+        "with ContextThreadPoolExecutor(4) as executor:\n"
+        "    found = list(executor.map(lambda number: number * 2, range(3)))\n"
+        "    failed = executor.submit(lambda: 1 / 0)\n"
+        "found, failed.done(), type(failed.exception()).__name__"
+    )
+    assert result(kernel, code) == "([0, 2, 4], True, 'ZeroDivisionError')"
+
+
+def test_greenlet_is_missed_when_it_is_used(kernel: Kernel) -> None:
+    code = "%pip install -q sqlalchemy\nfrom sqlalchemy.util.concurrency import _concurrency_shim as c\nc.getcurrent"
+    assert "_not_there" in str(result(kernel, code))
+    assert str(result(kernel, "c.getcurrent()")).endswith("greenlet is used")
+
+
+def test_the_user_of_a_guest_has_a_number(kernel: Kernel) -> None:
+    assert result(kernel, "import os\n(os.geteuid(), os.getegid()) == (os.getuid(), os.getgid())") == "True"

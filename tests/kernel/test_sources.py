@@ -305,6 +305,18 @@ def test_a_build_that_failed_is_not_tried_again_and_older_packages_that_need_non
     assert [each.wheel.version for each in install(settings, store, "parent").installed] == ["1.0"]
 
 
+def test_of_a_package_whose_source_failed_no_other_version_is_built_by_the_same_request(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    for version in ("1.0", "2.0", "3.0"):
+        index.add_source("stubborn", version, body="raise RuntimeError('no way')")
+        index.add("owner", version, requires=(f"stubborn=={version}",))
+    said: list[str] = []
+    with pytest.raises(e.PackageNotSupported, match=r"owner 3\.0 needs stubborn: .*does not build in the sandbox"):
+        install(settings, store, "owner", said=said)
+    assert [line for line in said if "Building" in line] == ["Building stubborn 3.0 from its source"]
+
+
 def test_one_installation_builds_only_so_many(
     index: Index, settings: PackageSettings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,8 @@ from kernelmcp_kernel.jupyter import execute_messages, iopub
 from kernelmcp_kernel.jupyter.tools.messages import MAX_ARGUMENTS_BYTES, checked_calls
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.outcome import Outcome
+from kernelmcp_kernel.packages.outcome import Outcome, Package
+from kernelmcp_kernel.packages.store import SOURCES, Wheel
 from kernelmcp_kernel.runtime import directory, places
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.sandbox import landlock, probe, seccomp
@@ -132,10 +133,16 @@ def test_the_limits_in_a_request_are_read_under_the_names_they_are_sent_by() -> 
 
 
 def test_the_server_understands_what_a_kernel_says_of_an_installation() -> None:
-    said = Outcome([], [Present("alpha", "1.0")]).as_json()
+    wheels = [Wheel(f"n{number}", "1.0+pure", "", "", source) for number, source in enumerate(SOURCES)]
+    new = [Package(wheel, Path()) for wheel in wheels]
+    said = Outcome(new, [Present("alpha", "1.0")], ("x" * 1000,)).as_json()
     assert server_packages.PACKAGES_TYPE == iopub.PACKAGES_TYPE
     assert server_packages.installation({iopub.PACKAGES_TYPE: said}) == server_packages.Installation(
-        already_present=[server_packages.Package(name="alpha", version="1.0")]
+        installed=[
+            server_packages.Package(name=each.name, version=each.version, source=each.source) for each in wheels
+        ],
+        already_present=[server_packages.Package(name="alpha", version="1.0")],
+        notes=["x" * server_packages.MAX_NOTE_CHARS],
     )
 
 

@@ -37,6 +37,7 @@ def installation_of(execution: Execution) -> Installation:
     return Installation(
         installed=[package for part in parts for package in part.installed],
         already_present=[package for part in parts for package in part.already_present],
+        notes=[note for part in parts for note in part.notes],
     )
 
 

@@ -119,6 +119,7 @@ def _text(execution: Execution, found: Installation, budget: int) -> str:
         lines.append(f"Installed {_listed(found.installed)}.")
     if found.already_present:
         lines.append(f"Already there: {_listed(found.already_present)}.")
+    lines += [f"{note}." for note in found.notes]
     text = "\n".join(lines) or "Nothing had to be installed."
     background = View(execution).background(budget)
     return f"{text}\n{background_note(background)}" if background else text

@@ -39,7 +39,8 @@ MAX_PATH_CHARS = 4096
 # How many finished cells may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
 
-# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}]}.
+# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}], notes:
+# [text]}.
 # Only the kernel process itself sends it.
 PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 

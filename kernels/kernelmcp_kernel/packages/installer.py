@@ -44,6 +44,7 @@ from kernelmcp_kernel.packages.requirements import (
 from kernelmcp_kernel.packages.resolver import download
 from kernelmcp_kernel.packages.sources.builder import Builder
 from kernelmcp_kernel.packages.standins import wheels as standins
+from kernelmcp_kernel.packages.standins.useless import check_useful
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import PackageSettings
@@ -111,10 +112,11 @@ class Installer:
         check_enabled(self._settings)
         packages = distribution.packages_by_import(self._settings)
         by_name = {canonicalize_name(module): package for module, package in packages.items()}
-        known = set(packages.values())
         for requirement in requirements:  # the name of a module is taken for its package's: cv2, sklearn
-            if (name := canonicalize_name(requirement.name)) not in known:
+            if (name := canonicalize_name(requirement.name)) not in packages.values():
                 requirement.name = by_name.get(name, requirement.name)
+        if not options.no_deps:  # as it was, for a session that comes back
+            check_useful(requirements)
         return await self._install(requirements, say, options)
 
     def unmet(self) -> list[str]:
@@ -141,7 +143,7 @@ class Installer:
             if not wanted:
                 return Outcome([], there, tuple(notes))
             try:
-                packages = await self._fetch(wanted, say, options, from_distribution)
+                packages, left_out = await self._fetch(wanted, say, options, from_distribution)
                 for package in packages:
                     await self._add(package)
                 self._whole = self._whole and not options.no_deps
@@ -151,7 +153,7 @@ class Installer:
                 await asyncio.to_thread(self._tools.room.end)
             self._remember_whole()
             notes += [each.note for each in packages if each.note]
-            return Outcome(packages, there, tuple(notes))
+            return Outcome(packages, there, (*notes, *left_out))
 
     async def _about_newest(self, there: Present, options: Options) -> str:
         """For who asked for the newest version of what is there."""
@@ -192,25 +194,23 @@ class Installer:
 
     async def _fetch(
         self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool
-    ) -> list[Package]:
-        """Resolved and unpacked, from what is prepared or cached if it can be."""
+    ) -> tuple[list[Package], tuple[str, ...]]:
+        """Resolved and unpacked, from what is prepared or cached if it can be; and what was left out, in words."""
         store = self._store
         prepared = await asyncio.to_thread(find_prepared) if not (options.pre or options.upgrade) else None
         wheels = self._of_prepared(prepared, wanted, options) if prepared else None
-        if wheels and (found := await self._from_cache(wheels)):
-            return found
+        if wheels and (packages := await self._from_cache(wheels)):
+            return packages, ()
         wheels = None if from_distribution else await asyncio.to_thread(self._recall, wanted, options)
         if wheels is not None and (packages := await self._from_cache(wheels)):
-            return packages
+            return packages, ()
         builder = self._builder if self._settings.build_from_source else None
         built: set[str] = set() if builder else await asyncio.to_thread(self._builder.built)
         built |= standins.hashes(distribution.listed(self._settings))
         cached = [each for each in await asyncio.to_thread(store.wheel_files) if each[0] not in built]
         with store.staging() as staging:
-            max_bytes = store.room.max_staged_bytes
-            request = Request(
-                self._settings, wanted, self._present, cached, max_bytes, options, from_distribution, builder
-            )
+            room = store.room.max_staged_bytes
+            request = Request(self._settings, wanted, self._present, cached, room, options, from_distribution, builder)
             found = await download(request, staging, say)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)
@@ -220,7 +220,7 @@ class Installer:
         if found.complete and not from_distribution:
             key = resolution_key(self._settings, wanted, self._present.values(), options)
             await asyncio.to_thread(store.remember, key, wheels)
-        return packages
+        return packages, found.notes
 
     def _of_prepared(self, prepared: Prepared, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
         """All that is wanted, with its needs, where it is prepared, in these versions, and fits what is there."""

@@ -12,6 +12,8 @@ from kernelmcp_kernel.packages.store import Wheel, metadata_file
 
 # Of a package, and more than any has. Each is parsed at each further installation.
 _MAX_REQUIRES = 2000
+# The server takes no longer ones.
+_MAX_NOTE_CHARS = 300
 # Where packages appear in the guest, each in a folder of its own.
 _MOUNT_POINT = "/lib/packages"
 
@@ -64,6 +66,7 @@ class Outcome:
         return {
             "installed": new,
             "already_present": [{"name": package.name, "version": package.version} for package in self.already_present],
+            "notes": [note[:_MAX_NOTE_CHARS] for note in self.notes],
         }
 
     def __str__(self) -> str:

@@ -53,7 +53,6 @@ _CAUSES = re.compile(
     r"(?P<package>\S+ \S+) depends on (?P<needed>.+)|The user requested (?:\(constraint\) (?P<here>.+)|(?P<asked>.+))"
 )
 _THERE = re.compile(r"The user requested \(constraint\) (?P<name>[^\s=]+)==")
-_MAX_CAUSES = 4
 # Of an absolute path; an address has no space or quote before its slashes.
 _PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
 _BAD_WHEEL = re.compile(
@@ -77,6 +76,7 @@ _NEEDED_BY = re.compile(r"satisfies the requirement (?P<what>.+?) \(from (?!vers
 # Shown of pip's own words.
 _MAX_CHARS = 1500
 _MAX_NAMED_CHARS = 200
+_MAX_CAUSES = 4
 _MAX_VERSIONS = 12
 
 
@@ -92,12 +92,6 @@ def progress(line: str) -> str | None:
     ):
         return f"  {match[1]}" + (f" ({match[2]})" if match[2] else "")
     return None
-
-
-def newest(output: str, name: str) -> str | None:
-    """The first version in the output of `pip index versions`, which is the newest."""
-    found = re.search(rf"^{re.escape(name)} \((\d[0-9A-Za-z.+!]*)\)\s*$", output, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else None
 
 
 def log_lines(file: Path) -> list[str]:
@@ -211,8 +205,7 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
             f"package, or ask for {name}=={known[-1]} if that will do"
         )
     if known != ["none"]:
-        newest = ", ".join(known[-_MAX_VERSIONS:])
-        return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {newest}")
+        return _no_such_version(what, known[-_MAX_VERSIONS:])
     if match := _OTHER_PYTHONS.search(output):
         return _other_python(f"{name}{needed}", match["versions"])
     if match := _YANKED.search(output):
@@ -224,6 +217,8 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
             "https. Whoever runs the server can name another (packages.index_url in mcp.toml), or trust it "
             "(trusted-host in pip.conf)"
         )
+    if there := _found_versions(plain, [line for line in log if "Found link file:" in line]):  # somebody chose them
+        return _no_such_version(what, there)
     wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
     name += needed
     if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
@@ -232,6 +227,10 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
         f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ from what is "
         "imported (`pip install scikit-learn`, `import sklearn`)"
     )
+
+
+def _no_such_version(what: str, there: Sequence[str]) -> PackageNotFound:
+    return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {', '.join(there)}")
 
 
 def _refusal(name: str, output: str) -> str | None:
@@ -265,19 +264,20 @@ def _needs_what_is_missing(output: str, log: Sequence[str], asked: Sequence[str]
     there = {canonicalize_name(found["name"]) for found in _THERE.finditer(output)}
     names = {canonicalize_name(name) for name in missing["names"].split()} - there
     for reason in _REASON.finditer(output):  # that of the newest version comes first
-        if canonicalize_name(reason["name"]) in names and not _was_found(reason["what"], log):
-            error = _no_match(reason["what"], output, log)
+        what = reason["what"]  # where some source has it, requirements contradict each other
+        if canonicalize_name(reason["name"]) in names and not _admits(what, _found_versions(what, log)):
+            error = _no_match(what, output, log)
             who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
             return type(error)(f"{who}{reason['who']} needs {error}")
     return None
 
 
-def _was_found(what: str, log: Iterable[str]) -> bool:
-    """Did some source have a wheel that would do? Then requirements contradict each other."""
+def _found_versions(what: str, log: Iterable[str]) -> list[str]:
+    """The versions of which some source has a wheel that runs here, each once."""
     name = canonicalize_name(re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0])
     links = filter(None, map(_FOUND_LINK.search, log))
     own = [link["version"] for link in links if canonicalize_name(link["file"].partition("-")[0]) == name]
-    return _admits(what, own)
+    return list(dict.fromkeys(own))[:_MAX_VERSIONS]
 
 
 def _admits(requirement: str, versions: Iterable[str]) -> bool:

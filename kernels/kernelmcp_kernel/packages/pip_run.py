@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ async def run_pip(
             raise Absent(name)
         asked = [str(requirement) for requirement in request.requirements]
         raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked)
+    if offers:
+        offers.read(output)
     found = [*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.tar.gz")]
     return [file for file in found if file_name_of(file) not in request.present]
 
@@ -105,12 +108,18 @@ async def about_newer(request: Request, folder: Path, there: Present) -> str:
             _, output = await pip_process.run(policy, folder.parent, request.max_bytes, lambda line: None)
     except TimeoutError:
         output = ""
-    newest = pip_output.newest(output, name)
+    newest = _newest(output, name)
     if newest is None:
         return f"{there.name} {there.version} stays as it is: whether there is a newer one cannot be told now"
     if Version(newest) <= Version(there.version):
         return f"{there.name} {there.version} is the newest that there is for this sandbox"
     return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
+
+
+def _newest(output: str, name: str) -> str | None:
+    """The first version in the output of `pip index versions`, which is the newest."""
+    found = re.search(rf"^{re.escape(name)} \((\d[0-9A-Za-z.+!]*)\)\s*$", output, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else None
 
 
 def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "") -> Policy:

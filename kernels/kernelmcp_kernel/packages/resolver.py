@@ -41,7 +41,9 @@ class Download:
 
     files: list[Path]
     complete: bool
-    """Every source answered: another time would give the same."""
+    """Every source answered, and nothing was left out: another time would give the same."""
+    notes: tuple[str, ...] = ()
+    """What is left out, in words."""
 
 
 class DistributionNeeded(PackageUnreachable):
@@ -67,45 +69,46 @@ async def download(request: Request, folder: Path, say: Say) -> Download:
 
 async def _download(request: Request, folder: Path, say: Say) -> Download:
     if request.from_distribution:
-        return Download(await _resolve_distribution(request, folder, say), complete=True)
+        return await _resolve_distribution(request, folder, say)
     try:
-        return Download(await _resolve(request, folder / "all", say), complete=True)
+        return await _resolve(request, folder / "all", say)
     except DistributionNeeded:
         raise
     except PackageUnreachable as error:
         unreachable = error
     say("A package source does not answer; trying the others.")
     try:
-        return Download(await _resolve(request, folder / "cached", say, "--no-index"), complete=False)
+        return replace(await _resolve(request, folder / "cached", say, "--no-index"), complete=False)
     except DistributionNeeded:
         raise
     except PackageError:
         raise unreachable from None
 
 
-async def _resolve_distribution(request: Request, folder: Path, say: Say) -> list[Path]:
+async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Download:
     """All from the distribution; else what it needs from the index as well, when only that cannot be had there. What is
     asked for is the distribution's own file: neither one of the index, nor one that was built."""
     needed: DistributionNeeded | None = None
     try:
-        wheels = await _resolve(request, folder / "listed", say, "--no-index")
+        found = await _resolve(request, folder / "listed", say, "--no-index")
     except DistributionNeeded as error:
         needed = error
-        wheels = await _resolve(request, folder / "all", say)
+        found = await _resolve(request, folder / "all", say)
     every = distribution.listed(request.settings)
     known = distribution.distribution_hashes(request.settings) | standins.hashes(every)
-    others = {file_name_of(wheel) for wheel in wheels if sha256_of(wheel) not in known} & request.asked
+    others = {file_name_of(wheel) for wheel in found.files if sha256_of(wheel) not in known} & request.asked
     if others:
         listed = [package for package in every if package.name in others]
         raise needed or _distribution_needed(request, listed)
-    return wheels
+    return found
 
 
-async def _resolve(request: Request, folder: Path, say: Say, *options: str) -> list[Path]:
+async def _resolve(request: Request, folder: Path, say: Say, *options: str) -> Download:
     """Runs of pip until it chooses nothing that is still to be fetched: each time with the true metadata of more."""
     packages = {package.name: package for package in distribution.listed(request.settings)}
     listing = await asyncio.to_thread(empty_wheels.listing, list(packages.values()))
     links = await asyncio.to_thread(_at_hand, request, packages.values(), cached_too=bool(options))
+    links += await asyncio.to_thread(standins.make_of_index, folder / "stand-ins")
     offers = Offers(request.builder, request.asked if request.from_distribution else ())
     await offers.begin()
     needed: DistributionNeeded | None = None  # what the distribution would have given, if it answered
@@ -119,7 +122,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str) -> l
             chosen = [packages[file_name_of(wheel)] for wheel in wheels if wheel.name.endswith(empty_wheels.LISTED_TAG)]
             sources = [file for file in wheels if is_source(file)]
             if not chosen and not sources:
-                return wheels
+                return Download(wheels, not offers.left_out, tuple(offers.left_out))
             try:
                 fetched = await _fetch(request, run / "fetched", say, chosen) if chosen else []
                 links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]

@@ -46,11 +46,13 @@ _UNLOCKED_SECONDS = 60.0
 _WHEEL_NAME = re.compile(r"[\w.+!-]+", re.ASCII)
 # packages.max_cache_mb where it is not set.
 _MAX_BYTES = 4096 << 20
+# Of a wheel.
+SOURCES = ("pypi", "pyodide", "local", "built", "stand-in")
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that was resolved. `source` says where from: pypi, pyodide, local or built."""
+    """A wheel that was resolved. `source` says where from, one of SOURCES."""
 
     name: str
     version: str

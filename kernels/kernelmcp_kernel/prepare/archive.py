@@ -16,10 +16,9 @@ from typing import Any
 
 from kernelmcp_kernel.packages.errors import PackageError, PackageInvalid
 from kernelmcp_kernel.packages.requirements import parse_all
-from kernelmcp_kernel.packages.store import Store, Wheel, sha256_of, wheel_identity
+from kernelmcp_kernel.packages.store import SOURCES, Store, Wheel, sha256_of, wheel_identity
 from kernelmcp_kernel.packages.unpack import DAMAGED
 
-SOURCES = ("pypi", "pyodide", "local", "built", "stand-in")
 _LIST = "setup.json"
 _MAX_LIST_BYTES = 4 << 20
 _MAX_WHEELS = 2000

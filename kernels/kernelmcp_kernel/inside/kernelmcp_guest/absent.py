@@ -89,6 +89,7 @@ def install() -> None:
     socket.socket.__init__ = _no_sockets
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
         setattr(socket, name, _no_sockets)
+    os.geteuid, os.getegid = os.getuid, os.getgid  # which this Python has, without the others
     hashlib.__getattr__ = _no_hash
     sys.meta_path.append(_Absent())
     sys.executable = sys._base_executable = "python3"  # as commands call it; Emscripten names the script that builds

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .reading import Refused, Source, look_at
+from .without import leave_out
 
 # Of an archive, and of one of the distribution's packages: there, a large source is one that is compiled.
 MAX_BYTES = 64 << 20
@@ -38,15 +39,16 @@ FACTS = "facts.json"
 
 
 class Rules(NamedTuple):
-    """What the kernel process says (a file): `built` wheels, and what was `refused`, by the sha256 of their source, or
-    by its name in this folder; the `absent` packages of the distribution with their versions; `never` what not to look
-    for."""
+    """What the kernel process says (a file): `built` wheels, by the sha256 of their source; what was `refused`, by the
+    sha256 of a source, by its name in this folder, or by the project's; the `absent` packages of the distribution with
+    their versions; `never` what not to look for; `dispensable` what a package can do without."""
 
     folder: str
     built: dict[str, str]
     refused: dict[str, str]
     absent: dict[str, str]
     never: list[str]
+    dispensable: dict[str, list[str]]
     stand_in: str
 
 
@@ -91,12 +93,15 @@ class Sources:
     def _candidate(self, finder: Any, name: str, version: Any, found: Any) -> Any:
         from pip._internal.models.candidate import InstallationCandidate
 
+        if why := self._rules.refused.get(name):
+            _say(f"{REFUSED} {name} {why}")
+            return None
         link = self._links[name][version]
         if link.url not in self._looked and self._refused.get(name, 0) >= MAX_REFUSED:
             return None  # how a project is built seldom changes
         if link.url not in self._looked:
             try:
-                limit = MAX_DISTRIBUTION_BYTES if found.applicable_candidates else MAX_BYTES
+                limit = MAX_DISTRIBUTION_BYTES if _is_listed(found) else MAX_BYTES
                 self._looked[link.url] = self._look(finder._link_collector.session, name, version, link, limit)
             except Refused as error:
                 _say(f"{REFUSED} {name} {error}")
@@ -128,6 +133,11 @@ class Sources:
         if wheel is None or _sha256_of(Path(wheel)) != Path(wheel).parent.name:
             return None
         return Path(wheel)
+
+
+def _is_listed(found: Any) -> bool:
+    """Is there a wheel of it in any version that somebody chose: the distribution's, or one of a wheel folder?"""
+    return any(each.link.is_file for each in found.all_candidates)
 
 
 def _sha256_of(file: Path) -> str | None:
@@ -205,9 +215,11 @@ def _save(chunks: Any, file: Path, limit: int) -> str:
 def take_part(rules_file: str, stand_in: str, admitted: Callable[[Any, dict[Any, Any]], list[Any]]) -> None:
     """Have pip consider sources. Raises ImportError, AttributeError where this pip is made otherwise: then it takes
     wheels only, which is what its options say."""
-    sources = Sources(Rules(**json.loads(Path(rules_file).read_text("utf-8")), stand_in=stand_in), admitted)
+    rules = Rules(**json.loads(Path(rules_file).read_text("utf-8")), stand_in=stand_in)
+    sources = Sources(rules, admitted)
     _read_instead_of_building(sources)
     _look_for_them(sources)
+    leave_out(rules.dispensable)
 
 
 def _read_instead_of_building(sources: Sources) -> None:

@@ -1,4 +1,5 @@
-"""The sources of one resolution: what pip is told of them, and what comes of those that it chooses.
+"""The sources of one resolution: what pip is told of them, and what comes of those that it chooses. And what it may do
+without.
 
 `in_pip` reads what is written here, at the other end.
 """
@@ -17,6 +18,7 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from kernelmcp_kernel.packages.errors import PackageNotSupported, no_wheel
 from kernelmcp_kernel.packages.sources.builder import Builder, Say
 from kernelmcp_kernel.packages.sources.guest import NotBuilt
+from kernelmcp_kernel.packages.standins.without import DISPENSABLE
 from kernelmcp_kernel.packages.store import sha256_of
 
 # Of one installation: each takes some seconds.
@@ -25,6 +27,7 @@ _MAX_FACTS_BYTES = 8 << 20
 # As `in_pip` has them.
 _FOLDER, _FACTS, _RULES = "sources", "facts.json", "rules.json"
 _ABSENT = re.compile(r"^ERROR: kernelmcp-absent (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
+_WITHOUT = re.compile(r"^kernelmcp-without (?P<who>[a-z0-9-]+) (?P<what>[a-z0-9-]+)\s*$", re.MULTILINE)
 _ANY = "*"
 
 
@@ -44,6 +47,8 @@ class Offers:
         self._builds = 0
         self.absent: dict[str, str] = {}
         """Packages of the distribution whose files cannot be had, with their versions."""
+        self.left_out: list[str] = []
+        """What the last run has done without, in words."""
 
     @property
     def possible(self) -> bool:
@@ -64,9 +69,20 @@ class Offers:
             "refused": self._refused,
             "absent": self.absent,
             "never": self._never,
+            "dispensable": {name: list(needs) for name, needs in DISPENSABLE.items()},
         }
         file.write_text(json.dumps(rules), "utf-8")
         return str(file)
+
+    def read(self, output: str) -> None:
+        """Note what pip says that it did without."""
+        found = {(match["who"], match["what"]) for match in _WITHOUT.finditer(output)}
+        self.left_out = [
+            f"{name} is without {need} here: {needs[need]}"
+            for name, needs in DISPENSABLE.items()
+            for need in needs
+            if (name, need) in found
+        ]
 
     async def build(self, chosen: Sequence[Path], run: Path, asked: set[str], say: Say) -> None:
         """Build the sources that a run of pip has chosen: the next one will find wheels, or know why there are none.
@@ -83,8 +99,9 @@ class Offers:
             try:
                 self._built[sha256] = str(await self._builder.build(source, facts.get(source.name), say))
             except NotBuilt as error:
-                self._refused[sha256] = str(error)
-                if (name := name_of(source)) in self.absent:
+                name = name_of(source)
+                self._refused[sha256] = self._refused[name] = str(error)  # another version would end as this one
+                if name in self.absent:
                     raise Absent(name) from error
                 if name in asked:
                     raise no_wheel(name, str(error)) from error

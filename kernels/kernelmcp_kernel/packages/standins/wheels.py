@@ -6,14 +6,17 @@ import base64
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
 from kernelmcp_kernel.packages.distribution import Listed
 
-# Name of a distribution -> its module here.
-MODULES = {"rpds-py": "rpds", "orjson": "orjson", "ujson": "ujson"}
+# Of packages of the distribution, in the version that it has: name -> the module here.
+OF_DISTRIBUTION = {"rpds-py": "rpds", "orjson": "orjson", "ujson": "ujson"}
+# Of packages that have no wheel for the guest anywhere, or none that is needed: name -> the module here, and the
+# version whose names and values it has.
+OF_INDEX = {"ormsgpack": ("ormsgpack", "1.13.1"), "uuid-utils": ("uuid_utils", "0.19.0")}
 # Behind the version: pip takes it before a wheel of the same version that has nothing in it.
 _LOCAL = "+pure"
 _FOLDER = Path(__file__).parent
@@ -22,38 +25,48 @@ _DATE = (2020, 1, 1, 0, 0, 0)  # the same file each time
 
 def make(absent: Iterable[Listed], folder: Path) -> dict[str, tuple[str, Path]]:
     """Wheels in `folder` for those of the absent packages that have a stand-in, by name: sha256 and file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, tuple[str, Path]] = {}
-    for package in absent:
-        if package.name in MODULES:
-            file = folder / f"{_stem(package)}-py3-none-any.whl"
-            file.write_bytes(_wheel(package))
-            found[package.name] = sha256_of(package), file
-    return found
+    return _write({each.name: each.version for each in absent if each.name in OF_DISTRIBUTION}, folder)
+
+
+def make_of_index(folder: Path) -> list[tuple[str, Path]]:
+    """Wheels in `folder` for packages that are not the distribution's: sha256 and file."""
+    return list(_write({name: version for name, (_, version) in OF_INDEX.items()}, folder).values())
 
 
 def hashes(packages: Iterable[Listed]) -> frozenset[str]:
-    """The sha256 of every stand-in for these."""
-    return frozenset(sha256_of(package) for package in packages if package.name in MODULES)
+    """The sha256 of every stand-in, where the distribution has these."""
+    versions = {package.name: package.version for package in packages if package.name in OF_DISTRIBUTION}
+    versions |= {name: version for name, (_, version) in OF_INDEX.items()}
+    return frozenset(_sha256_of(name, version) for name, version in versions.items())
 
 
-def sha256_of(package: Listed) -> str:
-    return hashlib.sha256(_wheel(package)).hexdigest()
+def _write(versions: Mapping[str, str], folder: Path) -> dict[str, tuple[str, Path]]:
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, tuple[str, Path]] = {}
+    for name, version in versions.items():
+        file = folder / f"{_stem(name, version)}-py3-none-any.whl"
+        file.write_bytes(_wheel(name, version))
+        found[name] = _sha256_of(name, version), file
+    return found
 
 
-def _stem(package: Listed) -> str:
-    return f"{package.name.replace('-', '_')}-{package.version}{_LOCAL}"
+def _sha256_of(name: str, version: str) -> str:
+    return hashlib.sha256(_wheel(name, version)).hexdigest()
+
+
+def _stem(name: str, version: str) -> str:
+    return f"{name.replace('-', '_')}-{version}{_LOCAL}"
 
 
 @cache
-def _wheel(package: Listed) -> bytes:
-    module, info = f"{MODULES[package.name]}.py", f"{_stem(package)}.dist-info"
+def _wheel(name: str, version: str) -> bytes:
+    info = f"{_stem(name, version)}.dist-info"
     metadata = (
-        f"Metadata-Version: 2.4\nName: {package.name}\nVersion: {package.version}{_LOCAL}\n"
-        f"Summary: A stand-in for {package.name} in plain Python, by kernelmcp\n"
+        f"Metadata-Version: 2.4\nName: {name}\nVersion: {version}{_LOCAL}\n"
+        f"Summary: A stand-in for {name} in plain Python, by kernelmcp\n"
     )
     files = {
-        module: (_FOLDER / module).read_bytes(),
+        **_modules(OF_DISTRIBUTION[name] if name in OF_DISTRIBUTION else OF_INDEX[name][0]),
         f"{info}/METADATA": metadata.encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -64,6 +77,12 @@ def _wheel(package: Listed) -> bytes:
         for path, data in files.items():
             archive.writestr(zipfile.ZipInfo(path, _DATE), data)
     return buffer.getvalue()
+
+
+def _modules(name: str) -> dict[str, bytes]:
+    """The source of a module, or of a package's, by their paths in a wheel."""
+    found = sorted((_FOLDER / name).glob("*.py")) or [_FOLDER / f"{name}.py"]
+    return {file.relative_to(_FOLDER).as_posix(): file.read_bytes() for file in found}
 
 
 def _digest(data: bytes) -> str:

@@ -1,4 +1,5 @@
 """Packages that start threads to wait in, and here wait for the one event loop instead; and what shows figures.
+And packages that import for a part of them what may not be there (`packages/standins/without.py`).
 
 All shims are in this table, each put in place when its module has been imported. Only honest ones: what a thread would
 have done is done, in order, by the thread there is; nothing pretends to go on at the same time.
@@ -13,7 +14,9 @@ import contextvars
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 from kernelmcp_guest.shown import figures
@@ -88,10 +91,29 @@ def _nested_loops(nest_asyncio: Any) -> None:
     nest_asyncio.apply = lambda loop=None: None
 
 
+def _calls_in_order(config: Any) -> None:
+    """langchain-core's executor, which calls what langgraph and its own chains have in parallel."""
+
+    def submit(_: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            future.set_result(contextvars.copy_context().run(func, *args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - as an executor does
+            future.set_exception(error)
+        return future
+
+    config.ContextThreadPoolExecutor.submit = submit
+
+
 def _one_scheduler(base: Any) -> None:
     """dask's schedulers of threads and processes: what they would do is done in order, by the one there is here."""
     names = ("threads", "threading", "processes", "multiprocessing")
     base.named_schedulers.update(dict.fromkeys(names, base.named_schedulers["sync"]))
+
+
+def _greenlet_when_used(concurrency: Any) -> None:
+    """SQLAlchemy looks for greenlet when sqlalchemy.ext.asyncio is imported, and here misses it when that is used."""
+    concurrency._concurrency_shim._initialize(raise_=False)
 
 
 def _bars_without_threads(progress: Any) -> None:
@@ -111,7 +133,9 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "anyio.from_thread": _blocking_portals,
     "dask.base": _one_scheduler,
     "dask.diagnostics.progress": _bars_without_threads,
+    "langchain_core.runnables.config": _calls_in_order,
     "nest_asyncio": _nested_loops,
+    "sqlalchemy.util.concurrency": _greenlet_when_used,
     "altair.vegalite.v5.api": figures.show_altair,
     "altair.vegalite.v6.api": figures.show_altair,
     "bokeh.io.output": figures.load_nothing,
@@ -121,20 +145,82 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
 }
 
 
+# Module -> the package that it imports for a part of it, and what that part is.
+_PARTS = {
+    "gymnasium.vector.async_vector_env": ("_multiprocessing", "there is one process, and it has one thread"),
+    "gymnasium.vector.utils.shared_memory": ("_multiprocessing", "there is one process, and it has one thread"),
+    "huggingface_hub.hf_api": ("httpcore2", "what a job writes cannot be followed"),
+    "mcp.server.request_state": ("cryptography", "the state of a request cannot be sealed"),
+    "pdfminer.pdfdocument": ("cryptography", "a PDF that is encrypted with AES cannot be read"),
+    "pydub.utils": ("audioop", "audio cannot be computed with (the package audioop-lts)"),
+}
+
+
+class _Absent(ModuleType):
+    """A module that is not there, for one that can do without; what is used of it says so."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
+        self._why = why
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Absent(f"{self.__name__}.{name}", self._why)
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        package = self.__name__.partition(".")[0]
+        raise ModuleNotFoundError(f"{self._why}: {package} is not installed")
+
+
+class _AbsentParts(Loader):
+    """While a module of the table is imported: finds what it can do without."""
+
+    def __init__(self, package: str, why: str) -> None:
+        self._package, self._why = package, why
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == self._package else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Absent(spec.name, self._why)
+
+    def exec_module(self, module: ModuleType) -> None: ...
+
+
+@contextmanager
+def _without_parts(module: str) -> Iterator[None]:
+    package, why = _PARTS.get(module, ("", ""))
+    if not package or package in sys.modules or PathFinder.find_spec(package):
+        yield
+        return
+    finder = _AbsentParts(package, why)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [each for each in sys.modules if each.partition(".")[0] == package]:
+            del sys.modules[name]
+
+
 class _Shimmed:
     """The first finder: of modules in the table, those that all others would find, with their shim behind them."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         shim = _SHIMS.get(name)
-        spec = PathFinder.find_spec(name, path) if shim else None
-        if shim is None or spec is None or spec.loader is None:
+        spec = PathFinder.find_spec(name, path) if shim or name in _PARTS else None
+        if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
-            execute(module)
+            with _without_parts(name):
+                execute(module)
             with suppress(AttributeError):  # another version of it, made differently
-                shim(module)
+                if shim:
+                    shim(module)
 
         spec.loader.exec_module = exec_module
         return spec
