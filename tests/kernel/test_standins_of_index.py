@@ -9,10 +9,13 @@ import asyncio
 import dataclasses
 import datetime
 import enum
+import hashlib
+import json
 import re
 import shutil
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ from kernelmcp_kernel.packages.standins.without import DISPENSABLE
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.settings import PackageSettings
 
-from .wheels import Index, make_wheel, serve_index
+from .wheels import DEAD_INDEX, Index, make_wheel, serve_index
 
 UTC = datetime.UTC
 AT = datetime.datetime(2020, 1, 2, 3, 4, 5, 6, UTC)
@@ -172,7 +175,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 def settings(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageSettings:
     monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    (tmp_path / "pyodide").mkdir()
+    (tmp_path / "pyodide").mkdir(exist_ok=True)
     return PackageSettings(index_url=index.url, pyodide_url=str(tmp_path / "pyodide"), build_from_source=False)
 
 
@@ -242,3 +245,59 @@ def test_of_a_package_that_somebody_chose_a_version_that_it_is_not_is_refused_wi
     index.add("pillow", "11.0", tag="cp314-cp314-manylinux_2_28_x86_64")
     with pytest.raises(e.PackageNotFound, match=r"movie: pillow<12 .*: there is no such version .* are: 12\.2\.0"):
         install(settings, tmp_path / "home", "movie")
+
+
+@pytest.fixture
+def distribution(tmp_path: Path) -> None:
+    """A folder of two packages. By their own metadata they do not fit, and one needs a third; by the list they fit."""
+    folder = tmp_path / "pyodide"
+    folder.mkdir(exist_ok=True)
+    wheels = {
+        "solver": (make_wheel(folder, "solver", requires=("digits<1.4", "zones")), ["digits"]),
+        "digits": (make_wheel(folder, "digits", "1.4"), []),
+    }
+    entries = {
+        name: {
+            "name": name,
+            "file_name": wheel.name,
+            "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+            "imports": [name],
+            "depends": depends,
+        }
+        for name, (wheel, depends) in wheels.items()
+    }
+    (folder / "pyodide-lock.json").write_text(json.dumps({"packages": entries}))
+
+
+@pytest.mark.usefixtures("distribution")
+@pytest.mark.parametrize("by_import", [False, True])
+def test_files_of_the_distribution_are_enough_for_each_other_where_no_index_answers(
+    settings: PackageSettings, tmp_path: Path, *, by_import: bool
+) -> None:
+    installer = Installer(replace(settings, index_url=DEAD_INDEX), Store(tmp_path / "home" / "packages"))
+    asked = installer.install_for("solver", print) if by_import else installer.install(["solver"], print)
+    outcome = asyncio.run(asked)
+    assert outcome is not None
+    assert titles(outcome) == ["digits 1.4", "solver 1.0"]
+    assert [note.partition(" here")[0].partition(" in ")[0] for note in outcome.notes] == [
+        "solver goes with digits",
+        "solver is without zones",
+    ]
+
+
+@pytest.mark.usefixtures("distribution")
+@pytest.mark.parametrize("by_import", [False, True])
+def test_where_an_index_answers_they_have_what_they_say_that_they_need(
+    index: Index, settings: PackageSettings, tmp_path: Path, *, by_import: bool
+) -> None:
+    index.add("digits", "1.3")
+    index.add("zones")
+    index.add("solver", files={"taken.py": ""})  # what an import brings is not a stranger's
+    installer = Installer(settings, Store(tmp_path / "home" / "packages"))
+    asked = installer.install_for("solver", print) if by_import else installer.install(["solver"], print)
+    outcome = asyncio.run(asked)
+    assert outcome is not None
+    assert titles(outcome) == ["digits 1.3", "solver 1.0", "zones 1.0"]
+    assert outcome.notes == ()
+    if by_import:
+        assert {each.wheel.source for each in outcome.installed if each.wheel.name == "solver"} == {"pyodide"}

@@ -112,6 +112,28 @@ async def test_install_package_and_the_session_keeps_it(
         assert (await run(client, "1 + 1", session_id="other"))["stderr"] == ""
 
 
+async def test_a_stand_in_and_what_is_left_out_are_told_and_come_back(
+    connect: Connect, index: Index, tmp_path: Path, kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel has its own %pip")
+    (tmp_path / "pyodide").mkdir()
+    index.add("langsmith", requires=("orjson>=3", "zstandard>=0.23"))
+    settings = {"PACKAGES__INDEX_URL": index.url, "PACKAGES__PYODIDE_URL": str(tmp_path / "pyodide")}
+    async with connect(**settings) as client:
+        result = await client.call_tool("install_package", {"package_name": "langsmith", "session_id": "s"})
+        text = result.content[0].text
+        first, *notes = text.splitlines()
+        assert first.startswith("Installed ")
+        assert "langsmith 1.0" in first
+        assert sorted(note.partition(" 3")[0].partition(" is ")[0] for note in notes) == ["langsmith", "orjson"], text
+        assert {package["source"] for package in result.structured_content["installed"]} == {"pypi", "stand-in"}
+        await client.call_tool("stop_session", {"session_id": "s"})
+    async with connect(**settings) as client:
+        again = await run(client, "import langsmith, orjson; orjson.dumps([1])")
+        assert (again["result"], again["stderr"]) == ("b'[1]'", "")
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

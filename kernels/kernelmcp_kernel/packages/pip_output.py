@@ -47,6 +47,8 @@ _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
 _REASONS = re.compile(r"The conflict is caused by:\n(?P<reasons>(?: +\S.*\n)+)")
 _REASON = re.compile(r"^ +(?P<who>\S.*?) depends on (?P<what>(?P<name>[\w.-]+).*?)\s*$", re.MULTILINE)
 _MISSING = re.compile(r"no matching distributions available for your environment:\n(?P<names>(?: +\S+\n)+)")
+# Of a folder, or of our page: somebody chose it.
+_CHOSEN_LINK = re.compile(r"Found link file:(?!.*\(from (?!\S*/page\.html\)))")
 _FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+\.whl)(?:#\S*)? .*, version: (?P<version>\S+)$")
 
 _CAUSES = re.compile(
@@ -217,7 +219,7 @@ def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
             "https. Whoever runs the server can name another (packages.index_url in mcp.toml), or trust it "
             "(trusted-host in pip.conf)"
         )
-    if there := _found_versions(plain, [line for line in log if "Found link file:" in line]):  # somebody chose them
+    if there := _found_versions(plain, filter(_CHOSEN_LINK.search, log)):
         return _no_such_version(what, there)
     wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
     name += needed

@@ -90,9 +90,9 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
     asked for is the distribution's own file: neither one of the index, nor one that was built."""
     needed: DistributionNeeded | None = None
     try:
-        found = await _resolve(request, folder / "listed", say, "--no-index")
-    except DistributionNeeded as error:
-        needed = error
+        found = await _resolve(request, folder / "listed", say, "--no-index", whole=True)
+    except PackageError as error:
+        needed = error if isinstance(error, DistributionNeeded) else None
         found = await _resolve(request, folder / "all", say)
     every = distribution.listed(request.settings)
     known = distribution.distribution_hashes(request.settings) | standins.hashes(every)
@@ -103,14 +103,19 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
     return found
 
 
-async def _resolve(request: Request, folder: Path, say: Say, *options: str) -> Download:
-    """Runs of pip until it chooses nothing that is still to be fetched: each time with the true metadata of more."""
+async def _resolve(request: Request, folder: Path, say: Say, *options: str, whole: bool = False) -> Download:
+    """Runs of pip until it chooses nothing that is still to be fetched: each time with the true metadata of more.
+    `whole`: with all that the distribution's files say that they need, and not only what it says itself."""
     packages = {package.name: package for package in distribution.listed(request.settings)}
     listing = await asyncio.to_thread(empty_wheels.listing, list(packages.values()))
     links = await asyncio.to_thread(_at_hand, request, packages.values(), cached_too=bool(options))
     links += await asyncio.to_thread(standins.make_of_index, folder / "stand-ins")
     offers = Offers(request.builder, request.asked if request.from_distribution else ())
     await offers.begin()
+    have = {sha256 for sha256, _ in links}
+    if not whole:
+        at_hand = [package for package in packages.values() if package.sha256 in have]
+        offers.distribution = {package.name: [package.version, *package.depends] for package in at_hand}
     needed: DistributionNeeded | None = None  # what the distribution would have given, if it answered
     if _is_folder(request):
         await _do_without(offers, packages.values(), links, folder)

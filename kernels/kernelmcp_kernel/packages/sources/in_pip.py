@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .reading import Refused, Source, look_at
-from .without import leave_out
+from .without import Tables, leave_out
 
 # Of an archive, and of one of the distribution's packages: there, a large source is one that is compiled.
 MAX_BYTES = 64 << 20
@@ -41,14 +41,17 @@ FACTS = "facts.json"
 class Rules(NamedTuple):
     """What the kernel process says (a file): `built` wheels, by the sha256 of their source; what was `refused`, by the
     sha256 of a source, by its name in this folder, or by the project's; the `absent` packages of the distribution with
-    their versions; `never` what not to look for; `dispensable` what a package can do without."""
+    their versions; `never` what sources not to look for; `files_only` what is taken from no index; and the tables of
+    `without`."""
 
     folder: str
     built: dict[str, str]
     refused: dict[str, str]
     absent: dict[str, str]
     never: list[str]
+    files_only: list[str]
     dispensable: dict[str, list[str]]
+    distribution: dict[str, list[str]]
     stand_in: str
 
 
@@ -57,6 +60,7 @@ class Sources:
 
     def __init__(self, rules: Rules, admitted: Callable[[Any, dict[Any, Any]], list[Any]]) -> None:
         self._rules = rules
+        self._page = (Path(rules.folder).parent / "page.html").as_uri()
         self._admitted = admitted
         self._links: dict[str, dict[Any, Any]] = {}
         self._looked: dict[str, Any] = {}
@@ -67,6 +71,14 @@ class Sources:
     def note(self, name: str, version: Any, link: Any) -> None:
         """There is a source."""
         self._links.setdefault(name, {}).setdefault(version, link)
+
+    def is_foreign(self, name: str, link: Any) -> bool:
+        """Is it of an index, and the package not taken from one?"""
+        return name in self._rules.files_only and not self._is_ours(link)
+
+    def _is_ours(self, link: Any) -> bool:
+        """Of a folder, or of the page that the kernel process made: an index may be one of files, too."""
+        return link.comes_from is None or link.comes_from == self._page
 
     def offer(self, finder: Any, evaluator: Any, name: str, found: Any) -> Any:
         """A candidate instead of none, or of a wheel that cannot be had; None where that is how it is."""
@@ -101,7 +113,8 @@ class Sources:
             return None  # how a project is built seldom changes
         if link.url not in self._looked:
             try:
-                limit = MAX_DISTRIBUTION_BYTES if _is_listed(found) else MAX_BYTES
+                is_listed = any(self._is_ours(each.link) for each in found.all_candidates)
+                limit = MAX_DISTRIBUTION_BYTES if is_listed else MAX_BYTES
                 self._looked[link.url] = self._look(finder._link_collector.session, name, version, link, limit)
             except Refused as error:
                 _say(f"{REFUSED} {name} {error}")
@@ -133,11 +146,6 @@ class Sources:
         if wheel is None or _sha256_of(Path(wheel)) != Path(wheel).parent.name:
             return None
         return Path(wheel)
-
-
-def _is_listed(found: Any) -> bool:
-    """Is there a wheel of it in any version that somebody chose: the distribution's, or one of a wheel folder?"""
-    return any(each.link.is_file for each in found.all_candidates)
 
 
 def _sha256_of(file: Path) -> str | None:
@@ -219,7 +227,7 @@ def take_part(rules_file: str, stand_in: str, admitted: Callable[[Any, dict[Any,
     sources = Sources(rules, admitted)
     _read_instead_of_building(sources)
     _look_for_them(sources)
-    leave_out(rules.dispensable)
+    leave_out(Tables(rules.dispensable, rules.distribution))
 
 
 def _read_instead_of_building(sources: Sources) -> None:
@@ -247,6 +255,8 @@ def _look_for_them(sources: Sources) -> None:
     result = package_finder.BestCandidateResult
 
     def evaluate_link(self: Any, link: Any) -> Any:
+        if sources.is_foreign(self._canonical_name, link):
+            return package_finder.LinkType.different_project, "it is taken from no index"
         told = evaluate(self, link)
         if told[0] == package_finder.LinkType.format_unsupported and link.filename.endswith(".tar.gz"):
             stock, self._formats = self._formats, frozenset(("source", "binary"))

@@ -24,10 +24,14 @@ from kernelmcp_kernel.packages.store import sha256_of
 # Of one installation: each takes some seconds.
 MAX_BUILDS = 5
 _MAX_FACTS_BYTES = 8 << 20
+# Nobody reads more.
+_MAX_LEFT_OUT = 20
 # As `in_pip` has them.
 _FOLDER, _FACTS, _RULES = "sources", "facts.json", "rules.json"
 _ABSENT = re.compile(r"^ERROR: kernelmcp-absent (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
-_WITHOUT = re.compile(r"^kernelmcp-without (?P<who>[a-z0-9-]+) (?P<what>[a-z0-9-]+)\s*$", re.MULTILINE)
+_LEFT_OUT = re.compile(
+    r"^kernelmcp-(?P<how>without|another) (?P<who>[a-z0-9-]+) (?P<what>[a-z0-9-]+)\s*$", re.MULTILINE
+)
 _ANY = "*"
 
 
@@ -36,17 +40,20 @@ class Absent(Exception):
 
 
 class Offers:
-    """What is built for one request. `builder`: None where nothing may be built. `never`: names that are not looked
-    for."""
+    """What is built for one request. `builder`: None where nothing may be built. `never`: names of which only files
+    are taken, and no source or wheel of an index."""
 
     def __init__(self, builder: Builder | None, never: Iterable[str]) -> None:
         self._builder = builder
-        self._never = list(never) if builder else [_ANY]
+        self._files_only = list(never)
+        self._never = self._files_only if builder else [_ANY]
         self._built: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         self._builds = 0
         self.absent: dict[str, str] = {}
         """Packages of the distribution whose files cannot be had, with their versions."""
+        self.distribution: dict[str, list[str]] = {}
+        """Packages of the distribution whose files are at hand: version, and what each needs there."""
         self.left_out: list[str] = []
         """What the last run has done without, in words."""
 
@@ -69,20 +76,17 @@ class Offers:
             "refused": self._refused,
             "absent": self.absent,
             "never": self._never,
+            "files_only": self._files_only,
             "dispensable": {name: list(needs) for name, needs in DISPENSABLE.items()},
+            "distribution": self.distribution,
         }
         file.write_text(json.dumps(rules), "utf-8")
         return str(file)
 
     def read(self, output: str) -> None:
         """Note what pip says that it did without."""
-        found = {(match["who"], match["what"]) for match in _WITHOUT.finditer(output)}
-        self.left_out = [
-            f"{name} is without {need} here: {needs[need]}"
-            for name, needs in DISPENSABLE.items()
-            for need in needs
-            if (name, need) in found
-        ]
+        found = {(match["who"], match["what"], match["how"]) for match in _LEFT_OUT.finditer(output)}
+        self.left_out = [_left_out(*each) for each in sorted(found)][:_MAX_LEFT_OUT]
 
     async def build(self, chosen: Sequence[Path], run: Path, asked: set[str], say: Say) -> None:
         """Build the sources that a run of pip has chosen: the next one will find wheels, or know why there are none.
@@ -105,6 +109,13 @@ class Offers:
                     raise Absent(name) from error
                 if name in asked:
                     raise no_wheel(name, str(error)) from error
+
+
+def _left_out(name: str, need: str, how: str) -> str:
+    if how == "another":
+        return f"{name} goes with {need} in the version that Pyodide's distribution has, not in one that it asks for"
+    why = DISPENSABLE.get(name, {}).get(need, "Pyodide's distribution has it without, and no source has that")
+    return f"{name} is without {need} here: {why}"
 
 
 def is_source(file: Path) -> bool:
