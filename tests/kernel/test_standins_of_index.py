@@ -292,7 +292,8 @@ def test_where_an_index_answers_they_have_what_they_say_that_they_need(
 ) -> None:
     index.add("digits", "1.3")
     index.add("zones")
-    index.add("solver", files={"taken.py": ""})  # what an import brings is not a stranger's
+    if by_import:  # which takes it from nobody but the distribution
+        index.add("solver")
     installer = Installer(settings, Store(tmp_path / "home" / "packages"))
     asked = installer.install_for("solver", print) if by_import else installer.install(["solver"], print)
     outcome = asyncio.run(asked)
