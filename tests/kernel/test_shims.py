@@ -37,6 +37,14 @@ PDF_DOCUMENT = """
 from cryptography.hazmat.backends import default_backend
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+try:
+    from cryptography.exceptions import InvalidTag
+    raise KeyError
+except (InvalidTag, KeyError):
+    limit = Cipher.LIMIT  # what is not there may be looked at
+
+class Own(Cipher): ...
+
 def decrypt(key, vector):
     return Cipher(algorithms.AES(key), modes.CBC(vector), backend=default_backend())
 """
@@ -170,7 +178,8 @@ def test_what_is_needed_for_a_part_is_missed_when_that_is_used(kernel: Kernel) -
         "import pathlib, sys, importlib, pdfminer.pdfdocument\n"
         "there = pathlib.Path('there/cryptography/hazmat/primitives/ciphers')\n"
         "there.mkdir(parents=True)\n"
-        "(there / '__init__.py').write_text('Cipher = algorithms = modes = None')\n"
+        "(there / '__init__.py').write_text('class Cipher:\\n LIMIT = 1\\nalgorithms = modes = None')\n"
+        "(there.parents[2] / 'exceptions.py').write_text('class InvalidTag(Exception): ...')\n"
         "(there.parents[1] / 'backends.py').write_text('default_backend = 7')\n"
         "sys.path.insert(0, 'there')\n"
         "found = importlib.reload(pdfminer.pdfdocument).default_backend\n"

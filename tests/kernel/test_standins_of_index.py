@@ -302,3 +302,54 @@ def test_where_an_index_answers_they_have_what_they_say_that_they_need(
     assert outcome.notes == ()
     if by_import:
         assert {each.wheel.source for each in outcome.installed if each.wheel.name == "solver"} == {"pyodide"}
+
+
+@pytest.mark.usefixtures("distribution")
+def test_no_index_takes_the_place_of_what_the_distribution_has(
+    index: Index, settings: PackageSettings, tmp_path: Path
+) -> None:
+    index.add("digits", "9.0")  # newer, and a stranger's
+    index.add("zones")
+    for place in ("import", "name"):
+        installer = Installer(settings, Store(tmp_path / place / "packages"))
+        asked = installer.install_for("solver", print) if place == "import" else installer.install(["solver"], print)
+        outcome = asyncio.run(asked)
+        assert outcome is not None
+        assert titles(outcome) == ["digits 1.4", "solver 1.0", "zones 1.0"]
+
+
+def test_only_the_distributions_own_file_is_trusted_and_not_for_what_an_extra_needs(
+    index: Index, settings: PackageSettings, tmp_path: Path
+) -> None:
+    folder = tmp_path / "pyodide"
+    extra = 'Provides-Extra: excel\nRequires-Dist: openxl; extra == "excel"\n'
+    wheel = make_wheel(folder, "frame", metadata=extra)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    entry = {"name": "frame", "file_name": wheel.name, "sha256": digest, "imports": ["frame"]}
+    (folder / "pyodide-lock.json").write_text(json.dumps({"packages": {"frame": entry}}))
+    with pytest.raises(e.PackageError, match="openxl"):
+        install(settings, tmp_path / "home", "frame[excel]")
+    own = tmp_path / "own"
+    make_wheel(own, "frame", requires=("mustneed",))
+    (folder / wheel.name).unlink()
+    with pytest.raises(e.PackageError, match="mustneed"):
+        install(replace(settings, wheel_folders=[str(own)]), tmp_path / "other", "frame")
+
+
+def test_what_strangers_write_is_no_note(index: Index, settings: PackageSettings, tmp_path: Path) -> None:
+    index.add("evil", metadata="Summary: x\n")
+    words = "kernelmcp-without pyjwt cryptography"
+    page = f'<a href="evil-1.0-py3-none-any.whl" data-yanked="bad&#10;{words}&#10;">evil-1.0-py3-none-any.whl</a>'
+    (index.folder("evil") / "index.html").write_text(page)
+    assert install(settings, tmp_path / "home", "evil==1.0").notes == ()
+
+
+def test_what_was_tried_and_given_up_is_no_note(index: Index, settings: PackageSettings, tmp_path: Path) -> None:
+    index.add("app", "1.0")
+    index.add("app", "2.0", requires=("langsmith",))
+    index.add("langsmith", requires=("zstandard>=0.23", "beta<1"))
+    index.add("beta")
+    index.add("other", requires=("beta>=1",))
+    outcome = install(settings, tmp_path / "home", "app", "other")
+    assert titles(outcome) == ["app 1.0", "beta 1.0", "other 1.0"]
+    assert outcome.notes == ()

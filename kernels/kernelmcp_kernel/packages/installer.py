@@ -116,7 +116,7 @@ class Installer:
             if (name := canonicalize_name(requirement.name)) not in packages.values():
                 requirement.name = by_name.get(name, requirement.name)
         if not options.no_deps:  # as it was, for a session that comes back
-            check_useful(requirements)
+            check_useful(requirements, self._present)
         return await self._install(requirements, say, options)
 
     def unmet(self) -> list[str]:
@@ -170,10 +170,10 @@ class Installer:
         settings = replace(self._settings, allowed=None, build_from_source=False)
         wanted, newest = parse_all(requires), Installer(settings, self._tools)
         with suppress(PackageConflict, PackageNotFound, PackageNotSupported):
-            found = (await newest.install([without_versions(each) for each in wanted], say)).installed
+            found = (await newest._install(parse_all([without_versions(each) for each in wanted]), say)).installed
             if all(holds(each, newest.version_of(each.name) or "0") for each in wanted):
                 return found
-        return (await Installer(settings, self._tools).install(requires, say)).installed
+        return (await Installer(settings, self._tools)._install(wanted, say)).installed
 
     def _sort_out(self, requirements: list[Requirement]) -> tuple[list[Requirement], list[Present]]:
         """What is to be installed, and what is there already."""

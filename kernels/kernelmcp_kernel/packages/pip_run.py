@@ -84,7 +84,7 @@ async def run_pip(
         asked = [str(requirement) for requirement in request.requirements]
         raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked)
     if offers:
-        offers.read(output)
+        await asyncio.to_thread(offers.read, folder)
     found = [*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.tar.gz")]
     return [file for file in found if file_name_of(file) not in request.present]
 

@@ -23,7 +23,14 @@ from packaging.requirements import Requirement
 
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.distribution import Listed
-from kernelmcp_kernel.packages.errors import PackageError, PackageTimeout, PackageUnreachable
+from kernelmcp_kernel.packages.errors import (
+    PackageConflict,
+    PackageError,
+    PackageNotFound,
+    PackageNotSupported,
+    PackageTimeout,
+    PackageUnreachable,
+)
 from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.pip_run import Request, file_name_of, run_pip
 from kernelmcp_kernel.packages.requirements import Options
@@ -91,7 +98,7 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
     needed: DistributionNeeded | None = None
     try:
         found = await _resolve(request, folder / "listed", say, "--no-index", whole=True)
-    except PackageError as error:
+    except (DistributionNeeded, PackageConflict, PackageNotFound, PackageNotSupported) as error:
         needed = error if isinstance(error, DistributionNeeded) else None
         found = await _resolve(request, folder / "all", say)
     every = distribution.listed(request.settings)
@@ -115,7 +122,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
     have = {sha256 for sha256, _ in links}
     if not whole:
         at_hand = [package for package in packages.values() if package.sha256 in have]
-        offers.distribution = {package.name: [package.version, *package.depends] for package in at_hand}
+        offers.distribution = {each.name: [each.sha256, each.version, *each.depends] for each in at_hand}
     needed: DistributionNeeded | None = None  # what the distribution would have given, if it answered
     if _is_folder(request):
         await _do_without(offers, packages.values(), links, folder)
@@ -127,7 +134,8 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
             chosen = [packages[file_name_of(wheel)] for wheel in wheels if wheel.name.endswith(empty_wheels.LISTED_TAG)]
             sources = [file for file in wheels if is_source(file)]
             if not chosen and not sources:
-                return Download(wheels, not offers.left_out, tuple(offers.left_out))
+                left_out = offers.left_out({file_name_of(wheel) for wheel in wheels} | set(request.present))
+                return Download(wheels, not left_out, tuple(left_out))
             try:
                 fetched = await _fetch(request, run / "fetched", say, chosen) if chosen else []
                 links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]

@@ -36,6 +36,8 @@ MAX_REFUSED = 3
 ANY = "*"
 # In the folder with the sources: how each is built, by its name.
 FACTS = "facts.json"
+# Beside that folder: what was left out.
+LEFT_OUT = "left-out.json"
 
 
 class Rules(NamedTuple):
@@ -227,7 +229,7 @@ def take_part(rules_file: str, stand_in: str, admitted: Callable[[Any, dict[Any,
     sources = Sources(rules, admitted)
     _read_instead_of_building(sources)
     _look_for_them(sources)
-    leave_out(Tables(rules.dispensable, rules.distribution))
+    leave_out(Tables(rules.dispensable, rules.distribution, Path(rules_file).with_name(LEFT_OUT)))
 
 
 def _read_instead_of_building(sources: Sources) -> None:

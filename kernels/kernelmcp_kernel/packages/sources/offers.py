@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,9 @@ _MAX_FACTS_BYTES = 8 << 20
 # Nobody reads more.
 _MAX_LEFT_OUT = 20
 # As `in_pip` has them.
-_FOLDER, _FACTS, _RULES = "sources", "facts.json", "rules.json"
+_FOLDER, _FACTS, _RULES, _LEFT_OUT = "sources", "facts.json", "rules.json", "left-out.json"
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ABSENT = re.compile(r"^ERROR: kernelmcp-absent (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
-_LEFT_OUT = re.compile(
-    r"^kernelmcp-(?P<how>without|another) (?P<who>[a-z0-9-]+) (?P<what>[a-z0-9-]+)\s*$", re.MULTILINE
-)
 _ANY = "*"
 
 
@@ -53,9 +51,8 @@ class Offers:
         self.absent: dict[str, str] = {}
         """Packages of the distribution whose files cannot be had, with their versions."""
         self.distribution: dict[str, list[str]] = {}
-        """Packages of the distribution whose files are at hand: version, and what each needs there."""
-        self.left_out: list[str] = []
-        """What the last run has done without, in words."""
+        """Packages of the distribution whose files are at hand: sha256, version, and what each needs there."""
+        self._left_out: list[tuple[str, str, str]] = []
 
     @property
     def possible(self) -> bool:
@@ -83,10 +80,24 @@ class Offers:
         file.write_text(json.dumps(rules), "utf-8")
         return str(file)
 
-    def read(self, output: str) -> None:
-        """Note what pip says that it did without."""
-        found = {(match["who"], match["what"], match["how"]) for match in _LEFT_OUT.finditer(output)}
-        self.left_out = [_left_out(*each) for each in sorted(found)][:_MAX_LEFT_OUT]
+    def read(self, run: Path) -> None:
+        """Note what a run of pip says in its folder that it did without."""
+        self._left_out = _read(run / _LEFT_OUT)
+
+    def left_out(self, there: Container[str]) -> list[str]:
+        """What was left out, in words, of the packages that are there (names) in the end."""
+        return [
+            _left_out(how, name, need)
+            for how, name, need in self._left_out
+            if name in there and (how == "another" or need not in there) and self._is_known(how, name, need)
+        ]
+
+    def _is_known(self, how: str, name: str, need: str) -> bool:
+        """It was written beside what strangers have written."""
+        listed = self.distribution.get(name)
+        if how == "another":
+            return listed is not None and need in listed[2:]
+        return need in DISPENSABLE.get(name, {}) or listed is not None
 
     async def build(self, chosen: Sequence[Path], run: Path, asked: set[str], say: Say) -> None:
         """Build the sources that a run of pip has chosen: the next one will find wheels, or know why there are none.
@@ -111,11 +122,22 @@ class Offers:
                     raise no_wheel(name, str(error)) from error
 
 
-def _left_out(name: str, need: str, how: str) -> str:
+def _left_out(how: str, name: str, need: str) -> str:
     if how == "another":
         return f"{name} goes with {need} in the version that Pyodide's distribution has, not in one that it asks for"
     why = DISPENSABLE.get(name, {}).get(need, "Pyodide's distribution has it without, and no source has that")
     return f"{name} is without {need} here: {why}"
+
+
+def _read(file: Path) -> list[tuple[str, str, str]]:
+    """How, who, what: names, of pip's process."""
+    try:
+        with file.open("rb") as stream:
+            found = json.loads(stream.read(_MAX_FACTS_BYTES))
+        triples = [(how, who, what) for how, who, what in found][:_MAX_LEFT_OUT]
+        return [each for each in triples if all(isinstance(text, str) and _NAME.fullmatch(text) for text in each)]
+    except (OSError, ValueError, TypeError, RecursionError):
+        return []
 
 
 def is_source(file: Path) -> bool:

@@ -2,42 +2,50 @@
 
 Only needs that the kernel process names: a package whose needs are not met is broken, unless somebody has looked at
 what they are for (`standins.without`), or Pyodide's distribution, whose file it is, has it without them, or with
-another version.
+another version. What was left out goes to a file: what pip prints are strangers' words as well.
 """
 
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
-WITHOUT = "kernelmcp-without"
-ANOTHER = "kernelmcp-another"
+WITHOUT = "without"
+ANOTHER = "another"
 
 
 class Tables(NamedTuple):
-    """By the name of a package: what it is `dispensable` for it; and of a file of the `distribution` that is at hand,
-    its version and what it needs there."""
+    """By the name of a package: what is `dispensable` for it; and of a file of the `distribution` that is at hand, its
+    sha256, its version, and what it needs there. And the `file` for what was left out."""
 
     dispensable: Mapping[str, Sequence[str]]
     distribution: Mapping[str, Sequence[str]]
+    file: Path
 
     def can_be_left_out(self, candidate: Any, need: Any) -> bool:
-        listed = self._listed(candidate)
         if need.project_name in self.dispensable.get(candidate.project_name, ()):
             return True
+        listed = self._listed(candidate)
         return listed is not None and need.project_name not in listed
 
-    def may_be_another(self, candidate: Any, need: Any) -> bool:
-        return need.project_name in (self._listed(candidate) or ())
+    def listed_version(self, candidate: Any, need: Any) -> str | None:
+        """Of what the distribution has a file of it need."""
+        if need.project_name not in (self._listed(candidate) or ()) or need.project_name not in self.distribution:
+            return None
+        return self.distribution[need.project_name][1]
 
     def _listed(self, candidate: Any) -> Sequence[str] | None:
-        """What the distribution says that this very file of it needs."""
-        version, *needs = self.distribution.get(candidate.project_name, ("",))
-        link = getattr(candidate, "base", candidate).source_link
-        return needs if link is not None and link.is_file and str(candidate.version) == version else None
+        """What the distribution says that this very file of it needs. It says nothing of extras."""
+        if hasattr(candidate, "base") or candidate.source_link is None:
+            return None
+        sha256, _, *needs = self.distribution.get(candidate.project_name, ("", ""))
+        link = candidate.source_link
+        return needs if link.hash_name == "sha256" and link.hash == sha256 else None
 
 
 def leave_out(tables: Tables) -> None:
@@ -46,35 +54,40 @@ def leave_out(tables: Tables) -> None:
     from pip._internal.resolution.resolvelib.provider import PipProvider
 
     stock = PipProvider.get_dependencies
-    told: set[str] = set()
+    told: list[list[str]] = []
 
-    def say(what: str, candidate: Any, need: Any) -> None:
-        line = f"{what} {candidate.project_name} {need.project_name}\n"
+    def tell(how: str, candidate: Any, need: Any) -> None:
+        line = [how, candidate.project_name, need.project_name]
         if line not in told:
-            told.add(line)
-            sys.stdout.write(line)
-            sys.stdout.flush()
+            told.append(line)
+            tables.file.write_text(json.dumps(told), "utf-8")
 
-    def get_dependencies(self: Any, candidate: Any) -> list[Any]:
-        kept: list[Any] = []
+    def get_dependencies(self: Any, candidate: Any) -> Iterator[Any]:
         for need in stock(self, candidate):
-            out, another = tables.can_be_left_out(candidate, need), tables.may_be_another(candidate, need)
-            if not (out or another) or _is_there(self, need):
-                kept.append(need)
+            out, version = tables.can_be_left_out(candidate, need), tables.listed_version(candidate, need)
+            if not (out or version) or _is_there(self, need):
+                yield need
             elif out:
-                say(WITHOUT, candidate, need)
+                tell(WITHOUT, candidate, need)
+            elif _are_there(self, listed := _in_version(self, need, version)):
+                tell(ANOTHER, candidate, need)
+                yield from listed
             else:
-                kept += other_version(self, candidate, need) or [need]
-        return kept
-
-    def other_version(provider: Any, candidate: Any, need: Any) -> list[Any]:
-        plain = list(provider._factory.make_requirements_from_spec(need.project_name, None))
-        if not all(_is_there(provider, each) for each in plain):
-            return []
-        say(ANOTHER, candidate, need)
-        return plain
+                yield need
 
     PipProvider.get_dependencies = get_dependencies
+
+
+def _in_version(provider: Any, need: Any, version: str | None) -> list[Any]:
+    """The same need, of the version that the distribution has."""
+    ireq = need.get_candidate_lookup()[1]
+    extras = f"[{','.join(sorted(ireq.extras))}]" if ireq.extras else ""
+    text = f"{need.project_name}{extras}=={version}"
+    return list(provider._factory.make_requirements_from_spec(text, ireq.comes_from))
+
+
+def _are_there(provider: Any, needs: Sequence[Any]) -> bool:
+    return all(_is_there(provider, each) for each in needs)
 
 
 def _is_there(provider: Any, need: Any) -> bool:
@@ -83,8 +96,11 @@ def _is_there(provider: Any, need: Any) -> bool:
     ireq = need.get_candidate_lookup()[1]  # None: it is a candidate already
     if ireq is None:
         return True
+    specifier = ireq.specifier
+    with suppress(AttributeError, KeyError):  # what the session has stays as it is
+        specifier = specifier & provider._constraints[need.project_name].specifier
     try:
-        found = provider._factory._finder.find_best_candidate(need.project_name, ireq.specifier)
+        found = provider._factory._finder.find_best_candidate(need.project_name, specifier)
     except CommandError:  # of the distribution, whose file cannot be had
         return False
     return found.best_candidate is not None

@@ -1,4 +1,5 @@
-"""Packages that can be installed and then cannot even be imported, for they need of the system what no guest has.
+"""Packages that can be installed and then not even be imported: what they need of the system, or of an older Python, no
+guest has.
 
 Each was looked at. Who asks for one is told why not, and what does it instead; where another package needs one, it is
 installed, since that other may do without.
@@ -6,7 +7,7 @@ installed, since that other may do without.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -25,8 +26,9 @@ _WHY = {
 }
 
 
-def check_useful(asked: Iterable[Requirement]) -> None:
-    """Raises PackageNotSupported."""
+def check_useful(asked: Iterable[Requirement], there: Container[str]) -> None:
+    """Raises PackageNotSupported for what is not there already."""
     for requirement in asked:
-        if why := _WHY.get(canonicalize_name(requirement.name)):
-            raise PackageNotSupported(f"{requirement.name}: {why}")
+        name = canonicalize_name(requirement.name)
+        if name in _WHY and name not in there:
+            raise PackageNotSupported(f"{requirement.name}: {_WHY[name]}")

@@ -116,6 +116,13 @@ def _greenlet_when_used(concurrency: Any) -> None:
     concurrency._concurrency_shim._initialize(raise_=False)
 
 
+def _sealed_when_used(request_state: Any) -> None:
+    """mcp's server makes a key for what its requests keep when it is made; here that is missed when it seals."""
+    if PathFinder.find_spec("cryptography") is None:
+        package, why = _PARTS["mcp.server.request_state"]
+        request_state.AESGCMRequestStateCodec = lambda keys: _Absent(package, why)
+
+
 def _bars_without_threads(progress: Any) -> None:
     """dask's progress bar, drawn when it is done: what would draw it meanwhile is a thread."""
 
@@ -134,6 +141,7 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "dask.base": _one_scheduler,
     "dask.diagnostics.progress": _bars_without_threads,
     "langchain_core.runnables.config": _calls_in_order,
+    "mcp.server.request_state": _sealed_when_used,
     "nest_asyncio": _nested_loops,
     "sqlalchemy.util.concurrency": _greenlet_when_used,
     "altair.vegalite.v5.api": figures.show_altair,
@@ -156,6 +164,15 @@ _PARTS = {
 }
 
 
+class _AbsentClass(type):
+    """A class of a module that is not there: it may be caught, asked for and derived from, and not be made."""
+
+    _of: "_Absent"
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls._of, name)
+
+
 class _Absent(ModuleType):
     """A module that is not there, for one that can do without; what is used of it says so."""
 
@@ -167,6 +184,8 @@ class _Absent(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name[:1].isupper():
+            return _AbsentClass(name, (Exception,), {"__new__": self, "_of": self})
         return _Absent(f"{self.__name__}.{name}", self._why)
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -175,18 +194,27 @@ class _Absent(ModuleType):
 
 
 class _AbsentParts(Loader):
-    """While a module of the table is imported: finds what it can do without."""
+    """While a module of the table is imported: finds, for it alone, what it can do without."""
 
-    def __init__(self, package: str, why: str) -> None:
-        self._package, self._why = package, why
+    def __init__(self, module: str, package: str, why: str) -> None:
+        self._module, self._package, self._why = module, package, why
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == self._package else None
+        is_its = name.partition(".")[0] == self._package and _importer().startswith((self._module, "multiprocessing."))
+        return ModuleSpec(name, self, is_package=True) if is_its else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Absent(spec.name, self._why)
 
     def exec_module(self, module: ModuleType) -> None: ...
+
+
+def _importer() -> str:
+    """The name of the module that imports something now."""
+    frame = sys._getframe(1)
+    while frame and (frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_filename == __file__):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")) if frame else ""
 
 
 @contextmanager
@@ -195,7 +223,7 @@ def _without_parts(module: str) -> Iterator[None]:
     if not package or package in sys.modules or PathFinder.find_spec(package):
         yield
         return
-    finder = _AbsentParts(package, why)
+    finder = _AbsentParts(module, package, why)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -218,8 +246,8 @@ class _Shimmed:
         def exec_module(module: Any) -> None:
             with _without_parts(name):
                 execute(module)
-            with suppress(AttributeError):  # another version of it, made differently
-                if shim:
+            if shim:
+                with suppress(AttributeError):  # another version of it, made differently
                     shim(module)
 
         spec.loader.exec_module = exec_module

@@ -1,7 +1,7 @@
 """MessagePack with the names and values of ormsgpack (1.13), which is Rust; this one is Python.
 
-What differs: it is slower, arrays of numpy in the other byte order are written as their values, and the words of some
-errors are others.
+What differs: it is slower, reads and writes what is nested some hundred levels deep, and the words of some errors are
+others; arrays of numpy in the other byte order are written as their values, and offsets of seconds with their seconds.
 """
 
 from ._options import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import struct
 
 OPT_NAIVE_UTC = 1
 OPT_NON_STR_KEYS = 1 << 1
@@ -24,3 +25,12 @@ OPT_REPLACE_SURROGATES = 1 << 15
 TIMESTAMP = -1  # the type of an extension
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 TOO_DEEP = "Recursion limit reached"
+
+
+def to_timestamp(value: datetime.datetime) -> bytes:
+    since = value - EPOCH
+    seconds, nanoseconds = since.days * 86400 + since.seconds, since.microseconds * 1000
+    if not 0 <= seconds < 1 << 34:
+        return struct.pack(">Iq", nanoseconds, seconds)
+    is_short = not nanoseconds and seconds < 1 << 32
+    return struct.pack(">I", seconds) if is_short else struct.pack(">Q", nanoseconds << 34 | seconds)

@@ -10,11 +10,10 @@ import datetime
 import enum
 import struct
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from ._options import (
-    EPOCH,
     OPT_DATETIME_AS_TIMESTAMP_EXT,
     OPT_NAIVE_UTC,
     OPT_NON_STR_KEYS,
@@ -33,12 +32,13 @@ from ._options import (
     OPT_UTC_Z,
     TIMESTAMP,
     TOO_DEEP,
+    to_timestamp,
 )
 
 _OPTIONS = (1 << 16) - 1
 _MAX_DEPTH = 255
 _SUBCLASSES = (str, int, dict, list)
-_KEYS = (str, int, float, bool, bytes, type(None), datetime.datetime, datetime.date, datetime.time, uuid.UUID)
+_KEYS = (str, int, float, bool, bytes, type(None))
 
 MsgpackEncodeError = TypeError
 
@@ -105,7 +105,9 @@ class _Writer:
             kind = next((each for each in _SUBCLASSES if issubclass(kind, each) and kind is not bool), kind)
         if kind is dict:
             self._write_map(value, depth)
-        elif kind is list or (kind is tuple and not self.option & OPT_PASSTHROUGH_TUPLE):
+        elif kind is list:
+            self._write_array(list.__getitem__(value, slice(None)), depth)
+        elif kind is tuple and not self.option & OPT_PASSTHROUGH_TUPLE:
             self._write_array(value, depth)
         elif not (
             self._write_scalar(value, kind) or self._write_fields(value, kind, depth) or self._write_numpy(value, kind)
@@ -132,10 +134,10 @@ class _Writer:
             self.write(each, depth + 1)
 
     def _write_map(self, value: dict[Any, Any], depth: int) -> None:
-        self.parts.append(_head(len(value), 0x80, 15, 0xDE))
-        pairs: Iterable[tuple[Any, Any]] = value.items()
+        pairs: list[tuple[Any, Any]] = list(dict.items(value))
+        self.parts.append(_head(len(pairs), 0x80, 15, 0xDE))
         if self.option & OPT_SORT_KEYS:
-            for key in value:
+            for key, _ in pairs:
                 self._check_key(key)
             pairs = sorted(pairs, key=lambda pair: pair[0].encode(errors="surrogatepass"))
         for key, each in pairs:
@@ -157,7 +159,11 @@ class _Writer:
                 self._write_key(each)
             return
         kind = next((each for each in (str, int) if issubclass(kind, each) and kind is not bool), kind)
-        if kind not in _KEYS or not self._write_scalar(key, kind):
+        if kind is uuid.UUID:
+            self._write_text(str(key))
+        elif kind in (datetime.datetime, datetime.date, datetime.time):
+            self._write_moment(key)
+        elif kind not in _KEYS or not self._write_scalar(key, kind):
             raise MsgpackEncodeError("Dict key must a type serializable with OPT_NON_STR_KEYS")
 
     def _write_scalar(self, value: Any, kind: type) -> bool:
@@ -220,13 +226,13 @@ class _Writer:
     def _write_moment(self, value: Any) -> None:
         if isinstance(value, datetime.time) and value.tzinfo is not None:
             raise MsgpackEncodeError("datetime.time must not have tzinfo set")
-        if type(value) is not datetime.date and self.option & OPT_OMIT_MICROSECONDS:
-            value = value.replace(microsecond=0)
         if isinstance(value, datetime.datetime) and value.tzinfo is None and self.option & OPT_NAIVE_UTC:
             value = value.replace(tzinfo=datetime.UTC)
         if isinstance(value, datetime.datetime) and value.tzinfo and self.option & OPT_DATETIME_AS_TIMESTAMP_EXT:
-            self._put_ext(TIMESTAMP, _timestamp(value))
+            self._put_ext(TIMESTAMP, to_timestamp(value))
             return
+        if type(value) is not datetime.date and self.option & OPT_OMIT_MICROSECONDS:
+            value = value.replace(microsecond=0)
         text = value.isoformat()
         is_utc_z = self.option & OPT_UTC_Z and text.endswith("+00:00")
         self._write_text(text.removesuffix("+00:00") + "Z" if is_utc_z else text)
@@ -287,12 +293,3 @@ def _integer(value: int) -> bytes:
     bits = value if value > 0 else ~value << 1
     size = next(each for each in range(4) if bits < 1 << (8 << each))
     return struct.pack(f">B{formats[size]}", (0xCC if value > 0 else 0xD0) + size, value)
-
-
-def _timestamp(value: datetime.datetime) -> bytes:
-    since = value - EPOCH
-    seconds, nanoseconds = since.days * 86400 + since.seconds, since.microseconds * 1000
-    if not 0 <= seconds < 1 << 34:
-        return struct.pack(">Iq", nanoseconds, seconds)
-    is_short = not nanoseconds and seconds < 1 << 32
-    return struct.pack(">I", seconds) if is_short else struct.pack(">Q", nanoseconds << 34 | seconds)

@@ -1,6 +1,6 @@
 """UUIDs with the names and values of uuid-utils (0.19), which is Rust; this one is Python.
 
-What differs: it is slower, and a UUID of it is one of Python's as well.
+What differs: it is slower, a UUID of it is one of Python's as well, and has no `from_...` and `set_version`.
 """
 
 from __future__ import annotations
@@ -105,8 +105,11 @@ def uuid6(node: int | None = None, timestamp: int | None = None, nanos: int | No
     ticks += _GREGORIAN
     if timestamp is None:
         ticks = _last[6] = max(ticks, _last[6] + 1)
-    bits = ticks >> 12 << 80 | (ticks & 0xFFF) << 64
-    return _of(6, bits | secrets.randbits(14) << 48 | (getnode() if node is None else node))
+    node = getnode() if node is None else node
+    if node >> 48:
+        raise OverflowError("a node has 48 bits")
+    ticks &= 2**60 - 1
+    return _of(6, ticks >> 12 << 80 | (ticks & 0xFFF) << 64 | secrets.randbits(14) << 48 | node)
 
 
 def uuid7(timestamp: int | None = None, nanos: int | None = None) -> UUID:
@@ -114,7 +117,7 @@ def uuid7(timestamp: int | None = None, nanos: int | None = None) -> UUID:
     milliseconds = time.time_ns() // 10**6 if timestamp is None else timestamp * 1000 + (nanos or 0) // 10**6
     if milliseconds < 0:
         raise OverflowError("can't convert negative int to unsigned")
-    bits = min(milliseconds, 2**48 - 1) << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+    bits = (milliseconds & 2**48 - 1) << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
     if timestamp is None:
         bits = _last[7] = max(bits, _last[7] + 1 + secrets.randbits(32))
     return _of(7, bits >> 74 << 80 | (bits >> 62 & 0xFFF) << 64 | bits & (1 << 62) - 1)
