@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 import anyio
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from kernelmcp.errors import KernelDied
 from kernelmcp.kernel.process import Kernel
@@ -19,6 +19,7 @@ PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 RESTORE_SECONDS = 60.0
 MAX_PACKAGES = 1000
 MAX_NOTE_CHARS = 300
+MAX_NOTES = 50
 
 log = structlog.get_logger(__name__)
 
@@ -33,12 +34,21 @@ class Package(BaseModel):
     source: Annotated[str, Field(pattern=r"^[a-z-]*$", max_length=20)] = ""
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a note is one line that can be printed")
+    return text
+
+
+Note = Annotated[str, Field(max_length=MAX_NOTE_CHARS), AfterValidator(_printable)]
+
+
 class Installation(BaseModel):
     """The result of one `%pip install`."""
 
     installed: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
     already_present: Annotated[list[Package], Field(max_length=MAX_PACKAGES)] = []
-    notes: Annotated[list[Annotated[str, Field(max_length=MAX_NOTE_CHARS)]], Field(max_length=MAX_PACKAGES)] = []
+    notes: Annotated[list[Note], Field(max_length=MAX_NOTES)] = []
 
 
 _ADAPTER = TypeAdapter(Installation)

@@ -195,6 +195,10 @@ def test_one_is_taken_where_no_wheel_will_do(index: Index, settings: PackageSett
     outcome = install(settings, tmp_path / "home", "old")
     assert titles(outcome) == ["old 1.0", "ormsgpack 1.13.1+pure", "uuid-utils 0.19.0+pure"]
     assert "uuid-utils 0.19.0+pure stands in for the compiled package" in outcome.notes
+    for name in ("ormsgpack", "uuid_utils"):  # of the very version of the stand-in
+        make_wheel(tmp_path / "own", name, {"ormsgpack": "1.13.1", "uuid_utils": "0.19.0"}[name])
+    own = replace(settings, wheel_folders=[str(tmp_path / "own")])
+    assert titles(install(own, tmp_path / "built", "old")) == ["old 1.0", "ormsgpack 1.13.1", "uuid-utils 0.19.0"]
     assert titles(install(settings, tmp_path / "another", "new")) == ["new 1.0", "uuid-utils 1.2.0"]
 
 

@@ -135,15 +135,17 @@ def test_the_limits_in_a_request_are_read_under_the_names_they_are_sent_by() -> 
 def test_the_server_understands_what_a_kernel_says_of_an_installation() -> None:
     wheels = [Wheel(f"n{number}", "1.0+pure", "", "", source) for number, source in enumerate(SOURCES)]
     new = [Package(wheel, Path()) for wheel in wheels]
-    said = Outcome(new, [Present("alpha", "1.0")], ("x" * 1000,)).as_json()
+    said = Outcome(new, [Present("alpha", "1.0")], ("x" * 1000, "a\x1b[31m\nb", *["n"] * 1000)).as_json()
     assert server_packages.PACKAGES_TYPE == iopub.PACKAGES_TYPE
     assert server_packages.installation({iopub.PACKAGES_TYPE: said}) == server_packages.Installation(
         installed=[
             server_packages.Package(name=each.name, version=each.version, source=each.source) for each in wheels
         ],
         already_present=[server_packages.Package(name="alpha", version="1.0")],
-        notes=["x" * server_packages.MAX_NOTE_CHARS],
+        notes=["x" * server_packages.MAX_NOTE_CHARS, "a [31m b", *["n"] * (server_packages.MAX_NOTES - 2)],
     )
+    for hostile in ("a\nb", "\x1b[2J", "x" * 1000):  # of a kernel that is not ours
+        assert server_packages.installation({iopub.PACKAGES_TYPE: {"notes": [hostile]}}) is None
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from kernelmcp_kernel.packages.store import Wheel, metadata_file
 _MAX_REQUIRES = 2000
 # The server takes no longer ones.
 _MAX_NOTE_CHARS = 300
+_MAX_NOTES = 50
 # Where packages appear in the guest, each in a folder of its own.
 _MOUNT_POINT = "/lib/packages"
 
@@ -51,6 +52,11 @@ class Package:
         return shown | {"bytecode": str(self.bytecode)} if self.bytecode else shown
 
 
+def _line(text: str) -> str:
+    """As one line that can be printed."""
+    return "".join(each if each.isprintable() else " " for each in text)[:_MAX_NOTE_CHARS]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What an install did: the packages that are new, and what had been asked for and was there."""
@@ -66,7 +72,7 @@ class Outcome:
         return {
             "installed": new,
             "already_present": [{"name": package.name, "version": package.version} for package in self.already_present],
-            "notes": [note[:_MAX_NOTE_CHARS] for note in self.notes],
+            "notes": [_line(note) for note in self.notes[:_MAX_NOTES]],
         }
 
     def __str__(self) -> str:

@@ -36,6 +36,8 @@ MAX_REFUSED = 3
 ANY = "*"
 # In the folder with the sources: how each is built, by its name.
 FACTS = "facts.json"
+# Behind the version of a stand-in.
+STAND_IN = "pure"
 # Beside that folder: what was left out.
 LEFT_OUT = "left-out.json"
 
@@ -43,8 +45,8 @@ LEFT_OUT = "left-out.json"
 class Rules(NamedTuple):
     """What the kernel process says (a file): `built` wheels, by the sha256 of their source; what was `refused`, by the
     sha256 of a source, by its name in this folder, or by the project's; the `absent` packages of the distribution with
-    their versions; `never` what sources not to look for; `files_only` what is taken from no index; and the tables of
-    `without`."""
+    their versions; `never` what sources not to look for; `files_only` what is taken from no index; whose
+    stand-ins go `behind` all wheels; and the tables of `without`."""
 
     folder: str
     built: dict[str, str]
@@ -52,6 +54,7 @@ class Rules(NamedTuple):
     absent: dict[str, str]
     never: list[str]
     files_only: list[str]
+    behind: list[str]
     dispensable: dict[str, list[str]]
     distribution: dict[str, list[str]]
     stand_in: str
@@ -81,6 +84,11 @@ class Sources:
     def _is_ours(self, link: Any) -> bool:
         """Of a folder, or of the page that the kernel process made: an index may be one of files, too."""
         return link.comes_from is None or link.comes_from == self._page
+
+    def instead_of_stand_ins(self, name: str, found: Any) -> list[Any]:
+        """The wheels that will do, of a package with a stand-in that is for where there are none."""
+        wheels: list[Any] = found.applicable_candidates if name in self._rules.behind else []
+        return [each for each in wheels if each.version.local != STAND_IN]
 
     def offer(self, finder: Any, evaluator: Any, name: str, found: Any) -> Any:
         """A candidate instead of none, or of a wheel that cannot be had; None where that is how it is."""
@@ -275,6 +283,8 @@ def _look_for_them(sources: Sources) -> None:
     def find_best_candidate(self: Any, project_name: str, specifier: Any = None, hashes: Any = None) -> Any:
         found = find(self, project_name, specifier, hashes)
         evaluator = self.make_candidate_evaluator(project_name, specifier, hashes)
+        if real := sources.instead_of_stand_ins(utils.canonicalize_name(project_name), found):
+            return result(found.all_candidates, real, evaluator.sort_best_candidate(real))
         offered = sources.offer(self, evaluator, utils.canonicalize_name(project_name), found)
         return result([*found.all_candidates, offered], [offered], offered) if offered else found
 

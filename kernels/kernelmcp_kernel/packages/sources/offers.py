@@ -18,6 +18,7 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from kernelmcp_kernel.packages.errors import PackageNotSupported, no_wheel
 from kernelmcp_kernel.packages.sources.builder import Builder, Say
 from kernelmcp_kernel.packages.sources.guest import NotBuilt
+from kernelmcp_kernel.packages.standins.wheels import OF_INDEX
 from kernelmcp_kernel.packages.standins.without import DISPENSABLE
 from kernelmcp_kernel.packages.store import sha256_of
 
@@ -74,6 +75,7 @@ class Offers:
             "absent": self.absent,
             "never": self._never,
             "files_only": self._files_only,
+            "behind": list(OF_INDEX),
             "dispensable": {name: list(needs) for name, needs in DISPENSABLE.items()},
             "distribution": self.distribution,
         }
