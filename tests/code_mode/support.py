@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp_types import ElicitResult, TextContent, TextResourceContents
 
+from ..starting import DEADLINE, over_stdio
+
 CRM = Path(__file__).parents[1] / "upstreams" / "crm_server.py"
-DEADLINE = 180
 Answer = Callable[[str], ElicitResult]
 
 
@@ -102,7 +102,7 @@ async def modelling(
         assert answer is not None
         return answer(params.message)
 
-    server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
+    server = over_stdio(env=env)
     callback = ask if answer is not None else None
     async with asyncio.timeout(10 * DEADLINE), Client(server, mode=mode, elicitation_callback=callback) as client:
         model = Model(client, Path(env["KERNELMCP_HOME"]), Path(env["KERNELMCP_SERVER__RUNTIME"]))

@@ -21,6 +21,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import TextContent, Tool
 
+from ..starting import over_stdio
 from ..upstreams import real_servers
 
 SERVERS = Path(__file__).parents[1] / "upstreams"
@@ -277,7 +278,7 @@ async def one_by_one(task: Task, upstreams: dict[str, StdioServerParameters]) ->
 async def a_model(env: dict[str, str], upstreams: dict[str, StdioServerParameters]) -> AsyncIterator[Client]:
     """A client of a kernelmcp whose upstreams are ready; `env` names its settings file."""
     await anyio.Path(env["KERNELMCP_CONFIG_FILE"]).write_text(settings_toml(upstreams), "utf-8")
-    async with Client(StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)) as client:
+    async with Client(over_stdio(env=env)) as client:
         code = "\n".join(f"from servers.{name} import {READY[name]}" for name in upstreams)
         with anyio.fail_after(DEADLINE):
             while (await client.call_tool("execute_code", {"code": code, "session_id": "ready"})).is_error:  # noqa: ASYNC110

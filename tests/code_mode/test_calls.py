@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import stat
 import subprocess
 import sys
 
 import pytest
 
+from ..starting import run_kernelmcp
 from .conftest import Modelling
 from .support import settings_of
 
@@ -66,22 +68,11 @@ async def test_the_audit_has_names_and_a_hash_and_no_values(model: Modelling) ->
         assert "deal_7" not in file.read_text()
         assert "deal_secret" not in file.read_text()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        command = [
-            sys.executable,
-            "-m",
-            "kernelmcp",
-            "audit",
-            "--since",
-            "1d",
-            "--config",
-            str(one.home.parent / "mcp.toml"),
-        ]
-        env = {"KERNELMCP_HOME": str(one.home), "PATH": "/usr/bin:/bin"}
-        told = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, check=True)
-        assert "crm.delete_deal: tools.delete_*" in told.stdout
-        as_json = await asyncio.to_thread(
-            subprocess.run, [*command, "--json"], env=env, capture_output=True, text=True, check=True
-        )
+        command = ("audit", "--since", "1d", "--config", str(one.home.parent / "mcp.toml"))
+        env = {**os.environ, "KERNELMCP_HOME": str(one.home)}
+        told = await asyncio.to_thread(run_kernelmcp, *command, env=env)
+        assert (told.returncode, "crm.delete_deal: tools.delete_*" in told.stdout) == (0, True)
+        as_json = await asyncio.to_thread(run_kernelmcp, *command, "--json", env=env)
         report = json.loads(as_json.stdout)
         assert report["tools"]["crm.get_deal"]["ok"] == 1
         assert report["changes"][0]["server"] == "crm"

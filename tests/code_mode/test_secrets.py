@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ..server.support import server_of_test
+from ..starting import run_kernelmcp
 from ..upstreams.conftest import on_stdio
 from .support import modelling
 
@@ -92,10 +91,7 @@ def test_no_command_shows_it_or_obeys_a_terminal(
     config = tmp_path / "mcp.toml"
     config.write_text(settings())
     env = {**server_env, "CRM_TOKEN": SECRET, "KERNELMCP_CONFIG_FILE": str(config)}
-    run = subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "upstreams", *command],
-        env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    run = run_kernelmcp("upstreams", *command, env=env)
     said = run.stdout + run.stderr
     assert said
     assert SECRET not in said

@@ -1,7 +1,6 @@
 """A promoted skill, from the session that wrote it to the others of its user, through a real server."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from mcp import Client
 
 from ..server.support import DEADLINE, Connect
+from ..starting import run_kernelmcp
 
 pytestmark = pytest.mark.anyio
 
@@ -39,15 +39,8 @@ async def until_imported(client: Client, session: str) -> dict[str, Any]:
 
 def command(environment: dict[str, str], *arguments: str) -> str:
     """`kernelmcp skills` as a person runs it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "skills", *arguments],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=True,
-    )
+    done = run_kernelmcp("skills", *arguments, env=environment)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -3,8 +3,6 @@
 import base64
 import os
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,13 +10,14 @@ from xml.etree import ElementTree
 import anyio
 import pytest
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 
 from kernelmcp import errors
 from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import FIXED_AT_START
 from kernelmcp.config.tool_names import TOOL_NAMES
 from kernelmcp.config.upstreams import UpstreamSettings
+
+from ..starting import over_stdio, run_kernelmcp
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 60
@@ -44,9 +43,8 @@ CONTRACT_CODES = [
 def test_every_tool_of_the_real_server_is_documented_with_its_arguments(tmp_path: Path) -> None:
     async def listed() -> dict[str, set[str]]:
         env = {**os.environ, "KERNELMCP_HOME": str(tmp_path)}
-        server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
         with anyio.fail_after(DEADLINE_SECONDS):
-            async with Client(server) as client:
+            async with Client(over_stdio(env=env)) as client:
                 tools = (await client.list_tools()).tools
         return {tool.name: set(tool.input_schema.get("properties", {})) for tool in tools}
 
@@ -99,13 +97,7 @@ def test_the_deployment_files_name_settings_that_exist() -> None:
 
 
 def test_every_command_is_documented() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=True,
-    )
+    done = run_kernelmcp("--help", env=os.environ)
     commands = re.findall(r"^    ([a-z][a-z-]*)(?: |$)", done.stdout, re.MULTILINE)
     assert set(commands) >= {"serve", "build-wheel"}, "a name that fills its column has its help on the next line"
     assert [name for name in commands if not re.search(rf"\bkernelmcp {name}\b", README)] == []

@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from playwright.async_api import async_playwright
 
 from ..server.http_support import serving
+from ..starting import over_stdio
 from .support import DEADLINE_SECONDS, Running, running
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -74,9 +74,7 @@ class Desk:
         self.asked: list[bytes] = []
 
     async def open(self, stack: AsyncExitStack) -> None:
-        stdio = StdioServerParameters(
-            command=shutil.which("python") or "python", args=["-m", "kernelmcp"], env=self.environment
-        )
+        stdio = over_stdio(env=self.environment)
         http = stack.enter_context(serving(self.folder, SERVER__RUNTIME=str(self.runtime)))
         for name, server in (("alpha", stdio), ("beta", streamable_http_client(http.mcp))):
             self.clients[name] = await stack.enter_async_context(Client(server))

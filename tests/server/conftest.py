@@ -2,23 +2,17 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import mcp.client.stdio
 import pytest
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp_types import Implementation
 
-from .support import DEADLINE, Connect
-
-# A client kills a server that takes longer than two seconds to end, which a busy machine does: what such a server had
-# not written yet is then missing from a test that is about something else.
-mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT = DEADLINE
+from ..starting import DEADLINE, over_stdio, start_server
+from .support import Connect
 
 
 @pytest.fixture
@@ -41,6 +35,8 @@ def server_env(tmp_path: Path, kernelspec: str) -> dict[str, str]:
         "KERNELMCP_KERNELS__KERNELSPEC": kernelspec,
         # test_results.py has what clients get without it.
         "KERNELMCP_TOOLS__STRUCTURED_CONTENT": "always",
+        # A test about the pool says so.
+        "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0",
     }
 
 
@@ -57,10 +53,8 @@ def connect(server_env: dict[str, str]) -> Connect:
         **settings: str,
     ) -> AsyncIterator[Client]:
         env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()} | (environment or {})
-        arguments = ["-m", "kernelmcp"] if program is None else ["-c", program]
-        server = StdioServerParameters(command=sys.executable, args=arguments, env=env)
         with anyio.fail_after(10 * DEADLINE):  # all that a test does with it
-            async with Client(server, mode=mode, client_info=client_info) as client:
+            async with Client(over_stdio(env=env, program=program), mode=mode, client_info=client_info) as client:
                 yield client
 
     return connect
@@ -69,9 +63,7 @@ def connect(server_env: dict[str, str]) -> Connect:
 @pytest.fixture
 def server_process(server_env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A bare server process, for what a client would never do."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kernelmcp"], env=server_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    process = start_server(env=server_env)
     yield process
     if process.poll() is None:
         process.kill()

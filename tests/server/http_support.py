@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -18,7 +17,8 @@ from mcp import Client
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from .support import DEADLINE, wait_until
+from ..starting import DEADLINE, start_server
+from .support import wait_until
 
 JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 INITIALIZE = {
@@ -100,14 +100,16 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[HttpServ
         **os.environ,
         "KERNELMCP_HOME": str(folder / "home"),
         "KERNELMCP_TOOLS__STRUCTURED_CONTENT": "always",
+        "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0",
         "KERNELMCP_SERVER__RUNTIME": f"/tmp/kmt-{os.getpid()}",
         "KERNELMCP_KERNELS__KERNELSPEC": os.environ.get("TEST_KERNELSPEC", "kernelmcp"),
         "KERNELMCP_LOGGING__FORMAT": "json",
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kernelmcp", "serve", "--transport", "http", "--port", "0", *arguments],
+    process = start_server(
+        *("serve", "--transport", "http", "--port", "0", *arguments),
         env={**env, **{f"KERNELMCP_{name}": value for name, value in settings.items()}},
         stdin=subprocess.DEVNULL,
+        stdout=None,
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -8,9 +8,8 @@ import psutil
 from mcp import Client
 
 from ..processes import command_line
+from ..starting import DEADLINE
 
-# Generous: on a machine with both cores busy a server with its kernels takes half a minute to start.
-DEADLINE = 180
 Connect = Callable[..., AbstractAsyncContextManager[Client]]
 
 

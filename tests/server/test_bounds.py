@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
@@ -13,10 +11,10 @@ import psutil
 import pytest
 from mcp import Client
 
+from ..starting import start_server
 from .support import DEADLINE, Connect, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
-NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
 
 
 async def run(client: Client, code: str, session_id: str = "s", **more: object) -> dict:
@@ -35,7 +33,7 @@ def notebook_of(tmp_path: Path, session_id: str = "s") -> nbformat.NotebookNode:
 
 
 async def test_displays_updates_metadata_results_and_errors_are_measured(connect: Connect, tmp_path: Path) -> None:
-    async with connect(**NO_POOL, POLICY__OUTPUTS_MAX_BYTES="2000000") as client:
+    async with connect(POLICY__OUTPUTS_MAX_BYTES="2000000") as client:
         shown = "for i in range(12): display({'text/plain': 'x'}, raw=True, display_id=f'u{i}')\n"
         update = "from IPython.display import update_display\nfor i in range(12): "
         big = "update_display({'text/plain': 'y' * 1_000_000}, raw=True, display_id=f'u{i}')"
@@ -77,7 +75,7 @@ async def test_displays_updates_metadata_results_and_errors_are_measured(connect
 
 
 async def test_streams_keep_no_descriptor_and_what_cannot_be_kept_is_said(connect: Connect, tmp_path: Path) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         both = "import sys\nprint('x' * 1_100_000); print('y' * 1_100_000, file=sys.stderr)"
         await run(client, both)
         server = server_of_test()
@@ -101,7 +99,7 @@ async def test_streams_keep_no_descriptor_and_what_cannot_be_kept_is_said(connec
 
 
 async def test_a_notebook_is_bounded_and_says_what_it_lost(connect: Connect, tmp_path: Path) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "print('a' * 150_000)\n'b' * 150_000")
         for _ in range(9):
             await run(client, "for i in range(2): display({'image/x': 'x' * 2_000_000}, raw=True)")
@@ -123,7 +121,7 @@ async def test_damage_of_a_transcript_costs_its_own_lines_only(
     connect: Connect, tmp_path: Path, with_journal: bool
 ) -> None:
     folder = tmp_path / "home/sessions/s"
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "1")
         await client.call_tool("stop_session", {"session_id": "s"})
     deep = b"[" * 200_000
@@ -134,7 +132,7 @@ async def test_damage_of_a_transcript_costs_its_own_lines_only(
     else:
         (folder / "notebook.jsonl").unlink(missing_ok=True)
         (folder / "notebook.ipynb").write_bytes(deep)
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         assert (await run(client, "2"))["result"] == "2"
         # A server that ends has two seconds for all of this.
         assert wait_until(lambda: any(b'"2"' in file.read_bytes() for file in folder.glob("notebook.ipynb")))
@@ -145,7 +143,7 @@ async def test_damage_of_a_transcript_costs_its_own_lines_only(
 
 
 async def test_a_running_cell_is_in_the_notebook_when_the_server_is_ended(connect: Connect, tmp_path: Path) -> None:
-    async with connect(**NO_POOL, SESSIONS__INLINE_WAIT_SECONDS="1") as client:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="1") as client:
         result = await run(client, "print('an hour of results')\nwhile True: pass")
         while not result["stdout"]:
             arguments = {"execution_id": result["execution_id"], "wait_seconds": 1}
@@ -160,10 +158,7 @@ async def test_a_running_cell_is_in_the_notebook_when_the_server_is_ended(connec
 
 
 def test_a_client_that_does_not_read_is_not_read(server_env: dict[str, str]) -> None:
-    server_env["KERNELMCP_SESSIONS__WARM_POOL_SIZE"] = "0"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "kernelmcp"], env=server_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    server = start_server(env=server_env)
     assert server.stdin is not None
     assert server.stdout is not None
 

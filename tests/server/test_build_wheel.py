@@ -10,7 +10,7 @@ import pytest
 from kernelmcp.commands import build_wheel
 from kernelmcp_kernel.packages import distribution
 
-from .support import DEADLINE
+from ..starting import run_kernelmcp
 
 # Stands for `pyodide build SOURCE --outdir FOLDER`; the real one needs a compiler of a gigabyte.
 PYODIDE = """#!/bin/sh
@@ -19,14 +19,7 @@ test "$1" = build && test -f "$2/pyproject.toml" && touch "$4/mine-1.0-cp314-cp3
 
 
 def run(source: Path, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "build-wheel", str(source)],
-        env={**os.environ, "KERNELMCP_HOME": str(home), **environment},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    return run_kernelmcp("build-wheel", str(source), env={**os.environ, "KERNELMCP_HOME": str(home), **environment})
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:

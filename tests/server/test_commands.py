@@ -12,14 +12,14 @@ import pytest
 from kernelmcp import __version__
 from kernelmcp.commands import client_config
 
+from ..starting import run_kernelmcp, start_server
 from .support import DEADLINE
+
+pytestmark = pytest.mark.cold
 
 
 def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp", *arguments],
-        env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    return run_kernelmcp(*arguments, env=os.environ | env)
 
 
 def test_version_is_printed() -> None:
@@ -94,10 +94,10 @@ def test_a_client_is_told_nothing_of_terminals(server_env: dict[str, str]) -> No
 
 
 def test_a_port_means_http(server_env: dict[str, str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kernelmcp", "serve", "--port", "0"],
+    process = start_server(
+        *("serve", "--port", "0"),
         env=server_env | {"KERNELMCP_LOGGING__FORMAT": "json"},
-        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL, stdout=None, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stderr

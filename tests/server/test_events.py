@@ -1,15 +1,14 @@
 """`event` and `return_value`, prompts, notifications: through a real client."""
 
-import sys
 from typing import Any
 
 import anyio
 import pytest
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotification
 
+from ..starting import over_stdio
 from .support import DEADLINE, Connect
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +19,7 @@ async def call(client: Client, tool: str, **arguments: object) -> dict:
 
 
 async def test_a_handler_gets_the_event_and_its_value_comes_back(connect: Connect) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         event = {"n": 20, "text": 'it\'s "quoted" \\ \n ü €', "nested": [1, None, True, {"a": 1.5}]}
         code = "def handler(event, context):\n    print('called')\n    return {'event': event, 'context': context}"
         result = await client.call_tool("execute_code", {"code": code, "event": event, "timeout": 30})
@@ -55,7 +54,7 @@ async def test_a_handler_may_be_asynchronous_and_of_another_language(
 ) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("needs a kernel that waits for a coroutine, and its languages")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         event = {"text": 'it\'s "quoted" \\ \n ü € 😀 \u2028', "nested": [1, None, True, {"a": 1.5}]}
         result = await client.call_tool("execute_code", {"code": code, "language": language, "event": event})
         assert result.structured_content["return_value"] == [event], result.content
@@ -75,7 +74,7 @@ async def test_a_handler_that_fails_shows_its_line_and_none_of_ours(
 ) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("another kernel has its own way with user_expressions")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         result = await client.call_tool("execute_code", {"code": code, "language": language, "event": {}})
         text = result.content[0].text
         assert line in text
@@ -99,7 +98,7 @@ async def test_a_handler_that_fails_shows_its_line_and_none_of_ours(
     ],
 )
 async def test_a_handler_of_javascript_that_fails_is_an_error_result(connect: Connect, code: str, words: str) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         arguments = {"code": code, "language": "javascript", "event": {}, "timeout": 5}
         result = await client.call_tool("execute_code", arguments)
         assert result.is_error
@@ -138,7 +137,7 @@ async def test_a_handler_of_javascript_that_fails_is_an_error_result(connect: Co
     ],
 )
 async def test_a_handler_that_fails_is_an_error_result(connect: Connect, code: str, name: str, words: str) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         result = await client.call_tool("execute_code", {"code": code, "event": {}, "timeout": 5})
         content = result.structured_content
         assert result.is_error
@@ -151,7 +150,7 @@ async def test_a_handler_that_fails_is_an_error_result(connect: Connect, code: s
 
 
 async def test_the_prompts_are_listed_and_filled_in(connect: Connect) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
         assert set(prompts) == {"analyze_file", "continue_session"}
         assert all(prompt.title and prompt.description for prompt in prompts.values())
@@ -163,7 +162,7 @@ async def test_the_prompts_are_listed_and_filled_in(connect: Connect) -> None:
 
 
 async def test_a_modern_client_listens_to_changes(connect: Connect) -> None:
-    async with connect("2026-07-28", SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect("2026-07-28") as client:
         uri = "kernelmcp://sessions/s/notebook"
         async with client.listen(resources_list_changed=True, resource_subscriptions=[uri]) as events:
             await call(client, "execute_code", code="1", session_id="s")
@@ -185,8 +184,7 @@ async def test_an_older_client_is_notified_of_what_it_subscribed_to(
     async def on_message(message: Any) -> None:
         got.append(message)
 
-    env = server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}
-    server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=env)
+    server = over_stdio(env=server_env)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode="legacy", message_handler=on_message) as client:
             assert client.server_capabilities.resources.subscribe
@@ -227,7 +225,7 @@ async def test_a_client_that_sets_a_level_is_told_of_its_executions_from_there_o
     async def on_log(params: Any) -> None:
         got.append((params.level, params.data))
 
-    server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=server_env)
+    server = over_stdio(env=server_env)
     with anyio.fail_after(DEADLINE):
         async with Client(server, mode="legacy", logging_callback=on_log) as client:
             await call(client, "execute_code", code="'unasked'")

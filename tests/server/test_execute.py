@@ -97,7 +97,7 @@ async def test_a_cell_that_ignores_interrupts_is_killed_and_says_that_the_state_
 
 async def test_a_kernel_that_hangs_is_killed_by_the_server_and_says_that_the_state_is_lost(connect: Connect) -> None:
     """A process that is stopped neither takes interrupts nor watches its guest."""
-    async with connect(KERNELS__INTERRUPT_GRACE_SECONDS="1", SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect(KERNELS__INTERRUPT_GRACE_SECONDS="1") as client:
         await run(client, "x = 5; open('kept.txt', 'w').write('file')")
         [kernel] = kernel_pids()
         psutil.Process(kernel).suspend()

@@ -16,6 +16,7 @@ def owners(sandboxes: Path) -> list[int]:
     return [file.stat().st_uid for file in sandboxes.glob("*/workspace/c.txt")]
 
 
+@pytest.mark.cold
 @pytest.mark.anyio
 async def test_guest_and_server_share_the_files_of_a_session(
     connect: Connect, server_env: dict[str, str], kernelspec: str

@@ -16,6 +16,7 @@ from kernelmcp.cli import main
 from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
 from .support import DEADLINE, kernels_of, wait_until
 
+pytestmark = pytest.mark.cold
 CLIENTS, SESSIONS, CALLS = 20, 4, 200
 STEPS = "import time\nfor i in range(5): time.sleep(0.1)\nfinished = 'all of it'"
 FOREVER = "import time\nwhile True: print('.', end=''); time.sleep(0.05)"

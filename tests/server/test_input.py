@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
 from mcp_types import ElicitResult, TextContent
 
 from kernelmcp.executions.questions import MAX_QUESTIONS
 
-from .support import DEADLINE
+from ..starting import DEADLINE, over_stdio
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[str], ElicitResult]
@@ -56,7 +55,7 @@ def asked(server_env: dict[str, str], request: pytest.FixtureRequest) -> Connect
             return answer(params.message)
 
         env = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}
-        server = StdioServerParameters(command="python", args=["-m", "kernelmcp"], env=env)
+        server = over_stdio(env=env)
         async with Client(server, mode=request.param, elicitation_callback=ask) as client:
             yield Asked(client, prompts)
 
@@ -108,7 +107,7 @@ async def test_the_time_of_the_answer_is_not_the_cells(server_env: dict[str, str
         await asyncio.sleep(1.5)  # a person, who takes three times the cell's limit
         return said("late")
 
-    server = StdioServerParameters(command="python", args=["-m", "kernelmcp"], env=server_env)
+    server = over_stdio(env=server_env)
     async with Client(server, mode="legacy", elicitation_callback=ask) as client:
         _, fields = await Asked(client, []).run("input()", timeout=0.5)
         assert fields["result"] == "'late'"
@@ -124,7 +123,7 @@ async def test_a_cell_that_asks_can_be_cancelled(server_env: dict[str, str]) -> 
         await never.wait()
         return said("never")
 
-    server = StdioServerParameters(command="python", args=["-m", "kernelmcp"], env=server_env)
+    server = over_stdio(env=server_env)
     async with Client(server, mode="legacy", elicitation_callback=ask) as client:
         running = asyncio.ensure_future(Asked(client, []).run("x = 1\ninput()"))
         await asked.wait()

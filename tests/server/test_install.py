@@ -11,14 +11,12 @@ import pytest
 
 from kernelmcp.commands import client_config, client_entry
 
+from ..starting import run_kernelmcp
 from .support import DEADLINE
 
 
 def install(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "install", "claude-desktop", *arguments],
-        env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE,
-    )  # fmt: skip
+    return run_kernelmcp("install", "claude-desktop", *arguments, env=os.environ | env)
 
 
 class User:

@@ -75,7 +75,7 @@ async def test_javascript_is_a_language_of_a_session_like_python(
 ) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("another kernelspec has its own language")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         made = await call(client, "create_session", session_id="s", language="javascript")
         assert made["language"] == "javascript"
 
@@ -106,7 +106,7 @@ async def test_javascript_is_a_language_of_a_session_like_python(
 async def test_a_model_reads_what_each_language_can_do(connect: Connect, kernelspec: str) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("another kernelspec has its own language")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         runtimes = [one for one in (await call(client, "list_runtimes"))["runtimes"] if one["available"]]
         guide = (await client.read_resource("kernelmcp://runtimes")).contents[0].text
         assert len(guide) / 4 < 400, "about four characters are a token"
@@ -127,7 +127,7 @@ async def test_a_kernelspec_of_somebody_elses_is_python_whatever_it_says(
     spec = {"argv": [sys.executable], "display_name": "Theirs", "language": "x", "metadata": metadata}
     (folder / "kernel.json").write_text(json.dumps(spec))
     environment = {"JUPYTER_PATH": str(tmp_path / "share"), "KERNELMCP_KERNELS__KERNELSPEC": "theirs"}
-    async with connect(environment=environment, SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect(environment=environment) as client:
         offered = [each for each in (await call(client, "list_runtimes"))["runtimes"] if each["available"]]
         assert [(each["name"], each["description"]) for each in offered] == [("python", "Theirs")]
 
@@ -178,6 +178,6 @@ async def test_without_a_shell_in_the_kernelspec_there_is_no_tool_for_commands(
     folder.mkdir(parents=True)
     (folder / "kernel.json").write_text(json.dumps({"argv": [sys.executable], "display_name": "T", "language": "x"}))
     environment = {"JUPYTER_PATH": str(tmp_path / "share"), "KERNELMCP_KERNELS__KERNELSPEC": "theirs"}
-    async with connect(environment=environment, SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect(environment=environment) as client:
         assert "execute_command" not in {tool.name for tool in (await client.list_tools()).tools}
         assert "execute_command" not in (client.instructions or "")

@@ -23,6 +23,15 @@ SPIN = {"jsonrpc": "2.0", "id": 3, "method": "tools/call",
         "params": {"name": "execute_code", "arguments": {"code": "while True: pass"}}}  # fmt: skip
 
 
+pytestmark = pytest.mark.cold
+
+
+@pytest.fixture
+def server_env(server_env: dict[str, str]) -> dict[str, str]:
+    """As users have it: the end of a server is that of a warm kernel, too."""
+    return server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "1"}
+
+
 # On a machine that is busy, what ends the server in time is its watchdog. How long it takes, scripts/bench measures.
 WATCHDOG_STATUS = 1
 

@@ -24,7 +24,7 @@ async def call(client: Client, tool: str, **arguments: object) -> dict[str, Any]
 
 
 async def test_a_session_that_cannot_be_deleted_is_not_called_destroyed(connect: Connect, tmp_path: Path) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         await call(client, "write_file", session_id="s", path="secret", content="x")
         folder = tmp_path / "home" / "sessions" / "s"
         (folder / "kept").mkdir()
@@ -137,7 +137,7 @@ async def test_a_cell_that_ends_its_own_kernel_process_is_told_as_that(connect: 
 
 
 async def test_a_kernel_process_that_others_killed_is_not_told_as_the_codes_doing(connect: Connect) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         await run(client, "1")
         [pid] = kernel_pids()
         async with anyio.create_task_group() as tasks:
@@ -155,7 +155,7 @@ async def until_busy_then_kill(client: Client, pid: int) -> None:
 async def test_cells_that_end_their_kernels_one_after_the_other_leave_nothing_behind(
     connect: Connect, tmp_path: Path
 ) -> None:
-    async with connect() as client:
+    async with connect(SESSIONS__WARM_POOL_SIZE="1") as client:
         server = server_of_test()
 
         def counts() -> tuple[int, int, int, int]:

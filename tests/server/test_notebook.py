@@ -16,7 +16,6 @@ from kernelmcp.notebook.transcript import Transcript
 from .support import Connect, server_of_test, wait_until
 
 pytestmark = pytest.mark.anyio
-NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
 
 
 async def run(client: Client, code: str) -> dict:
@@ -42,7 +41,7 @@ async def grown(file: Path, cells: int) -> None:
 
 async def test_a_cell_costs_the_same_however_long_the_notebook_is(connect: Connect, tmp_path: Path) -> None:
     file = tmp_path / "home/sessions/s/notebook.ipynb"
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         for _ in range(7):
             await run(client, "display({'image/x': 'x' * 1_900_000}, raw=True)")
         await grown(file, 7)
@@ -65,7 +64,7 @@ async def test_a_notebook_that_was_torn_by_a_kill_is_made_good_from_the_journal(
     connect: Connect, tmp_path: Path, torn: str
 ) -> None:
     file = tmp_path / "home/sessions/s/notebook.ipynb"
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "'first'")
         await client.call_tool("stop_session", {"session_id": "s"})
         older = file.read_bytes()
@@ -81,7 +80,7 @@ async def test_a_notebook_that_was_torn_by_a_kill_is_made_good_from_the_journal(
             "an older notebook": older,
         }[torn]
     )
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await client.read_resource("kernelmcp://sessions/s/notebook")
         assert file.read_bytes() == whole, "as soon as somebody asks for it"
         await run(client, "'third'")
@@ -93,7 +92,7 @@ async def test_a_notebook_that_somebody_changes_while_the_server_runs_is_put_asi
     connect: Connect, tmp_path: Path
 ) -> None:
     file = tmp_path / "home/sessions/s/notebook.ipynb"
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "1")
         await grown(file, 1)
         edited = file.read_text().replace('"source": "1"', '"source": "edited"')
@@ -109,7 +108,7 @@ async def test_a_notebook_that_somebody_changes_while_the_server_runs_is_put_asi
 
 async def test_no_flipped_bit_of_a_journal_makes_a_notebook_that_is_none(connect: Connect, tmp_path: Path) -> None:
     folder = tmp_path / "home/sessions/s"
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "print('x')\ndisplay({'text/html': '<b>'}, raw=True)\n2")
         await run(client, "1 / 0")
     good = (folder / "notebook.jsonl").read_bytes()
@@ -119,7 +118,7 @@ async def test_no_flipped_bit_of_a_journal_makes_a_notebook_that_is_none(connect
             flipped += line[:position] + bytes([line[position] ^ 1 << position % 7]) + line[position + 1 :]
     (folder / "notebook.jsonl").write_bytes(bytes(flipped) + good)
     (folder / "notebook.ipynb").unlink()
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         assert (await run(client, "'after'"))["result"] == "'after'"
         assert wait_until((folder / "notebook.ipynb").exists)  # a server that ends has two seconds for all of this
     notebook = json.loads((folder / "notebook.ipynb").read_text())
@@ -131,7 +130,7 @@ async def test_no_flipped_bit_of_a_journal_makes_a_notebook_that_is_none(connect
 async def test_directories_in_the_place_of_the_files_are_put_aside_each_time(connect: Connect, tmp_path: Path) -> None:
     folder = tmp_path / "home/sessions/s"
     for number in range(2):
-        async with connect(**NO_POOL) as client:
+        async with connect() as client:
             assert (await run(client, f"{number}"))["result"] == str(number)
         assert valid(folder / "notebook.ipynb").cells[-1].source == str(number)
         for name in ("notebook.jsonl", "notebook.ipynb"):

@@ -15,7 +15,6 @@ from .support import DEADLINE, Connect, wait_until
 from .test_continuing import CONTINUES, fields, killed, text
 
 pytestmark = pytest.mark.anyio
-COLD = {"SESSIONS__WARM_POOL_SIZE": "0"}
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
@@ -44,7 +43,7 @@ async def test_finished_results_are_readable_after_a_kill(connect: Connect) -> N
             await run(client, "1 / 0", session_id="s"),
             await run(client, handler, session_id="s", event={"n": 1}),
         ]
-    async with connect(**COLD) as client:
+    async with connect() as client:
         after = [await again(client, one["execution_id"]) for one in before]
         for old, new in zip(before, after, strict=True):
             assert new == old | {"session_created": False}
@@ -69,7 +68,7 @@ async def test_what_was_beyond_the_caps_says_so(connect: Connect) -> None:
             "for i in range(2): display({'a/b': str(i + 1) * (1_900_000 if i < 1 else 1)}, raw=True)"
         )
         ran = await run(client, code)
-    async with connect(**COLD) as client:
+    async with connect() as client:
         execution_id = ran["execution_id"]
         after = await again(client, execution_id)
         assert after["truncated"]["stdout"]["total_chars"] == 300_001
@@ -137,7 +136,7 @@ async def test_a_draft_is_deleted_when_the_journal_has_the_cell(connect: Connect
 async def test_a_cell_that_runs_when_the_server_ends_in_order_is_told_too(connect: Connect) -> None:
     async with connect(SESSIONS__INLINE_WAIT_SECONDS="1") as client:
         running = await run(client, "print('begun', flush=True)\nwhile True: pass")
-    async with connect(**COLD) as client:
+    async with connect() as client:
         found = await client.call_tool("get_workspace_info", {})
         assert running["execution_id"] in text(found)
         after = await again(client, running["execution_id"])
@@ -154,7 +153,7 @@ async def test_ids_that_are_unknown_forged_or_of_a_deleted_session_are_not_found
         await run(client, f"display({{'application/json': {value!r}}}, raw=True)", session_id="s")
         gone = (await run(client, "1", session_id="gone"))["execution_id"]
         await client.call_tool("destroy_session", {"session_id": "gone"})
-    async with connect(**COLD) as client:
+    async with connect() as client:
         for unknown in (forged, gone, f"{mark}../../../../etc/passwd", "", "nope", "x" * 100_000):
             error = fields(await client.call_tool("get_execution", {"execution_id": unknown}))["error"]
             assert error["error_code"] == "EXECUTION_NOT_FOUND"
@@ -169,7 +168,7 @@ async def test_a_journal_of_an_older_version_still_answers(connect: Connect, tmp
     cell = json.loads(journal.read_text())
     cell["metadata"]["kernelmcp"] = {"execution_id": ran["execution_id"], "status": "ok"}
     journal.write_text(json.dumps(cell) + "\nnot json\n" + json.dumps({"metadata": ran["execution_id"]}) + "\n")
-    async with connect(**COLD) as client:
+    async with connect() as client:
         after = await again(client, ran["execution_id"])
         assert (after["status"], after["stdout"], after["result"], after["execution_time_ms"]) == (
             "ok",
@@ -185,7 +184,7 @@ async def test_what_a_running_cell_keeps_on_disk_has_bounds(connect: Connect, tm
         "from IPython.display import clear_output, display\nwhile True:\n    "
         f"{again}for _ in range(11): display({{'text/plain': '\\x01' * 1_600_000}}, raw=True)\n    time.sleep(0.1)"
     )
-    async with connect(**COLD, SESSIONS__INLINE_WAIT_SECONDS="3") as client:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="3") as client:
         begun = await run(client, f"import time\n{code}", session_id="s")
         folder = tmp_path / "home/sessions/s/running"
         sizes: list[int] = []

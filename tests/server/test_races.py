@@ -40,7 +40,7 @@ def outcome(result: dict[str, Any]) -> str:
 @pytest.fixture
 def few(connect: Connect) -> Any:
     """A server that keeps no warm kernel, so that binding takes its time."""
-    return connect(SESSIONS__WARM_POOL_SIZE="0", SESSIONS__MAX_SESSIONS_PER_CLIENT="1", SESSIONS__MAX_QUEUED="2")
+    return connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="1", SESSIONS__MAX_QUEUED="2")
 
 
 async def test_calls_on_one_session_at_the_same_moment(few: Any) -> None:
@@ -141,7 +141,7 @@ async def test_one_damaged_record_does_not_keep_a_server_from_serving(
     written = json.dumps(whole | json.loads(text)) if text.startswith("{") else text
     for name in ("session.json", "session.copy.json"):
         (folder / name).write_text(written)
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         assert outcome(await call(client, "execute_code", code="1", session_id="s")) == "ok"
         assert (await call(client, "execute_code", code="1", session_id="bad"))["error"]["message"]
 
@@ -149,7 +149,7 @@ async def test_one_damaged_record_does_not_keep_a_server_from_serving(
 async def test_a_client_that_makes_a_session_for_every_call_costs_no_descriptor_for_each(
     connect: Connect,
 ) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0", SESSIONS__MAX_SESSIONS_PER_CLIENT="1") as client:
+    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="1") as client:
         server = server_of_test()
         for number in range(80):
             await call(client, "write_file", path="f", content=str(number), session_id=f"s{number}")

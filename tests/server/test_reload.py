@@ -111,7 +111,7 @@ async def test_volumes_come_change_and_go(connect: Connect, tmp_path: Path) -> N
         folder.mkdir()
     logging = f"[logging]\nformat = 'json'\nfile = '{log.path}'\n"
     config.write_text(logging)
-    async with connect(CONFIG_FILE=str(config), SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect(CONFIG_FILE=str(config)) as client:
 
         async def change(text: str, event: str, count: int) -> dict[str, Any]:
             config.write_text(logging + text)
@@ -173,7 +173,7 @@ async def test_a_changed_quota_holds_for_the_next_execution_of_a_session_that_li
     config.write_text(f"[logging]\nformat = 'json'\nfile = '{log.path}'")
     policy.write_text("workspace_max_mb = 10\nmax_files = 100")
     write = "open(name, 'wb', buffering=0).write(bytes({mb} * 2**20))"
-    async with connect(CONFIG_FILE=str(config), POLICY_FILE=str(policy), SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect(CONFIG_FILE=str(config), POLICY_FILE=str(policy)) as client:
         assert (await run(client, "name = 'first'; " + write.format(mb=3)))["success"]
         policy.write_text("workspace_max_mb = 2\nmax_files = 100")
         await log.until("settings have changed", 1)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from kernelmcp.mcp_server.notebook_sources import NotebookSources
 from kernelmcp.notebook import code_cells as module
 from kernelmcp.notebook.code_cells import CodeCell, code_cells
 
-from .support import DEADLINE, Connect
+from ..starting import run_kernelmcp
+from .support import Connect
 
 pytestmark = pytest.mark.anyio
 ERROR = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
@@ -144,14 +144,7 @@ async def test_a_long_one_goes_on_and_nothing_comes_between(connect: Connect) ->
 
 
 def replay(env: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp", "replay", *arguments],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=DEADLINE,
-    )
+    return run_kernelmcp("replay", *arguments, env=env)
 
 
 async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_path: Path) -> None:

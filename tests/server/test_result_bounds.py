@@ -11,7 +11,6 @@ from . import bombs
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
-NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
 MAX_BYTES = 950_000
 LARGE = {
     "one mime type of 8 MB": "display({'x' * 8_000_000: 'y', 'text/plain': 'z'}, raw=True)",
@@ -60,7 +59,7 @@ async def check(client: Client, result: CallToolResult, what: str) -> None:
 
 @pytest.mark.parametrize("budget", ["20000", "100000000"])
 async def test_no_result_is_larger_than_a_megabyte(connect: Connect, budget: str) -> None:
-    async with connect(**NO_POOL, POLICY__OUTPUT_BUDGET_CHARS=budget) as client:
+    async with connect(POLICY__OUTPUT_BUDGET_CHARS=budget) as client:
         for what, code in LARGE.items():
             await check(client, await run(client, code), what)
         everything = "\n".join(code for code in LARGE.values() if "raise" not in code and "Comm" not in code)
@@ -69,7 +68,7 @@ async def test_no_result_is_larger_than_a_megabyte(connect: Connect, budget: str
 
 
 async def test_what_is_no_mime_type_is_left_out_and_said(connect: Connect) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         bundle = {
             "text/plain": "plain",
             "application/vnd.vegalite.v5+json": {"a": 1},
@@ -97,7 +96,7 @@ async def test_no_mixture_of_outputs_makes_a_larger_one(connect: Connect, seed: 
         "'application/json'",
     ]
     values = ["'\\x01' * 200_000", "'\U0001f600' * 30_000", "[['é'] * 50] * 50", "{'k' * 50_000: None}", "1e15"]
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         for _ in range(8):
             lines = []
             for _ in range(chance.randrange(1, 12)):

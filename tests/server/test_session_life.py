@@ -28,7 +28,7 @@ async def states(client: Client) -> dict[str, str]:
 
 
 async def test_at_the_limit_the_longest_idle_session_is_stopped_and_its_files_are_kept(connect: Connect) -> None:
-    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2", SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect(SESSIONS__MAX_SESSIONS_PER_CLIENT="2") as client:
         for name in ("a", "b"):
             await call(client, "execute_code", code=f"open('f', 'w').write('{name}')", session_id=name)
         await call(client, "execute_code", code="1", session_id="a")
@@ -40,7 +40,7 @@ async def test_at_the_limit_the_longest_idle_session_is_stopped_and_its_files_ar
 
 
 async def test_at_the_limit_nothing_that_runs_is_stopped(connect: Connect) -> None:
-    settings = {"MAX_SESSIONS_PER_CLIENT": "1", "WARM_POOL_SIZE": "0", "INLINE_WAIT_SECONDS": "0"}
+    settings = {"MAX_SESSIONS_PER_CLIENT": "1", "INLINE_WAIT_SECONDS": "0"}
     async with connect(**{f"SESSIONS__{name}": value for name, value in settings.items()}) as client:
         running = await call(client, "execute_code", code="while True: pass", session_id="a")
         assert running["status"] == "running"
@@ -53,7 +53,7 @@ async def test_at_the_limit_nothing_that_runs_is_stopped(connect: Connect) -> No
 async def test_sessions_of_an_earlier_server_are_listed_without_being_started(connect: Connect) -> None:
     async with connect() as client:
         await call(client, "execute_code", code="open('f', 'w').write('12345')", session_id="s")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         [info] = (await call(client, "get_sessions"))["sessions"]
         assert (info["session_id"], info["state"], info["workspace_bytes"]) == ("s", "stopped", 5)
         assert info["execution_count"] == 1
@@ -64,17 +64,17 @@ async def test_sessions_of_an_earlier_server_are_listed_without_being_started(co
 
 @pytest.mark.parametrize("rubbish", [b"", b"\xff\xfe", b"[]", b'{"sandboxes": []}', b'{"sandboxes": [".."]}'])
 async def test_a_damaged_record_is_read_from_its_copy(connect: Connect, tmp_path: Path, rubbish: bytes) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
     (tmp_path / "home/sessions/s/session.json").write_bytes(rubbish)
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         assert (await call(client, "execute_code", code="open('f').read()", session_id="s"))["result"] == "'kept'"
 
 
 async def test_a_session_damaged_beyond_that_is_a_clear_error_and_loses_no_file(
     connect: Connect, tmp_path: Path
 ) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
     for name in ("session.json", "session.copy.json"):
         (tmp_path / "home/sessions/s" / name).write_bytes(b"rubbish")
@@ -86,7 +86,7 @@ async def test_a_session_damaged_beyond_that_is_a_clear_error_and_loses_no_file(
         (tmp_path / "home/sessions/t" / name).write_text(json.dumps(record))
     (tmp_path / "home/sessions/u").mkdir()
     os.mkfifo(tmp_path / "home/sessions/u/session.json")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         error = (await call(client, "execute_code", code="1", session_id="s"))["error"]
         assert "damaged" in error["message"]
         assert error["recovery_suggestions"]
@@ -96,11 +96,11 @@ async def test_a_session_damaged_beyond_that_is_a_clear_error_and_loses_no_file(
 
 
 async def test_a_damaged_transcript_is_put_aside_and_the_session_goes_on(connect: Connect, tmp_path: Path) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id="s")
     folder = tmp_path / "home/sessions/s"
     (folder / "notebook.ipynb").write_text("rubbish")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         assert (await call(client, "execute_code", code="open('f').read()", session_id="s"))["result"] == "'kept'"
         assert wait_until((folder / "notebook.damaged.ipynb").exists)  # a server that ends has two seconds for it
     assert (folder / "notebook.damaged.ipynb").read_text() == "rubbish"
@@ -108,7 +108,7 @@ async def test_a_damaged_transcript_is_put_aside_and_the_session_goes_on(connect
 
 
 async def test_sessions_that_nobody_used_for_long_are_deleted(connect: Connect, tmp_path: Path) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         for name in ("old", "new"):
             await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id=name)
     for name in ("session.json", "session.copy.json"):
@@ -117,7 +117,7 @@ async def test_sessions_that_nobody_used_for_long_are_deleted(connect: Connect, 
         record.pop("checksum")  # as a version before had none
         record["last_used_at"] = (datetime.now(UTC) - timedelta(days=31)).isoformat()
         file.write_text(json.dumps(record))
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         folder = tmp_path / "home/sessions"
         assert await anyio.to_thread.run_sync(wait_until, lambda: [one.name for one in folder.iterdir()] == ["new"])
         assert [one["session_id"] for one in (await call(client, "get_sessions"))["sessions"]] == ["new"]
@@ -125,7 +125,7 @@ async def test_sessions_that_nobody_used_for_long_are_deleted(connect: Connect, 
 
 
 async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, tmp_path: Path) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         server = server_of_test()
 
         def what_is_left() -> list[object]:
@@ -151,7 +151,7 @@ async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, 
 
 
 async def test_twenty_sessions_in_parallel_do_not_mix(connect: Connect) -> None:
-    settings = {"MAX_SESSIONS_PER_CLIENT": "20", "WARM_POOL_SIZE": "0"}
+    settings = {"MAX_SESSIONS_PER_CLIENT": "20"}
     code = (
         "import asyncio, sys\nmine = {name!r}\nfor i in range(40):\n"
         "    print(mine, i); print(mine, file=sys.stderr)\n    await asyncio.sleep(0.005)\n"

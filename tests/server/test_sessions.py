@@ -47,7 +47,7 @@ async def until_state(client: Client, state: str) -> None:
 async def test_bad_calls_say_what_was_wrong_and_what_to_do(
     connect: Connect, tool: str, arguments: dict, code: str, words: str
 ) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         result = await client.call_tool(tool, arguments)
         assert result.is_error
         error = result.structured_content["error"]
@@ -76,7 +76,7 @@ async def test_results_and_failures_of_code_fit_the_schema(connect: Connect) -> 
 
 
 async def test_the_listed_tools_have_titles_annotations_and_output_schemas(connect: Connect, kernelspec: str) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {
             "execute_code", "get_execution", "cancel_execution", "create_session", "get_sessions", "stop_session",
@@ -107,7 +107,7 @@ async def test_a_session_is_created_once_and_described(connect: Connect) -> None
 
 
 async def test_create_session_without_a_name_mints_one_of_128_bits(connect: Connect) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         made = [(await call(client, "create_session"))["session_id"] for _ in range(2)]
         assert made[0] != made[1]
         assert min(map(len, made)) >= 32
@@ -140,7 +140,7 @@ async def test_reset_cancels_what_runs(connect: Connect) -> None:
 
 
 async def test_a_killed_kernel_is_reported_at_once_and_replaced(connect: Connect) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         await call(client, "execute_code", code="x = 1; open('f', 'w').write('kept')")
         results: list[dict] = []
 
@@ -161,7 +161,7 @@ async def test_a_killed_kernel_is_reported_at_once_and_replaced(connect: Connect
 
 
 async def test_a_kernel_that_died_between_calls_is_reported_by_the_next(connect: Connect) -> None:
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         await call(client, "execute_code", code="x = 1")
         [pid] = kernel_pids()
         psutil.Process(pid).kill()
@@ -260,10 +260,10 @@ async def test_every_resource_of_an_execution_can_be_read(connect: Connect) -> N
 
 
 async def test_a_new_session_gets_the_kernel_that_was_kept_warm(connect: Connect) -> None:
-    async with connect(KERNELS__REFILL_DELAY_SECONDS="1000") as client:
+    async with connect(SESSIONS__WARM_POOL_SIZE="1", KERNELS__REFILL_DELAY_SECONDS="1000") as client:
         await call(client, "execute_code", code="1", session_id="cold")  # this may have waited for the warm one itself
         await call(client, "stop_session", session_id="cold")
-    async with connect(KERNELS__REFILL_DELAY_SECONDS="1000") as client:
+    async with connect(SESSIONS__WARM_POOL_SIZE="1", KERNELS__REFILL_DELAY_SECONDS="1000") as client:
         assert await anyio.to_thread.run_sync(wait_until, lambda: len(kernel_pids()) == 1)
         kept = kernel_pids()
         await call(client, "execute_code", code="1", session_id="warm")

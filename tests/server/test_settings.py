@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 
+from ..starting import run_kernelmcp
+
 CONFIG = Path(__file__).parents[2] / "config"
 
 
 def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp", *arguments],
-        env=os.environ | env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    return run_kernelmcp(*arguments, env=os.environ | env)
 
 
 @pytest.mark.parametrize(

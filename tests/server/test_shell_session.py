@@ -18,7 +18,7 @@ async def call(client: Client, tool: str, **arguments: object) -> dict[str, Any]
 async def test_the_shell_is_a_language_of_a_session(connect: Connect, kernelspec: str) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("another kernelspec has its own language")
-    async with connect(SESSIONS__WARM_POOL_SIZE="0") as client:
+    async with connect() as client:
         assert (await call(client, "create_session", session_id="s", language="shell"))["language"] == "shell"
 
         async def run(code: str, **more: object) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,10 @@ import psutil
 import pytest
 
 from ..processes import command_line
+from ..starting import run_kernelmcp
 from .support import Connect
 
+pytestmark = pytest.mark.cold
 DEADLINE = 60
 
 UP_AND_WRITE = """
@@ -66,7 +67,7 @@ async def test_a_kernel_runs_where_no_guest_writes_and_imports_nothing_from_ther
 ) -> None:
     if kernelspec != "kernelmcp":
         pytest.skip("only our kernel keeps a guest from anything")
-    async with connect() as client:
+    async with connect(SESSIONS__WARM_POOL_SIZE="1") as client:
         await client.call_tool("execute_code", {"code": "1"})
         kernels = kernels_of(psutil.Process())
         assert kernels
@@ -77,15 +78,7 @@ async def test_a_kernel_runs_where_no_guest_writes_and_imports_nothing_from_ther
 
 def serve(folder: Path, env: dict[str, str], **settings: str) -> subprocess.CompletedProcess[str]:
     """A server that ends with its input, started in this folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmcp"],
-        cwd=folder,
-        env=env | settings,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
+    return run_kernelmcp(cwd=folder, env=env | settings)
 
 
 def test_a_server_imports_nothing_from_its_working_directory(tmp_path: Path, server_env: dict[str, str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 
 from kernelmcp.config.load import load
 
-from .conftest import DEADLINE, on_stdio
+from ..starting import run_kernelmcp
+from .conftest import on_stdio
 
 TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 
@@ -21,11 +21,8 @@ TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
 @pytest.fixture
 def run(tmp_path: Path) -> object:
     def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "kernelmcp", "upstreams", *arguments],
-            env={**os.environ, "KERNELMCP_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), **environ},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE, check=False,
-        )  # fmt: skip
+        env = {**os.environ, "KERNELMCP_HOME": str(tmp_path / "home"), "HOME": str(tmp_path), **environ}
+        return run_kernelmcp("upstreams", *arguments, env=env)
 
     (tmp_path / "home").mkdir()
     return run

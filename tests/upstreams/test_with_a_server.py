@@ -13,9 +13,10 @@ import pytest
 
 from ..server.conftest import *  # noqa: F403  # its fixtures
 from ..server.support import Connect, kernels_of, server_of_test, wait_until
+from ..starting import start_server
 from .conftest import on_stdio
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.cold]
 SECRET = "correct-horse-battery-staple"
 
 
@@ -70,10 +71,7 @@ def test_no_upstream_outlives_the_server_however_that_ends(
     config.write_text(
         on_stdio("bad", "hostile_server.py", "stays") + on_stdio("more", "hostile_server.py", "a-child-that-stays")
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kernelmcp", "--config", str(config)],
-        env=server_env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+    process = start_server("--config", str(config), env=server_env)
 
     def upstreams() -> list[psutil.Process]:
         return [
