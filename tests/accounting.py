@@ -83,7 +83,7 @@ def yardstick_seconds() -> float:
     """Processor time of a fixed piece of work, now."""
     begun = time.process_time()
     found: dict[int, str] = {}
-    for number in range(250_000):
+    for number in range(2_500_000):
         found[number % 1000] = str(number)
     return time.process_time() - begun
 
@@ -134,7 +134,7 @@ class Account:
         most = MOST_OF_ONE_TEST_SECONDS * self.scale
         for cost, test in sorted(self.dear, reverse=True):
             if cost > most:
-                yield f"{test} takes {cost:.1f} s of CPU: above {most:.0f} it needs the mark slow"
+                yield f"{test} takes {cost:.1f} s of CPU; above {most:.1f} a test needs the mark slow"
 
     def durations(self, old: dict[str, Any]) -> dict[str, Any]:
         """The record: the old one, with the files that have run now. A file that starts no process is fast."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ..processes import command_line
+from ..server.support import server_of_test
 from .conftest import Modelling
 from .support import CRM, Model, settings_of
 
@@ -126,7 +128,7 @@ async def test_an_interrupt_and_a_death_reach_the_upstream(model: Modelling, cod
 
 def guests() -> list[psutil.Process]:
     """Of this test's server."""
-    return [each for each in psutil.Process().children(recursive=True) if "--permission" in " ".join(each.cmdline())]
+    return [each for each in server_of_test().children(recursive=True) if "--permission" in command_line(each)]
 
 
 async def test_floods_are_refused_and_the_rest_is_answered(model: Modelling) -> None:

@@ -27,6 +27,7 @@ def model_env(server_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
     return {**server_env, **shown}
 
 
+@pytest.mark.slow
 async def test_four_tasks_cost_few_tokens(model_env: dict[str, str], tmp_path: Path) -> None:
     found = await compare(TASKS, model_env, five_servers(tmp_path))
     for name, task in found.items():
@@ -39,6 +40,7 @@ async def test_four_tasks_cost_few_tokens(model_env: dict[str, str], tmp_path: P
         assert "\n".join(lines) in GUIDE, "docs/code-mode.md shows this session as it is"
 
 
+@pytest.mark.slow
 async def test_with_many_definitions_nearly_all_is_saved(model_env: dict[str, str], tmp_path: Path) -> None:
     found = (await compare(["B"], model_env, five_servers(tmp_path, MANY_REGIONS)))["B"]
     assert found.classic.definitions >= MANY_TOKENS

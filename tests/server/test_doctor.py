@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ..starting import run_kernelmcp
 
 REQUIRED = ("wasm", "node-permission", "empty-environment", "closed-descriptors")

@@ -29,7 +29,7 @@ async def test_deleting_a_connection_answers_its_calls_and_ends_its_kernel(serve
     async with server.client(mode="legacy") as watcher:
         async with raw_client(server) as http:
             headers = await opened(http)
-            own = call_body(2, code="print('half', flush=True)\nwhile True: pass")
+            own = call_body(2, code="print('half', flush=True); open('begun', 'w').close()\nwhile True: pass")
             named = call_body(3, code="import time; time.sleep(3); 'whole'", session_id="goes-on")
             answers: dict[int, dict[str, Any]] = {}
 
@@ -40,6 +40,10 @@ async def test_deleting_a_connection_answers_its_calls_and_ends_its_kernel(serve
                 tasks.start_soon(post, own)
                 tasks.start_soon(post, named)
                 while len(running := await states(watcher)) < 2 or set(running.values()) != {"busy"}:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+                [session] = running.keys() - {"goes-on"}
+                begun = {"path": "begun", "session_id": session}
+                while (await watcher.call_tool("read_file", begun)).is_error:  # noqa: ASYNC110
                     await anyio.sleep(0.05)
                 again = await http.post("/mcp", json=call_body(2, code="1"), headers=headers)
                 assert (again.status_code, again.json()["error"]["code"]) == (400, -32600), "an id that is under way"

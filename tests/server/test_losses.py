@@ -152,6 +152,7 @@ async def until_busy_then_kill(client: Client, pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_cells_that_end_their_kernels_one_after_the_other_leave_nothing_behind(
     connect: Connect, tmp_path: Path
 ) -> None:

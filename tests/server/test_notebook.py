@@ -167,6 +167,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("displays", [1, 20])  # a cell of 100 kB, and one of 2 MB
 def test_a_notebook_is_valid_whenever_its_server_is_killed(tmp_path: Path, displays: int) -> None:
     file = tmp_path / "notebook.ipynb"

@@ -136,6 +136,8 @@ async def test_a_draft_is_deleted_when_the_journal_has_the_cell(connect: Connect
 async def test_a_cell_that_runs_when_the_server_ends_in_order_is_told_too(connect: Connect) -> None:
     async with connect(SESSIONS__INLINE_WAIT_SECONDS="1") as client:
         running = await run(client, "print('begun', flush=True)\nwhile True: pass")
+        while (await again(client, running["execution_id"]))["stdout"] != "begun\n":
+            await anyio.lowlevel.checkpoint()
     async with connect() as client:
         found = await client.call_tool("get_workspace_info", {})
         assert running["execution_id"] in text(found)

@@ -92,7 +92,10 @@ class Session:
 async def opened(connect: Connect, runtime: Path, **settings: str) -> AsyncIterator[Session]:
     async with connect(SERVER__RUNTIME=str(runtime), **settings) as client:
         session = Session(client, runtime)
-        await session.run("x = 41")
+        _, fields = await session.run("x = 41")
+        # Not in the time for which the test lets a call wait: a kernel starts first.
+        _, fields = await session.call("get_execution", execution_id=fields["execution_id"], wait_seconds=DEADLINE)
+        assert fields["status"] == "ok"
         yield session
 
 

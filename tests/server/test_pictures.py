@@ -21,7 +21,7 @@ from PIL import Image
 from kernelmcp.pictures import decoder, headers
 from kernelmcp.pictures.decoder import DEADLINE_SECONDS, Decoder
 
-from ..processes import command_line
+from ..processes import command_line, is_alive
 from . import bombs
 from .support import DEADLINE, Connect, server_of_test, wait_until
 from .test_lifecycle import INITIALIZE, receive, send
@@ -184,7 +184,7 @@ def test_the_server_ends_in_time_while_a_picture_is_unpacked_and_leaves_no_proce
     seconds = time.monotonic() - begun
     print(f"{end}: {seconds:.2f} s")
     assert seconds < ANSWER_SECONDS
-    assert wait_until(lambda: not any(one.is_running() for one in found), ANSWER_SECONDS)
+    assert wait_until(lambda: not any(map(is_alive, found)), ANSWER_SECONDS)
 
 
 async def test_a_decoder_that_was_taken_over_and_floods_its_pipe_holds_up_nobody(

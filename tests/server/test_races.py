@@ -146,6 +146,7 @@ async def test_one_damaged_record_does_not_keep_a_server_from_serving(
         assert (await call(client, "execute_code", code="1", session_id="bad"))["error"]["message"]
 
 
+@pytest.mark.slow
 async def test_a_client_that_makes_a_session_for_every_call_costs_no_descriptor_for_each(
     connect: Connect,
 ) -> None:

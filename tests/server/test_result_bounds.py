@@ -57,6 +57,7 @@ async def check(client: Client, result: CallToolResult, what: str) -> None:
     assert size(again) < MAX_BYTES, what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", ["20000", "100000000"])
 async def test_no_result_is_larger_than_a_megabyte(connect: Connect, budget: str) -> None:
     async with connect(POLICY__OUTPUT_BUDGET_CHARS=budget) as client:
@@ -84,6 +85,7 @@ async def test_what_is_no_mime_type_is_left_out_and_said(connect: Connect) -> No
         assert json.loads(read.contents[0].text) == {name: bundle[name] for name in list(bundle)[:3]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 async def test_no_mixture_of_outputs_makes_a_larger_one(connect: Connect, seed: int) -> None:
     chance = random.Random(seed)

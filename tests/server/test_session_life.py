@@ -124,6 +124,7 @@ async def test_sessions_that_nobody_used_for_long_are_deleted(connect: Connect, 
         assert files_in(tmp_path) == {"f": "kept"}
 
 
+@pytest.mark.slow
 async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
         server = server_of_test()
@@ -150,6 +151,7 @@ async def test_fifty_sessions_one_after_another_leave_nothing(connect: Connect, 
         assert await anyio.to_thread.run_sync(wait_until, lambda: what_is_left() == before), (before, what_is_left())
 
 
+@pytest.mark.slow
 async def test_twenty_sessions_in_parallel_do_not_mix(connect: Connect) -> None:
     settings = {"MAX_SESSIONS_PER_CLIENT": "20"}
     code = (

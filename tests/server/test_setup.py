@@ -15,6 +15,7 @@ import pytest
 from tests.kernel.driver import wait_until
 from tests.kernel.wheels import Index, serve_index
 
+from ..processes import is_alive
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +36,7 @@ def served(folder: Path) -> Iterator[tuple[Index, dict[str, str]]]:
         yield index, {"SERVER__HOME": home, "PACKAGES__INDEX_URL": index.url, "PACKAGES__PYODIDE_URL": str(folder)}
 
 
+@pytest.mark.slow
 async def test_sessions_of_a_running_server_have_what_was_prepared(
     connect: Connect, server_env: dict[str, str], tmp_path: Path, kernelspec: str
 ) -> None:
@@ -100,9 +102,10 @@ def test_when_it_is_killed_nothing_of_it_goes_on(
             assert len(below) >= 2, "what prepares, and pip"
             running.send_signal(how)
             running.wait()
-            assert wait_until(lambda: not any(each.is_running() for each in below))
+            assert wait_until(lambda: not any(map(is_alive, below)))
 
 
+@pytest.mark.slow
 async def test_the_workspace_info_lists_what_came_with_the_boot_image(
     connect: Connect, server_env: dict[str, str], tmp_path: Path, kernelspec: str
 ) -> None:
