@@ -35,6 +35,7 @@ SERVER_ORDER = [
     "config",
     "atomic",
     "errors",
+    "slow_imports",
 ]
 KERNEL_ORDER = [
     "__main__",
