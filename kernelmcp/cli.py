@@ -13,7 +13,7 @@ from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import CLIENTS
 from kernelmcp.errors import ConfigurationError, LayersMissing
-from kernelmcp.slow_imports import skip_slow_imports
+from kernelmcp.process_start import pause_garbage_collector, skip_slow_imports
 
 AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
@@ -191,6 +191,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 
 def _serve(parsed: argparse.Namespace) -> int:
+    pause_garbage_collector()  # the server resumes it
     settings = _settings(parsed)
     if parsed.transport == "stdio" and not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")

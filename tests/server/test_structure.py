@@ -35,7 +35,7 @@ SERVER_ORDER = [
     "config",
     "atomic",
     "errors",
-    "slow_imports",
+    "process_start",
 ]
 KERNEL_ORDER = [
     "__main__",
