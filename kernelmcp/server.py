@@ -29,6 +29,7 @@ from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.kernel.pool import open_pool
 from kernelmcp.preflight import check_start
+from kernelmcp.process_start import resume_garbage_collector
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -57,7 +58,8 @@ def create_server(settings: Settings | None = None) -> "Server":
 class Server:
     """One server. It can be started once at a time, in one way."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, on_ready: Callable[[], None] | None = None) -> None:
+        """`on_ready` is called when everything is imported and calls can be served."""
         self.settings = settings
         self.url: str | None = None
         """Where a client reaches it, after `start_http`: `http://127.0.0.1:8000/mcp`."""
@@ -65,6 +67,7 @@ class Server:
         self._task: asyncio.Task[None] | None = None
         self._end: asyncio.Event | None = None
         self._drain_seconds: float | None = None
+        self._on_ready = on_ready
 
     # -- ways to run --------------------------------------------------------------------------------------------
 
@@ -191,6 +194,8 @@ class Server:
             from kernelmcp.mcp_server.assemble import open_server
 
             async with open_server(self.settings, home, pool, over_http=over_http) as running:
+                if self._on_ready is not None:
+                    self._on_ready()
                 yield running
 
     # -- the end ------------------------------------------------------------------------------------------------
@@ -230,7 +235,7 @@ def serve_stdio(settings: Settings) -> int:
 
 
 async def _serve_stdio(settings: Settings) -> None:
-    server = create_server(settings)
+    server = Server(settings, resume_garbage_collector)
     ending: list[asyncio.Task[None]] = []
 
     def bound_end() -> None:
@@ -253,7 +258,7 @@ def serve_http(settings: Settings) -> int:
 
 
 async def _serve_http(settings: Settings) -> int:
-    server = create_server(settings)
+    server = Server(settings, resume_garbage_collector)
     loop = asyncio.get_running_loop()
     ending: list[asyncio.Task[None]] = []
 

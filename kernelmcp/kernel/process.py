@@ -17,13 +17,14 @@ import anyio
 import anyio.abc
 import structlog
 import zmq.asyncio
-from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
 from kernelmcp.kernel.connection import Connection, OnOutput, OnQuestion
 from kernelmcp.kernel.exit_reason import how_it_ended
+from kernelmcp.kernel.kernelspecs import Kernelspecs
 from kernelmcp.kernel.tool_channel import Offer, Reply, ToolListener, note_answer
 from kernelmcp.output.sanitize import clean
 
@@ -106,6 +107,7 @@ class Kernel:
             transport="ipc",
             ip=str(launch.runtime / launch.name),
             context=context,
+            kernel_spec_manager=Kernelspecs(),
             autorestart=False,
         )
         self._manager.session.digest_history_size = 4096  # replay protection; the default culls slowly in a flood
@@ -288,12 +290,4 @@ def _pidfd(pid: int) -> int | None:
     try:
         return int(opener(pid))
     except OSError:
-        return None
-
-
-def find_kernelspec(name: str) -> dict[str, Any] | None:
-    """An installed kernelspec as a dict, or None."""
-    try:
-        return KernelSpecManager().get_kernel_spec(name).to_dict()
-    except NoSuchKernel:
         return None

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.handler_call import PYTHON, HandlerCall
-from kernelmcp.kernel.process import find_kernelspec
+from kernelmcp.kernel.kernelspecs import find_kernelspec
 from kernelmcp.mcp_server.schemas import RuntimeInfo
 from kernelmcp.sessions.storage.record import MAIN_LANGUAGE
 

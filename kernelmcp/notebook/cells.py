@@ -4,11 +4,11 @@ Output that is too long to read is cut, and the cell says so; the whole is a res
 """
 
 import json
-import re
 import secrets
 from typing import Any, cast
 
 from kernelmcp.executions.execution import Execution
+from kernelmcp.notebook.cell_format import JSON_TYPE, is_valid_cell
 from kernelmcp.output.outputs import Outputs
 from kernelmcp.output.sanitize import as_dict, clean, joined
 
@@ -22,8 +22,6 @@ MAX_METADATA_BYTES = 64 * 1024
 MAX_CELL_BYTES = 4 * 1024 * 1024
 VALUE_NOT_KEPT = "[this value was too large to be kept with the transcript]"
 _CUTTABLE = ("text/plain", "text/markdown")
-# In nbformat, only these may contain anything but text.
-_JSON_TYPE = re.compile(r"application/(.*\+)?json")
 
 
 def to_line(execution: Execution) -> bytes:
@@ -72,20 +70,9 @@ def _facts(execution: Execution) -> dict[str, Any]:
 def is_cell(line: bytes) -> bool:
     """Whether a line of the journal is a valid notebook cell, as nbformat defines it."""
     try:
-        cell = json.loads(line)
+        return is_valid_cell(json.loads(line))
     except (ValueError, RecursionError):
         return False
-    return _is_notebook({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]})
-
-
-def _is_notebook(found: dict[str, Any]) -> bool:
-    from nbformat import validator  # 0.3 s, and most sessions begin without a journal
-
-    try:
-        cast("Any", validator).get_validator(4, 5).validate(found)
-    except (validator.ValidationError, RecursionError):
-        return False
-    return True
 
 
 def without_outputs(line: bytes) -> bytes:
@@ -204,7 +191,7 @@ def with_texts(data: dict[str, Any]) -> dict[str, Any]:
     """A mime bundle whose values are texts, but for those of JSON."""
     return {
         mime: value
-        if _JSON_TYPE.fullmatch(mime)
+        if JSON_TYPE.fullmatch(mime)
         else joined(cast("Any", value))
         if isinstance(value, str | list)
         else json.dumps(value)

@@ -18,39 +18,57 @@ log = structlog.get_logger(__name__)
 
 
 class Journal:
-    """The lines of one file. `size` is its length in bytes up to the last whole line; what follows is cut off."""
+    """The lines of one file. `size` is its length in bytes up to the last whole line; what follows is cut off.
+
+    A file that was there before is first begun and then checked; lines can be appended between the two."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.size = 0
 
-    def open(self, is_good: Callable[[bytes], bool], max_bytes: int) -> None:
-        """Check the file. Damaged lines are moved to `<name>.damaged.jsonl`; so is a file larger than `max_bytes`."""
+    def begin(self, max_bytes: int) -> bool:
+        """Find the end of the file, which takes no time. A file larger than `max_bytes` is put aside. False when the
+        file ends within a line: then nothing may be appended before `check`."""
+        self.size = 0
         try:
             found = self.file.lstat()
         except FileNotFoundError:
-            return
+            return True
         if not stat.S_ISREG(found.st_mode):
             log.error("a journal is not a regular file, it is put aside", file=str(self.file))
             put_aside(self.file)
-            return
-        self.size = found.st_size
-        if self.size > max_bytes:
+            return True
+        if found.st_size > max_bytes:
             log.error("a journal is far too large, it is put aside", file=str(self.file))
             put_aside(self.file)
-            self.size = 0
-        bad = [number for number, line in enumerate(self._raw()) if not line.endswith(b"\n") or not is_good(line)]
-        if bad:
-            log.error("a journal has damaged lines, they are put aside", file=str(self.file), lines=len(bad))
-            damaged = set(bad)
-            aside = aside_of(self.file)
-            replace(aside, lambda out: out.writelines(one for n, one in enumerate(self._raw()) if n in damaged))
-            self.rewrite(one.rstrip(b"\n") for n, one in enumerate(self._raw()) if n not in damaged)
+            return True
+        self.size = found.st_size
+        if not self.size:
+            return True
+        with self.file.open("rb") as stream:
+            stream.seek(-1, os.SEEK_END)
+            return stream.read() == b"\n"
+
+    def check(self, is_good: Callable[[bytes], bool]) -> set[int]:
+        """The numbers of the damaged lines. Lines may be appended meanwhile: they are not looked at."""
+        return {n for n, line in enumerate(self._raw()) if not line.endswith(b"\n") or not is_good(line)}
+
+    def repair(self, damaged: set[int]) -> None:
+        """Move these lines to `<name>.damaged.jsonl`. Raises `OSError`."""
+        log.error("a journal has damaged lines, they are put aside", file=str(self.file), lines=len(damaged))
+        replace(
+            aside_of(self.file), lambda out: out.writelines(one for n, one in enumerate(self._raw()) if n in damaged)
+        )
+        self.rewrite(one.rstrip(b"\n") for n, one in enumerate(self._raw()) if n not in damaged)
 
     def _raw(self) -> Iterator[bytes]:
-        if self.size:
+        """The lines up to where the file ends now."""
+        if end := self.size:
             with self.file.open("rb") as stream:
-                yield from stream
+                for line in stream:
+                    yield line
+                    if (end := end - len(line)) <= 0:
+                        return
 
     def lines(self) -> Iterator[bytes]:
         """The lines, without their newlines."""

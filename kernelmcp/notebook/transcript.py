@@ -59,6 +59,11 @@ class Transcript:
         """Lines of the journal that the notebook does not have yet; None when it must be written anew."""
         self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
         self._lock = threading.Lock()
+        self._opening = (
+            threading.Lock()
+        )  # held while the files of an earlier server are read; taken before the other one
+        self._appendable = False
+        """The end of the journal is known, and cells can be appended, though the rest may not be checked yet."""
         self._opened = False
 
     @property
@@ -85,7 +90,7 @@ class Transcript:
         if self._pending_bytes > MAX_AT_ONCE_BYTES or not self._lock.acquire(blocking=False):
             return
         try:
-            if self._opened:
+            if self._appendable:
                 with suppress(OSError):  # the cells wait on, and `save` reports the error
                     self._write_journal()
         finally:
@@ -106,8 +111,8 @@ class Transcript:
 
     def save(self) -> None:
         """Write the new cells to both files. Raises `OSError`, and then the cells are kept for the next time."""
+        self.open()
         with self._lock:
-            self._open()
             if not self._notebook.is_as_we_left_it:
                 self._behind = [] if self._notebook.open(self._journal.lines()) else None
             self._write_journal()
@@ -117,9 +122,13 @@ class Transcript:
                 self.changed = bool(self._pending)
 
     def open(self) -> None:
-        """Read and repair the files of an earlier server, so that cells can be appended. Raises `OSError`."""
-        with self._lock:
-            self._open()
+        """Read and repair the files of an earlier server. Cells can be appended to the journal while it is read: what
+        ended must not wait for that. Raises `OSError`."""
+        with self._opening:
+            if not self._opened:
+                self._begin()
+                self._check()
+                self._opened = True
 
     def close(self) -> None:
         """Delete what only an open transcript needs. It may go on after that."""
@@ -134,8 +143,8 @@ class Transcript:
 
     def to_json(self) -> str:
         """The notebook as it would be on disk now. Raises `OSError`."""
+        self.open()
         with self._lock:
-            self._open()
             with self._pending_lock:
                 new = list(self._pending)
             return b"".join(pieces([*self._journal.lines(), *new])).decode()
@@ -197,18 +206,31 @@ class Transcript:
 
     # -- what an earlier server left ----------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        if self._opened:
-            return
-        sweep_drafts(self._file)
-        sweep_drafts(self._journal.file)
-        self._journal.open(cells.is_cell, MAX_FOREIGN_BYTES)
-        imported = self._file.is_file() and not self._journal.size and self._import()
-        is_complete = not imported and self._notebook.open(self._journal.lines())
-        if not is_complete and self._journal.size:
-            with suppress(OSError):  # it is written again with the next cell
-                self._notebook.write(self._journal.lines())
-        self._opened = True
+    def _begin(self) -> None:
+        """Find the end of the journal, and write the cells that wait already."""
+        with self._lock:
+            sweep_drafts(self._file)
+            sweep_drafts(self._journal.file)
+            is_whole = self._journal.begin(MAX_FOREIGN_BYTES)
+            # Without a journal, the cells of a notebook come into it first.
+            self._appendable = is_whole and (self._journal.size > 0 or not self._file.is_file())
+            if self._appendable and self._pending:
+                with suppress(OSError):  # the cells wait on, and `save` reports the error
+                    self._write_journal()
+
+    def _check(self) -> None:
+        """Look at every line of the journal, and at the notebook."""
+        damaged = self._journal.check(cells.is_cell)
+        with self._lock:
+            if damaged:
+                self._journal.repair(damaged)
+            imported = self._file.is_file() and not self._journal.size and self._import()
+            is_complete = not imported and self._notebook.open(self._journal.lines())
+            if not is_complete and self._journal.size:
+                with suppress(OSError):  # it is written again with the next cell
+                    self._notebook.write(self._journal.lines())
+            self._behind = []
+            self._appendable = True
 
     def _import(self) -> bool:
         """Make a journal from a notebook that has none. False when it is not a valid notebook: it is put aside."""

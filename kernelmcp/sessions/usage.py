@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
-import psutil
-
 
 def tree_memory_mb(pid: int | None) -> float:
     """Resident memory of a process and its descendants, MiB; 0 when it is gone."""
     if pid is None:
         return 0.0
+    import psutil  # 20 ms of CPU, and no cell needs it
+
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]

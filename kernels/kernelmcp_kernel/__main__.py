@@ -6,6 +6,7 @@ The guest is spawned first: while Node restores the boot image, this process imp
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from importlib import import_module
@@ -23,6 +24,7 @@ from kernelmcp_kernel.settings import settings
 
 def main() -> None:
     """Parse the command line and serve."""
+    gc.disable()  # until everything is imported: nearly all objects of it stay
     try:
         take_user_settings(os.environ)
     except SettingsRefused as error:

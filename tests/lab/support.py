@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 # Generous: on a machine with both cores busy a Lab takes half a minute to start.
 DEADLINE_SECONDS = 120
@@ -48,10 +48,16 @@ def _as_at_a_terminal() -> None:
 
 
 @contextmanager
-def running(environment: dict[str, str], cwd: Path, port: int = 0) -> Iterator[Running]:
+def running(environment: dict[str, str], cwd: Path, port: int = 0, stderr: BinaryIO | None = None) -> Iterator[Running]:
     command = [sys.executable, "-m", "kernelmcp", "lab", "--no-browser", "--port", str(port)]
     with subprocess.Popen(
-        command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, preexec_fn=_as_at_a_terminal
+        command,
+        env=environment,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        preexec_fn=_as_at_a_terminal,
     ) as process:
         assert process.stdout
         try:

@@ -121,6 +121,22 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running,
         yield lab, folder, environment
 
 
+def test_lab_does_not_import_the_parsers_of_jsonschema_s_formats(tmp_path: Path) -> None:
+    metadata.version("rfc3987-syntax")  # jsonschema would import it, and with it lark
+    environment = {
+        **os.environ,
+        "KERNELMCP_HOME": str(tmp_path / "home"),
+        "KERNELMCP_SERVER__RUNTIME": str(tmp_path / "rt"),
+        "PYTHONPROFILEIMPORTTIME": "1",
+    }
+    said = tmp_path / "stderr"
+    with said.open("wb") as stderr, running(environment, tmp_path, stderr=stderr):
+        pass
+    imported = set(re.findall(r"^import time: .*\| +([\w.]+)$", said.read_text(), re.MULTILINE))
+    assert "jsonschema" in imported
+    assert not [name for name in imported if name.partition(".")[0] == "lark"]
+
+
 Hostile = tuple[Running, Path, dict[str, str]]
 
 

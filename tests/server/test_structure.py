@@ -35,6 +35,7 @@ SERVER_ORDER = [
     "config",
     "atomic",
     "errors",
+    "process_start",
 ]
 KERNEL_ORDER = [
     "__main__",

@@ -2,6 +2,7 @@
 // exception. A refused call inside WebAssembly is fatal to the guest, so it gets an errno instead.
 import fs from "node:fs";
 import promises from "node:fs/promises";
+import { syncBuiltinESMExports } from "node:module";
 import { answerErrors } from "./errors.mjs";
 
 const ENOSYS = -52; // Emscripten's errno numbers are WASI's
@@ -43,10 +44,12 @@ export function installShims(compiled, refuse) {
       throw new Error(`process.binding(${name}) is not available in the sandbox`);
     },
   });
+  // Pyodide reads its wasm itself: 10 MB that nobody needs, since `compiled` is used. It calls the namespace of the module.
   const { readFile } = promises;
-  const readNoWasm = (/** @type {any} */ file, /** @type {any} */ options) =>
-    String(file).endsWith("/pyodide.asm.wasm") ? Buffer.alloc(0) : readFile(file, options); // 10 MB that nobody needs
+  const readNoWasm = async (/** @type {any} */ file, /** @type {any} */ options) =>
+    String(file).endsWith("/pyodide.asm.wasm") ? Buffer.alloc(0) : readFile(file, options);
   promises.readFile = /** @type {any} */ (readNoWasm);
+  syncBuiltinESMExports();
   const instantiate = WebAssembly.instantiate;
   const patched = async (/** @type {any} */ source, /** @type {any} */ imports) => {
     if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
@@ -54,6 +57,7 @@ export function installShims(compiled, refuse) {
     answerErrors(imports.env);
     WebAssembly.instantiate = instantiate;
     promises.readFile = readFile;
+    syncBuiltinESMExports();
     const module = await compiled;
     return { module, instance: await instantiate(module, imports) };
   };

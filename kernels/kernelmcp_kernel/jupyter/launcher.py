@@ -5,6 +5,7 @@ Saves a third of the start and of the memory of IPKernelApp, under which the sam
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -88,6 +89,8 @@ def run(connection_file: str) -> None:
     signal.signal(signal.SIGTERM, end)
     control_thread.start()
     kernel.start()
+    gc.freeze()  # what is there is never looked at again
+    gc.enable()
     try:
         loop.start()
     finally:
