@@ -10,7 +10,8 @@ import pytest
 
 from kernelmcp.code_mode import broker as module
 from kernelmcp.code_mode.asked import MAX_SHOWN_CHARS
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, UpstreamError
+from kernelmcp.executions.approvals import Answer
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, UpstreamError
 
 from .fakes import World, result, tool, until
 
@@ -228,6 +229,46 @@ async def test_the_settings_of_the_moment_of_the_answer_hold(world: MakeWorld) -
     assert reply.error is not None
     assert reply.error[0] == "ToolDenied"
     assert one.upstreams.called == []
+
+
+@pytest.mark.parametrize("answer", ["once", "execution", "session"])
+@pytest.mark.parametrize("left", [(tool("create_deal", digest="2"),), ()], ids=["another definition", "withdrawn"])
+async def test_a_tool_that_changes_while_the_person_is_asked_is_not_called(
+    world: MakeWorld, answer: Answer, left: tuple[Tool, ...]
+) -> None:
+    one = world()
+    one.asking()
+    call = asyncio.create_task(one.call("create_deal"))
+    approvals = one.caller.execution.approvals
+    assert approvals is not None
+    await until(lambda: approvals.open is not None)
+    one.upstreams.catalogues["crm"] = Catalogue("crm", "", "", "", left)
+    assert approvals.open is not None
+    approvals.reply(approvals.open, answer)
+    reply = await call
+    assert reply.error == (
+        "ToolDenied",
+        "crm.create_deal or the settings for it changed while the user was asked; call it again",
+    )
+    assert one.upstreams.called == []
+    [record] = one.use.log
+    assert (record.decision, record.rule, record.outcome) == ("ask", "default", "denied")
+
+
+async def test_an_approval_of_the_former_tool_does_not_allow_the_changed_one(world: MakeWorld) -> None:
+    one = world()
+    one.asking()
+    call = asyncio.create_task(one.call("create_deal"))
+    approvals = one.caller.execution.approvals
+    assert approvals is not None
+    await until(lambda: approvals.open is not None)
+    one.upstreams.catalogues["crm"] = Catalogue("crm", "", "", "", (tool("create_deal", digest="2"),))
+    assert approvals.open is not None
+    approvals.reply(approvals.open, "session")
+    await call
+    asked = one.asking("no")
+    assert (await one.error("create_deal"))[0] == "ToolDenied"
+    assert len(asked) == 1
 
 
 async def test_what_a_person_reads_is_clean_and_bounded(world: MakeWorld) -> None:

@@ -32,6 +32,15 @@ def verdict(of: Tool, section: dict[str, Any] | None = None, **settings: Any) ->
         (READS, {"tools": {"get_*": "allow", "*_deal": "deny"}}, ("deny", "tools.*_deal")),
         (READS, {"tools": {"*_deal": "deny", "get_*": "allow"}}, ("deny", "tools.*_deal")),
         (WRITES, {"tools": {"CREATE_*": "allow"}}, ("ask", "default")),
+        # Two patterns with as many literal characters: the stricter decision, in whichever order they stand.
+        (READS, {"tools": {"get_*": "allow", "*deal": "deny"}}, ("deny", "tools.*deal")),
+        (READS, {"tools": {"*deal": "deny", "get_*": "allow"}}, ("deny", "tools.*deal")),
+        (READS, {"tools": {"get_*": "ask", "*deal": "allow"}}, ("ask", "tools.get_*")),
+        (READS, {"tools": {"*deal": "allow", "get_*": "ask"}}, ("ask", "tools.get_*")),
+        (READS, {"tools": {"get_*": "ask", "*deal": "deny"}}, ("deny", "tools.*deal")),
+        (READS, {"tools": {"*deal": "deny", "get_*": "ask"}}, ("deny", "tools.*deal")),
+        # A wildcard says nothing, however long it is.
+        (READS, {"tools": {"get_[a-z]eal": "allow", "get_dea?": "deny"}}, ("deny", "tools.get_dea?")),
         # A name with the signs of a pattern is a name first.
         (tool("[a]"), {"tools": {"[a]": "allow"}}, ("allow", "tools.[a]")),
     ],

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from ..processes import is_alive
-from .driver import DEADLINE, Kernel, wait_until
+from .driver import DEADLINE, Broken, Kernel, wait_until
 
 
 @contextmanager
@@ -24,6 +25,17 @@ def running_kernel(search: Path | None = None, cwd: Path | None = None, **enviro
     `search` is a share/jupyter folder to take the kernelspec from, instead of the installed one; `cwd` where the
     notebook would be.
     """
+    kernel = Kernel(lambda: _started(search, cwd, environment))
+    try:
+        yield kernel
+    finally:
+        kernel.close()
+
+
+@contextmanager
+def _started(
+    search: Path | None, cwd: Path | None, environment: dict[str, str]
+) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
     with tempfile.TemporaryDirectory(prefix="kmk-") as folder:
         manager = KernelManager(
             kernel_name="kernelmcp",
@@ -38,9 +50,9 @@ def running_kernel(search: Path | None = None, cwd: Path | None = None, **enviro
         client.start_channels()
         try:
             client.wait_for_ready(timeout=DEADLINE)
-            kernel = Kernel(manager, client)
-            processes = [kernel.process, *kernel.guests()]
-            yield kernel
+            process = psutil.Process(manager.provisioner.pid)
+            processes = [process, *process.children()]
+            yield manager, client
         finally:
             client.stop_channels()
             manager.shutdown_kernel(now=True)
@@ -52,6 +64,19 @@ def kernel() -> Iterator[Kernel]:
     """One kernel for the tests of a file; each leaves it usable."""
     with running_kernel() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def shared_kernels_answer(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test: a kernel of the file's that no longer answers fails this test, and the next one has a new
+    kernel. A test's own kernel has ended by then."""
+    yield
+    for kernel in [found for found in request.node.funcargs.values() if isinstance(found, Kernel) and found.is_open]:
+        try:
+            kernel.check()
+        except Broken as broken:
+            kernel.replace()
+            pytest.fail(f"This test has broken the kernel of its file, which was replaced: {broken}.", pytrace=False)
 
 
 @pytest.fixture

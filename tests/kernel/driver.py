@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,8 @@ from ..processes import is_alive
 
 # Generous: a loaded CI machine takes seconds where an idle one takes milliseconds.
 DEADLINE = 60
+# For a kernel that has nothing else to do, and a guest that has started.
+ANSWER_SECONDS = 15
 
 Message = dict[str, Any]
 
@@ -62,13 +66,70 @@ class Ran:
         return [m["content"]["name"] if m["msg_type"] == "stream" else m["msg_type"] for m in self.outputs]
 
 
-class Kernel:
-    """A running kernel and a client to it."""
+class Broken(Exception):
+    """A test has left a kernel that does not answer. The text says how."""
 
-    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
-        self.manager = manager
-        self.client = client
-        self.process = psutil.Process(manager.provisioner.pid)
+
+class Kernel:
+    """A running kernel and a client to it. When it is broken, `replace` starts another one in its place."""
+
+    def __init__(self, start: Callable[[], AbstractContextManager[tuple[KernelManager, BlockingKernelClient]]]) -> None:
+        self._start = start
+        self._prepared: list[str] = []
+        self._open()
+
+    def _open(self) -> None:
+        self._running = ExitStack()
+        self.manager, self.client = self._running.enter_context(self._start())
+        self.process = psutil.Process(self.manager.provisioner.pid)
+        self._known_guests = self.guests()
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
+        self._running.close()
+
+    def replace(self) -> None:
+        """Start another kernel in its place, prepared in the same way."""
+        self.close()
+        self._open()
+        for code in self._prepared:
+            self.run(code)
+
+    def prepare(self, code: str) -> Ran:
+        """Run what all tests of a file need; a kernel that replaces this one runs it, too."""
+        self._prepared.append(code)
+        return self.run(code)
+
+    def check(self, seconds: float = ANSWER_SECONDS) -> None:
+        """Ask for 1, and go back to the workspace, where the next test begins. Leaves no output and no history. Raises
+        `Broken`."""
+        request = self.send("__import__('os').chdir('/workspace')", silent=True, user_expressions={"one": "1"})
+        if (reply := self._reply_until(request, seconds)) is None and self.guests() != self._known_guests:
+            # The test's guest has ended, and the next one starts: on a loaded machine that takes long.
+            reply = self._reply_until(request, DEADLINE)
+        if reply is None and not is_alive(self.process):
+            raise Broken("the kernel process has ended")
+        if reply is None:
+            raise Broken(f"it has not answered for {seconds:g} s: a cell, or a task that one left, still runs")
+        content = reply["content"]
+        if (answer := content.get("user_expressions", {}).get("one", {}).get("data", {}).get("text/plain")) != "1":
+            raise Broken(f"it answered {answer or content} when it was asked for 1")
+        self._known_guests = self.guests()
+
+    def _reply_until(self, request: str, seconds: float) -> Message | None:
+        """The reply to a request. None when it does not come in time, or the kernel process has ended."""
+        end = time.monotonic() + seconds
+        while is_alive(self.process):
+            try:
+                message = self.client.get_shell_msg(timeout=min(max(end - time.monotonic(), 0.1), 1))
+            except queue.Empty:
+                if time.monotonic() > end:
+                    break
+            else:
+                if message["parent_header"].get("msg_id") == request:
+                    return message
+        return None
 
     def guests(self) -> list[psutil.Process]:
         return [child for child in self.process.children() if is_alive(child)]

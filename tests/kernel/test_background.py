@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,36 +11,55 @@ from .conftest import running_kernel
 from .driver import DEADLINE, Kernel, wait_until
 
 LEAVE = "import asyncio\nasync def later():\n{body}\ntask = asyncio.ensure_future(later()); await asyncio.sleep(0)"
+# A task that waits until its cell has ended and says when it has, so that a loaded machine changes nothing.
+OUTLIVE = (
+    "import asyncio, os\nasync def later():\n    while not os.path.exists('go'): await asyncio.sleep(0.02)\n"
+    "    print('began', flush=True)\n    try:\n{body}\n    finally: print('ended', flush=True)\n"
+    "task = asyncio.ensure_future(later()); await asyncio.sleep(0)"
+)
 SPINS = {
-    "never yields": "    await asyncio.sleep(0.1)\n    while True: pass",
-    "yields": "    while True: await asyncio.sleep(0)",
+    "never yields": "        while True: pass",
+    "yields": "        while True: await asyncio.sleep(0)",
     "goes on when interrupted once": (
-        "    await asyncio.sleep(0.1)\n    try:\n        while True: pass\n"
-        "    except KeyboardInterrupt: await asyncio.sleep(1000)"
+        "        try:\n            while True: pass\n        except KeyboardInterrupt: await asyncio.sleep(1000)"
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    with running_kernel(KERNELMCP_BACKGROUND_CPU_SECONDS="0.5") as running:
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sandbox")
+
+
+@pytest.fixture(scope="module")
+def kernel(sandbox: Path) -> Iterator[Kernel]:
+    with running_kernel(KERNELMCP_BACKGROUND_CPU_SECONDS="0.5", KERNELMCP_SANDBOX_DIRECTORY=str(sandbox)) as running:
         yield running
 
 
-def wait_until_idle(kernel: Kernel) -> None:
-    """Until the guest has used next to no processor time for a second."""
-    (guest,) = kernel.guests()
-    guest.cpu_percent()
-    assert wait_until(lambda: guest.cpu_percent(1.0) < 20)
+@pytest.fixture
+def leave(kernel: Kernel, sandbox: Path) -> Iterator[Callable[[str], str]]:
+    """Run a cell that leaves a task; the id of its request. The body of the task begins after the cell's end."""
+    go = sandbox / "workspace" / "go"
+
+    def run(body: str) -> str:
+        request = kernel.send(OUTLIVE.format(body=body))
+        kernel.finish(request)
+        go.touch()
+        assert kernel.output(request)["content"]["text"] == "began\n"
+        return request
+
+    yield run
+    go.unlink()
 
 
 @pytest.mark.parametrize("body", SPINS.values(), ids=SPINS.keys())
 def test_a_task_that_burns_cpu_between_cells_is_cancelled_and_the_next_result_says_so(
-    kernel: Kernel, body: str
+    kernel: Kernel, leave: Callable[[str], str], body: str
 ) -> None:
     kernel.run("kept = 41")
-    kernel.run(LEAVE.format(body=body))
-    wait_until_idle(kernel)
+    request = leave(body)
+    assert kernel.output(request)["content"]["text"] == "ended\n"
     ran = kernel.run("kept + 1")
     assert (ran.result, ran.state_lost) == ("42", False)
     assert "were cancelled: they used more than 0.5 s of CPU time between two cells" in ran.text("stderr")
@@ -47,8 +67,24 @@ def test_a_task_that_burns_cpu_between_cells_is_cancelled_and_the_next_result_sa
     kernel.run("task.cancel()")
 
 
-def test_one_that_cannot_be_cancelled_ends_the_guest_and_the_next_result_says_why(kernel: Kernel) -> None:
-    kernel.run(LEAVE.format(body="    await asyncio.sleep(0.1)\n    sum(range(10**13))"))
+@pytest.mark.parametrize("body", SPINS.values(), ids=SPINS.keys())
+def test_a_cell_that_a_task_of_an_earlier_one_keeps_from_beginning_is_interrupted(
+    kernel: Kernel, leave: Callable[[str], str], body: str
+) -> None:
+    kernel.run("kept = 41")
+    leave(body)
+    request = kernel.send("import time; time.sleep(1000)")
+    kernel.interrupt()
+    ran = kernel.finish(request)
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept").result == "41"
+    kernel.run("task.cancel()")
+
+
+def test_one_that_cannot_be_cancelled_ends_the_guest_and_the_next_result_says_why(
+    kernel: Kernel, leave: Callable[[str], str]
+) -> None:
+    leave("        sum(range(10**13))")
     before = kernel.guests()
     assert wait_until(lambda: kernel.guests() not in ([], before))
     ran = kernel.run("1")

@@ -79,10 +79,10 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     settings = {"pyodide_url": str(pyodide_folder()), "wheel_folders": [str(wheels), str(pure_wheels())]}
     home = tmp_path_factory.mktemp("home")
     with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(settings)) as kernel:
-        ran = kernel.run("%pip install -q altair==1.0 bokeh jinja2 pandas matplotlib dask")
+        ran = kernel.prepare("%pip install -q altair==1.0 bokeh jinja2 pandas matplotlib dask")
         assert ran.status == "ok", ran.error
-        assert kernel.run(READ + "from altair.vegalite.v6.api import TopLevelMixin").status == "ok"
-        ran = kernel.run(BOKEH)
+        assert kernel.prepare(READ + "from altair.vegalite.v6.api import TopLevelMixin").status == "ok"
+        ran = kernel.prepare(BOKEH)
         assert ran.status == "ok", ran.error
         yield kernel
 

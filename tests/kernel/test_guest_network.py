@@ -36,7 +36,7 @@ def kernel(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ker
     with running_kernel(
         KERNELMCP_SANDBOX_DIRECTORY=str(sandbox), KERNELMCP_NETWORK=json.dumps(network), TEST_TOKEN=SECRET
     ) as running:
-        ran = running.run(
+        ran = running.prepare(
             f"import asyncio, glob, json, sys\nsys.path[:0] = glob.glob('*.whl')\nsite = {site.url('')!r}\n"
             "import js, requests, pyodide.http\nfrom urllib.request import Request, urlopen"
         )

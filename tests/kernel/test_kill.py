@@ -56,7 +56,7 @@ def test_a_deadly_signal_ends_the_kernel_process_without_a_reply(code: str, numb
 @pytest.fixture(scope="module")
 def kernel() -> Iterator[Kernel]:
     with running_kernel() as running:
-        running.run(PLAIN)
+        running.prepare(PLAIN)
         yield running
 
 

@@ -21,7 +21,7 @@ def plotly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     home = tmp_path_factory.mktemp("home")
     settings = json.dumps({"pyodide_url": str(pyodide_folder())})
     with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
-        ran = kernel.run("%pip install -q plotly pandas matplotlib")
+        ran = kernel.prepare("%pip install -q plotly pandas matplotlib")
         assert ran.status == "ok", ran.error
         yield kernel
 

@@ -78,7 +78,7 @@ FUNCTIONS = {
 
 @pytest.fixture(scope="module")
 def guest(kernel: Kernel) -> Kernel:
-    ran = kernel.run(SETUP)
+    ran = kernel.prepare(SETUP)
     assert ran.status == "ok", ran.error
     return kernel
 

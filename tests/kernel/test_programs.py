@@ -61,8 +61,8 @@ FILES = {
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     with running_kernel(search=add_shell(tmp_path_factory.mktemp("shell"))) as running:
         for name, text in FILES.items():
-            running.run(f"open({name!r}, 'w').write({textwrap.dedent(text).lstrip()!r})")
-        running.run("import asyncio, os, subprocess, sys\nfrom kernelmcp_guest.blocking import host_call\nkept = 1")
+            running.prepare(f"open({name!r}, 'w').write({textwrap.dedent(text).lstrip()!r})")
+        running.prepare("import asyncio, os, subprocess, sys\nfrom kernelmcp_guest.blocking import host_call\nkept = 1")
         yield running
 
 

@@ -104,7 +104,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     settings = {"pyodide_url": str(pyodide_folder()), "index_url": DEAD_INDEX, "wheel_folders": [str(wheels)]}
     home = tmp_path_factory.mktemp("home")
     with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(settings)) as running:
-        assert running.run(PORTAL).status == "ok"
+        assert running.prepare(PORTAL).status == "ok"
         yield running
 
 

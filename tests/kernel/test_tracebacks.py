@@ -81,7 +81,7 @@ def places(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def guest(kernel: Kernel) -> Kernel:
-    ran = kernel.run(SETUP)
+    ran = kernel.prepare(SETUP)
     assert ran.status == "ok", ran.error
     return kernel
 

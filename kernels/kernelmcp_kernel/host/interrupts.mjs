@@ -8,7 +8,7 @@ import process from "node:process";
 const POLL_MS = 10;
 const SIGINT = 2;
 const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see interrupts.on_stuck_signal
-const SIGUSR2 = 12; // "what runs is of no request, and has run for too long": see interrupts.on_background_signal
+const SIGUSR2 = 12; // "what runs is of no request, and has run for too long or is in the way": see interrupts.on_background_signal
 const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
 const HELD_TURNS = 3; // an answer comes to who waits for it by callbacks of the event loop
@@ -21,6 +21,7 @@ export class Interrupts {
     this.consumed = consumed;
     this.tick = tick;
     this.current = 0; // the request that runs; 0: none
+    this.newest = 0; // the request that has begun last
     this.wanted = 0; // the newest request that an interrupt was sent for
     this.taken = 0; // the request that an interrupt was consumed for last
     this.polledAt = 0;
@@ -30,6 +31,11 @@ export class Interrupts {
     this.endBackground = false; // BACKGROUND was sent, and no request has come since
     this.bytes = Buffer.alloc(256);
     this.naps = new Int32Array(new SharedArrayBuffer(4));
+  }
+
+  /** A request begins. @param {number} request */
+  begin(request) {
+    this.current = this.newest = request;
   }
 
   /** Is it time to look again? For what is asked at every turn. */
@@ -93,6 +99,17 @@ export class Interrupts {
     return this.heldFrom !== undefined && process.cpuUsage(this.heldFrom).user < HOLD_MS * 1000;
   }
 
+  /** Was an interrupt sent for a request that has not begun? What has the event loop is of no request then. */
+  #isKeptFromBeginning() {
+    return !this.current && this.wanted > this.newest;
+  }
+
+  /** From now on the event loop has STUCK_MS to turn. @param {number} now */
+  #expectTurn(now) {
+    this.stuckAt = now + STUCK_MS;
+    setImmediate(() => (this.stuckAt = Infinity));
+  }
+
   /** For Pyodide's setInterruptBuffer: looks like a byte array to CPython's signal check. */
   buffer() {
     const poll = () => {
@@ -100,14 +117,15 @@ export class Interrupts {
       const now = this.polledAt;
       if (this.#isHeld()) return 0;
       if (this.take()) {
-        this.stuckAt = now + STUCK_MS;
-        setImmediate(() => (this.stuckAt = Infinity));
+        this.#expectTurn(now);
         return SIGINT;
       }
       if (this.takeBackground()) return SIGUSR2;
+      const kept = this.#isKeptFromBeginning();
+      if (kept && this.stuckAt === Infinity) this.#expectTurn(now);
       if (now < this.stuckAt) return 0;
       this.stuckAt = now + STUCK_MS;
-      return SIGUSR1;
+      return kept ? SIGUSR2 : SIGUSR1;
     };
     return {
       get 0() {

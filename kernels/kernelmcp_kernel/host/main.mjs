@@ -165,7 +165,7 @@ async function runBeside(text) {
 /** Run one request; requests come one at a time. @param {any} request @param {string} text */
 async function run(request, text) {
   currentId = request.id;
-  interrupts.current = request.number;
+  interrupts.begin(request.number);
   storage?.begin();
   try {
     const pending = await handle.callPromising(text);

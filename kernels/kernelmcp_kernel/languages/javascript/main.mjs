@@ -90,7 +90,7 @@ function isInterrupted() {
 /** Run one request; they come one at a time. @param {any} request */
 async function run({ op, id, number, content }) {
   currentId = id;
-  interrupts.current = number;
+  interrupts.begin(number);
   quota.begin();
   /** @type {any} */
   let reply;

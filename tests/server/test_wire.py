@@ -1,0 +1,130 @@
+"""The wire of stdio towards a client that does not read: over pipes, without a server."""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest, JSONRPCResponse
+
+from kernelmcp.stdio import wire as module
+from kernelmcp.stdio.wire import Wire, open_wire
+
+pytestmark = pytest.mark.anyio
+DEADLINE = 60
+
+
+@dataclass
+class Client:
+    """The other ends of the two pipes."""
+
+    to_server: int
+    from_server: int
+
+    def ask(self, *numbers: int) -> None:
+        """Write these requests at once, so that the server has read them all when it has the first one."""
+        lines = [json.dumps({"jsonrpc": "2.0", "id": number, "method": "ping"}) + "\n" for number in numbers]
+        os.write(self.to_server, "".join(lines).encode())
+
+    async def read(self, answers: int) -> list[int]:
+        """The ids of the next answers."""
+
+        def lines() -> list[bytes]:
+            with os.fdopen(os.dup(self.from_server), "rb") as stream:
+                return [stream.readline() for _ in range(answers)]
+
+        return [json.loads(line)["id"] for line in await anyio.to_thread.run_sync(lines)]
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Wire, Client]]:
+    server_in, to_server = os.pipe()
+    from_server, server_out = os.pipe()
+    try:
+        async with open_wire(server_in, server_out) as wire:
+            yield wire, Client(to_server, from_server)
+    finally:
+        for fd in (to_server, from_server):
+            with suppress(OSError):  # a test has closed it
+                os.close(fd)
+
+
+async def next_id(wire: Wire) -> str | int:
+    received = await wire.receive()
+    assert isinstance(received, SessionMessage)
+    assert isinstance(received.message, JSONRPCRequest)
+    return received.message.id
+
+
+async def answer(wire: Wire, number: int, size: int) -> None:
+    await wire.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=number, result={"text": "x" * size})))
+
+
+class Next:
+    """The next request, which is waited for in the background."""
+
+    def __init__(self, wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
+        self.ids: list[str | int] = []
+        self.ended = anyio.Event()
+        self._wire = wire
+        tasks.start_soon(self._receive)
+
+    async def _receive(self) -> None:
+        try:
+            self.ids.append(await next_id(self._wire))
+        except anyio.EndOfStream:
+            pass
+        finally:
+            self.ended.set()
+
+
+async def test_a_client_that_leaves_a_large_answer_unread_is_not_read_either() -> None:
+    with anyio.fail_after(DEADLINE):
+        async with connected() as (wire, client), anyio.create_task_group() as tasks:
+            client.ask(1, 2)
+            assert await next_id(wire) == 1
+            await answer(wire, 1, 2 * module.MAX_PENDING_BYTES)
+            following = Next(wire, tasks)
+            await anyio.wait_all_tasks_blocked()
+            assert following.ids == []
+            assert await client.read(1) == [1]
+            await following.ended.wait()
+            assert following.ids == [2]
+
+
+async def test_a_client_that_leaves_many_answers_unread_is_not_read_either() -> None:
+    requests = module.MAX_PENDING_MESSAGES + 2
+    with anyio.fail_after(DEADLINE):
+        async with connected() as (wire, client), anyio.create_task_group() as tasks:
+            client.ask(*range(requests))
+            # More than a pipe and asyncio's buffer hold, so that the others wait; less than the limit in bytes.
+            assert await next_id(wire) == 0
+            await answer(wire, 0, module.MAX_PENDING_BYTES // 2)
+            for number in range(1, requests - 1):
+                assert await next_id(wire) == number
+                tasks.start_soon(answer, wire, number, 10)
+            following = Next(wire, tasks)
+            await anyio.wait_all_tasks_blocked()
+            assert following.ids == []
+            assert await client.read(requests - 1) == list(range(requests - 1))
+            await following.ended.wait()
+            assert following.ids == [requests - 1]
+
+
+async def test_a_client_that_leaves_without_reading_ends_the_wire() -> None:
+    with anyio.fail_after(DEADLINE):
+        async with connected() as (wire, client), anyio.create_task_group() as tasks:
+            client.ask(1, 2)
+            assert await next_id(wire) == 1
+            await answer(wire, 1, 2 * module.MAX_PENDING_BYTES)
+            following = Next(wire, tasks)
+            await anyio.wait_all_tasks_blocked()
+            os.close(client.to_server)
+            await following.ended.wait()
+            assert following.ids == []
