@@ -4,11 +4,12 @@ Output that is too long to read is cut, and the cell says so; the whole is a res
 """
 
 import json
+import re
 import secrets
 from typing import Any, cast
 
 from kernelmcp.executions.execution import Execution
-from kernelmcp.notebook.cell_format import JSON_TYPE, is_valid_cell
+from kernelmcp.notebook.cell_format import is_valid_cell
 from kernelmcp.output.outputs import Outputs
 from kernelmcp.output.sanitize import as_dict, clean, joined
 
@@ -22,6 +23,8 @@ MAX_METADATA_BYTES = 64 * 1024
 MAX_CELL_BYTES = 4 * 1024 * 1024
 VALUE_NOT_KEPT = "[this value was too large to be kept with the transcript]"
 _CUTTABLE = ("text/plain", "text/markdown")
+# In nbformat, only these may contain anything but text.
+_JSON_TYPE = re.compile(r"application/(.*\+)?json")
 
 
 def to_line(execution: Execution) -> bytes:
@@ -191,7 +194,7 @@ def with_texts(data: dict[str, Any]) -> dict[str, Any]:
     """A mime bundle whose values are texts, but for those of JSON."""
     return {
         mime: value
-        if JSON_TYPE.fullmatch(mime)
+        if _JSON_TYPE.fullmatch(mime)
         else joined(cast("Any", value))
         if isinstance(value, str | list)
         else json.dumps(value)
