@@ -140,11 +140,11 @@ class Kernel:
     def run(self, code: str, **options: Any) -> Ran:
         return self.finish(self.send(code, **options))
 
-    def finish(self, request: str, outputs: list[Message] | None = None) -> Ran:
-        """Wait for the reply and the last output of a request."""
+    def finish(self, request: str, outputs: list[Message] | None = None, seconds: float = DEADLINE) -> Ran:
+        """Wait for the reply and the last output of a request, for each output no longer than `seconds`."""
         found = [] if outputs is None else outputs
         while True:
-            message = self.client.get_iopub_msg(timeout=DEADLINE)
+            message = self.client.get_iopub_msg(timeout=seconds)
             if message["parent_header"].get("msg_id") != request:
                 continue
             if message["msg_type"] == "status":
