@@ -1,7 +1,11 @@
-"""Pictures that cost their decoder more than their size: made here, because the guest has no library for it."""
+"""Pictures that cost their decoder more than their size: made here, because the guest has no library for it.
+
+Each is made once in a process, and takes up to a second.
+"""
 
 import base64
 import io
+from functools import cache
 
 from PIL import Image
 
@@ -12,15 +16,18 @@ def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
     return out.getvalue()
 
 
+@cache
 def flat_png(side: int) -> bytes:
     """256 MB of pixels at 7,990 x 7,990."""
     return encoded(Image.new("RGBA", (side, side), (1, 2, 3, 4)), "PNG")
 
 
+@cache
 def flat_jpeg(width: int, height: int) -> bytes:
     return encoded(Image.new("RGB", (width, height), (1, 2, 3)), "JPEG")
 
 
+@cache
 def progressive_jpeg(side: int, scans: int) -> bytes:
     """Each of the scans, of a hundred bytes, sends its decoder over the whole picture once more."""
     parts = list(segments(encoded(Image.new("L", (side, side), 128), "JPEG", progressive=True)))
