@@ -24,7 +24,7 @@ DEADLINE_SECONDS = 60
 README = (ROOT / "README.md").read_text("utf-8")
 TOOLS = (ROOT / "docs" / "tools.md").read_text("utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 CONTRACT_CODES = [
     "SESSION_NOT_FOUND",
     "EXECUTION_NOT_FOUND",

@@ -1,0 +1,66 @@
+"""A fork of the fork server is what was asked for: as a new interpreter would be."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from . import starting
+from .processes import command_line
+from .starting import DEADLINE, run_kernelmcp, start_server
+
+
+@pytest.fixture(params=["forked", "cold"])
+def env(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr(starting, "cold", request.param == "cold")
+    return {**os.environ, "KERNELMCP_HOME": str(tmp_path / "home"), "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}
+
+
+def test_arguments_output_and_status_are_those_of_the_command(env: dict[str, str]) -> None:
+    done = run_kernelmcp("--version", env=env)
+    assert (done.returncode, done.stdout.split()[0], done.stderr) == (0, "kernelmcp", "")
+    done = run_kernelmcp("serve", "--nonsense", env=env)
+    assert (done.returncode, done.stdout, "--nonsense" in done.stderr) == (2, "", True)
+
+
+def test_environment_and_working_directory_are_its_own(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mcp.toml").write_text("[server]\nname = 'x'\n[nonsense]\n")
+    done = run_kernelmcp("serve", "--config", "mcp.toml", env=env, cwd=tmp_path)
+    assert (done.returncode, "nonsense: there is no such setting" in done.stderr) == (2, True)
+    done = run_kernelmcp("serve", env=env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "many"})
+    assert (done.returncode, "KERNELMCP_SESSIONS__WARM_POOL_SIZE" in done.stderr) == (2, True)
+
+
+def test_it_is_a_child_of_this_process_with_its_own_command_line(env: dict[str, str]) -> None:
+    with start_server("serve", "--log-level", "error", env=env) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        found = psutil.Process(process.pid)
+        assert found.ppid() == os.getpid()
+        assert [word for word in command_line(found)[1:] if word] == [
+            "-m",
+            "kernelmcp",
+            "serve",
+            "--log-level",
+            "error",
+        ]
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(DEADLINE) == -signal.SIGKILL
+
+
+def test_what_the_interpreter_reads_when_it_starts_is_not_forked(env: dict[str, str]) -> None:
+    with start_server("--version", env=env | {"PYTHONHASHSEED": "1"}, stdin=subprocess.DEVNULL) as process:
+        assert not isinstance(process, starting.Forked)
+        assert process.wait(DEADLINE) == 0
+
+
+def test_what_cannot_be_forked_says_why(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="no fork: FileNotFoundError"):
+        start_server(env=os.environ, cwd=tmp_path / "missing")
