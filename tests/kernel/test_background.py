@@ -74,6 +74,7 @@ def test_a_cell_that_a_task_of_an_earlier_one_keeps_from_beginning_is_interrupte
     kernel.run("kept = 41")
     leave(body)
     request = kernel.send("import time; time.sleep(1000)")
+    kernel.wait_until_busy(request)
     kernel.interrupt()
     ran = kernel.finish(request)
     assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)

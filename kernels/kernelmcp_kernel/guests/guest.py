@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from kernelmcp_kernel.guests.channel import Channel
-from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit
+from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit, cpu_seconds
 from kernelmcp_kernel.guests.death import GuestDied, explain
 from kernelmcp_kernel.guests.frames import Frame, encode_frame
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
@@ -25,6 +25,13 @@ from kernelmcp_kernel.settings import Quota
 
 # A guest that has not noticed an interrupt after this time is in code that never does (a long C loop, JavaScript).
 INTERRUPT_GRACE_SECONDS = 3.0
+# On a loaded machine a guest gets little processor time in these. Until it has had enough to notice (a step of numpy's
+# takes 0.5 s at most), it gets more. One that has used none waits for what never comes. The longest grace ends before
+# that of the server (kernels.interrupt_grace_seconds, 6), which ends the whole kernel.
+_NOTICE_CPU_SECONDS = 1.0
+_IDLE_CPU_SECONDS = 0.02
+_MORE_GRACE_SECONDS = 1.0
+_LONGEST_GRACE_SECONDS = 5.0
 
 # Written to the interrupt pipe in place of a request's number: interrupt what runs between requests.
 _BACKGROUND = 0xFFFFFFFF
@@ -37,6 +44,11 @@ _EXIT_CHECK_SECONDS = 0.002
 def new_request_id() -> str:
     """An id that cannot be guessed, so that a frame which the guest wrote ahead of time belongs to no request."""
     return secrets.token_hex(8)
+
+
+def is_starved(used: float, waited: float) -> bool:
+    """Has a guest had too little processor time since its interrupt to notice it? Both in seconds."""
+    return _IDLE_CPU_SECONDS < used < _NOTICE_CPU_SECONDS and waited < _LONGEST_GRACE_SECONDS
 
 
 class Guest:
@@ -158,7 +170,20 @@ class Guest:
         self._channel.send(encode_frame({"op": "interrupt"}))
         if self._kill_timer is None:
             reason = f"{why or 'it '}could not be interrupted within {INTERRUPT_GRACE_SECONDS:.0f} s"
-            self._kill_timer = self._loop.call_later(INTERRUPT_GRACE_SECONDS, self.kill, reason)
+            self._await_notice(reason, cpu_seconds(self.pid))
+
+    def _await_notice(self, reason: str, before: float, waited: float = 0.0) -> None:
+        """Kill the guest after a grace period, or give it more when it had no chance to notice. `before`: its CPU time
+        when it was interrupted, `waited`: how long that is ago, seconds."""
+        seconds = _MORE_GRACE_SECONDS if waited else INTERRUPT_GRACE_SECONDS
+
+        def end() -> None:
+            if is_starved(cpu_seconds(self.pid) - before, waited + seconds):
+                self._await_notice(reason, before, waited + seconds)
+            else:
+                self.kill(reason)
+
+        self._kill_timer = self._loop.call_later(seconds, end)
 
     def end_background(self) -> None:
         """Cancel the tasks that cells left behind, while no request runs."""
