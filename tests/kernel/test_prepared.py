@@ -14,6 +14,7 @@ import pytest
 
 from kernelmcp_kernel.languages.python.prepared import find_prepared, imported
 from kernelmcp_kernel.runtime.places import PACKAGE
+from tests.prepared_home import prepared_home
 from tests.pyodide_packages import pyodide_folder
 
 from .conftest import running_kernel
@@ -233,11 +234,10 @@ def test_what_a_cell_imports(code: str, names: set[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("home")
-    done = prepare(home, {"pyodide_url": str(pyodide_folder())}, "numpy", "pandas", "matplotlib", "seaborn")
-    assert (done.returncode, done.stderr) == (0, "")
-    return home
+def home() -> Iterator[Path]:
+    """`prepare`, as above, has made it; it had nothing to say."""
+    with prepared_home() as home:
+        yield home
 
 
 @pytest.fixture

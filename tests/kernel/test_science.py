@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.prepared_home import unpacked_home
 from tests.pyodide_packages import pyodide_folder
 
 from .conftest import running_kernel
@@ -28,9 +29,9 @@ def packages(folder: Path | str, **more: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def science(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    home = tmp_path_factory.mktemp("home")
-    with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=packages(folder)) as kernel:
+def science(folder: Path) -> Iterator[Kernel]:
+    settings = packages(folder)
+    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=settings) as kernel:
         yield kernel
 
 
