@@ -35,6 +35,16 @@ def pytest_configure() -> None:
     processes.watch()
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before the workers start; not where somebody runs some files."""
+    config = session.config
+    everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS and config.option.markexpr != FAST
+    if everything and not config.option.collectonly and not hasattr(config, "workerinput"):
+        from .fetch import begin_to_fetch
+
+        begin_to_fetch()
+
+
 # -- tiers and order --------------------------------------------------------------------------------------------------
 
 
