@@ -54,11 +54,16 @@ def tools(index: Index, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def settings(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackageSettings:
-    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path / "home"))
+    return settings_in(tmp_path, index, monkeypatch)
+
+
+def settings_in(folder: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> PackageSettings:
+    """Those of a machine whose home is in this folder."""
+    monkeypatch.setenv("KERNELMCP_HOME", str(folder / "home"))
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    (tmp_path / "pyodide").mkdir()
-    (tmp_path / "home").mkdir()
-    return PackageSettings(index_url=index.url, pyodide_url=str(tmp_path / "pyodide"))
+    (folder / "pyodide").mkdir()
+    (folder / "home").mkdir()
+    return PackageSettings(index_url=index.url, pyodide_url=str(folder / "pyodide"))
 
 
 @pytest.fixture
@@ -70,6 +75,11 @@ def install(settings: PackageSettings, store: Store, *names: str, said: list[str
     """What a fresh session gets."""
     lines = [] if said is None else said
     return asyncio.run(Installer(settings, store).install(list(names), lines.append))
+
+
+def cache_wheel(store: Store, file: Path) -> None:
+    """Have it in the cache, as if a session had installed it."""
+    assert store.unpack(store.add_wheel(file, "pypi"), 1 << 20)
 
 
 def text_of(outcome: Outcome, name: str) -> str:
@@ -425,24 +435,30 @@ found = open("/host/secret").read()""",
 }
 
 
+@pytest.fixture(scope="module")
+def spied(index: Index, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one build, which tries all of these, has found by each."""
+    folder = tmp_path_factory.mktemp("spied")
+    (folder / "secret").write_text("s3cret")
+    body = "found = {}"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("A_SECRET", "s3cret")
+        settings, store = settings_in(folder, index, monkeypatch), Store(folder / "home" / "packages")
+        cache_wheel(store, make_wheel(folder, "victim"))
+        paths = {"secret": str(folder / "secret"), "folder": str(folder), "wheels": str(store.root / "wheels")}
+        for spy, code in SPIES.items():
+            lines = code.format(url=index.url + "leak/", **paths)
+            lines = lines if "found = " in lines else f"found = {lines}"
+            tried = "\n    ".join(lines.replace("found = ", f"found[{spy!r}] = ").splitlines())
+            body += f"\ntry:\n    {tried}\nexcept BaseException as error:\n    found[{spy!r}] = type(error).__name__"
+        index.add_source("spying", body=body + "\nreturn wheel(folder, {'spying.py': __import__('json').dumps(found)})")
+        return json.loads(text_of(install(settings, store, "spying"), "spying"))
+
+
 @pytest.mark.parametrize("spy", SPIES)
-def test_a_build_sees_nothing_of_the_machine(
-    index: Index, settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spy: str
-) -> None:
-    monkeypatch.setenv("A_SECRET", "s3cret")
-    (tmp_path / "secret").write_text("s3cret")
-    install(settings, store, index.add("victim").name.partition("-")[0])
-    paths = {"secret": str(tmp_path / "secret"), "folder": str(tmp_path), "wheels": str(store.root / "wheels")}
-    code = SPIES[spy].format(url=index.url + "leak/", **paths)
-    code = code if "found = " in code else f"found = {code}"
-    lines = "\n    ".join(code.splitlines())
-    body = f"try:\n    {lines}\nexcept BaseException as error:\n    found = type(error).__name__"
-    body += "\nreturn wheel(folder, {'spying.py': repr(found)})"
-    index.add_source("spying", body=body)
-    outcome = install(settings, store, "spying")
-    found = text_of(outcome, "spying")
-    assert "s3cret" not in found
-    assert len(found) < 300, found
+def test_a_build_sees_nothing_of_the_machine(index: Index, spied: dict[str, str], spy: str) -> None:
+    assert "s3cret" not in str(spied[spy])
+    assert len(str(spied[spy])) < 300, spied[spy]
     assert not any("leak" in path for path in index.requests)
 
 
@@ -486,14 +502,13 @@ WHEELS = {
 
 @pytest.mark.parametrize("kind", WHEELS)
 def test_what_a_hostile_build_makes_is_refused_and_nothing_of_it_stays(
-    index: Index, settings: PackageSettings, store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     body, why = WHEELS[kind]
     if kind == "no end":
         monkeypatch.setattr(guest, "BUILD_SECONDS", 4.0)
     small = replace(settings, max_package_mb=64)
-    index.add("victim")
-    install(small, store, "victim")
+    cache_wheel(store, make_wheel(tmp_path, "victim"))
     before = store.wheel_files()
     index.add_source("hostile", body=body)
     with pytest.raises(e.PackageNotSupported, match=f"hostile: it exists, .*({why})"):

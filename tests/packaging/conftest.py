@@ -13,7 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def package_dir(tmp_path: Path) -> Path:
     """kernels/kernelmcp_kernel in a tree of its own, with the lock files beside it."""
-    kernels = tmp_path / "kernels"
+    return copy_kernels(ROOT / "kernels", tmp_path)
+
+
+def copy_kernels(kernels: Path, folder: Path) -> Path:
+    """The package in the copy."""
     unfinished = shutil.ignore_patterns("__pycache__", "_runtime.*", "*.building")
-    shutil.copytree(ROOT / "kernels", kernels, ignore=unfinished)
-    return kernels / "kernelmcp_kernel"
+    return shutil.copytree(kernels, folder / "kernels", ignore=unfinished) / "kernelmcp_kernel"

@@ -10,6 +10,8 @@ import pytest
 from kernelmcp_kernel.languages.python.build import build_runtime
 from kernelmcp_kernel.runtime.identity import BuildError, build_id, node_version
 
+from .conftest import ROOT, copy_kernels
+
 
 def _silent(_: str) -> None:
     """The build's messages go nowhere."""
@@ -28,11 +30,18 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", "")
 
 
-@pytest.fixture
-def built(package_dir: Path, no_network: None) -> Path:
-    """The copied package with a runtime that is up to date (the sources may be newer than the last installation)."""
+@pytest.fixture(scope="module")
+def up_to_date(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `kernels` that is built once: the sources may be newer than the last installation."""
+    package_dir = copy_kernels(ROOT / "kernels", tmp_path_factory.mktemp("up-to-date"))
     build_runtime(package_dir, _silent)
-    return package_dir
+    return package_dir.parent
+
+
+@pytest.fixture
+def built(up_to_date: Path, tmp_path: Path, no_network: None) -> Path:
+    """A copy of the package with a runtime that is up to date."""
+    return copy_kernels(up_to_date, tmp_path)
 
 
 def test_a_second_build_does_nothing(built: Path) -> None:
