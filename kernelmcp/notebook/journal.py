@@ -61,18 +61,18 @@ class Journal:
         )
         self.rewrite(one.rstrip(b"\n") for n, one in enumerate(self._raw()) if n not in damaged)
 
-    def _raw(self) -> Iterator[bytes]:
-        """The lines up to where the file ends now."""
-        if end := self.size:
+    def _raw(self, end: int | None = None) -> Iterator[bytes]:
+        """The lines up to `end`, or to where the file ends now."""
+        if end := self.size if end is None else end:
             with self.file.open("rb") as stream:
                 for line in stream:
                     yield line
                     if (end := end - len(line)) <= 0:
                         return
 
-    def lines(self) -> Iterator[bytes]:
-        """The lines, without their newlines."""
-        for line in self._raw():
+    def lines(self, end: int | None = None) -> Iterator[bytes]:
+        """The lines up to `end`, in bytes (default: all), without their newlines."""
+        for line in self._raw(end):
             yield line.rstrip(b"\n")
 
     def append(self, lines: Iterable[bytes]) -> int:

@@ -59,9 +59,10 @@ class Transcript:
         """Lines of the journal that the notebook does not have yet; None when it must be written anew."""
         self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
         self._lock = threading.Lock()
-        self._opening = (
-            threading.Lock()
-        )  # held while the files of an earlier server are read; taken before the other one
+        # Held while the files of an earlier server are read, and taken before `_lock`, which is held for moments then.
+        self._opening = threading.Lock()
+        self._found = 0
+        """Where the journal of the earlier server ends, in bytes. What comes behind it is in `_behind`."""
         self._appendable = False
         """The end of the journal is known, and cells can be appended, though the rest may not be checked yet."""
         self._opened = False
@@ -212,6 +213,7 @@ class Transcript:
             sweep_drafts(self._file)
             sweep_drafts(self._journal.file)
             is_whole = self._journal.begin(MAX_FOREIGN_BYTES)
+            self._found = self._journal.size
             # Without a journal, the cells of a notebook come into it first.
             self._appendable = is_whole and (self._journal.size > 0 or not self._file.is_file())
             if self._appendable and self._pending:
@@ -219,18 +221,22 @@ class Transcript:
                     self._write_journal()
 
     def _check(self) -> None:
-        """Look at every line of the journal, and at the notebook."""
+        """Look at every line of the journal, and at the notebook. The journal takes cells meanwhile."""
         damaged = self._journal.check(cells.is_cell)
         with self._lock:
             if damaged:
                 self._journal.repair(damaged)
             imported = self._file.is_file() and not self._journal.size and self._import()
-            is_complete = not imported and self._notebook.open(self._journal.lines())
-            if not is_complete and self._journal.size:
+            if damaged or imported:
+                self._found, self._behind = self._journal.size, []
+            self._appendable = True
+        if not imported and self._notebook.open(self._journal.lines(self._found)):
+            return
+        with self._lock:
+            if self._journal.size:
                 with suppress(OSError):  # it is written again with the next cell
                     self._notebook.write(self._journal.lines())
             self._behind = []
-            self._appendable = True
 
     def _import(self) -> bool:
         """Make a journal from a notebook that has none. False when it is not a valid notebook: it is put aside."""

@@ -13,7 +13,7 @@ from typing import Any
 from .support import DEADLINE
 
 # jsonschema imports rfc3987_syntax where that is installed, which builds 38 parsers with lark: 2 s of CPU.
-SCHEMA_LIBRARIES = {"jsonschema", "rfc3987_syntax", "lark", "fastjsonschema", "nbformat"}
+SCHEMA_LIBRARIES = {"jsonschema", "rfc3987_syntax", "lark", "nbformat"}
 # What jupyter_client imports for the name of a folder, and what only a report of the memory needs.
 UNNEEDED = SCHEMA_LIBRARIES | {"IPython", "psutil"}
 OLD_CELLS = 10_000

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ..processes import command_line
 from ..server.conftest import *  # noqa: F403  # its fixtures
 from ..server.support import Connect, kernels_of, server_of_test, wait_until
 from ..starting import start_server
@@ -21,7 +22,7 @@ SECRET = "correct-horse-battery-staple"
 
 
 def upstream_processes(server: psutil.Process) -> list[psutil.Process]:
-    return [one for one in server.children(recursive=True) if "crm_server.py" in " ".join(one.cmdline())]
+    return [one for one in server.children(recursive=True) if "crm_server.py" in " ".join(command_line(one))]
 
 
 async def test_no_kernel_gets_a_variable_that_names_a_secret(connect: Connect, tmp_path: Path) -> None:
