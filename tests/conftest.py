@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from .accounting import Account, ProcessCount, cpu_seconds, reap_orphans, yardstick_seconds
+from .accounting import Account, ProcessCount, adopt_orphans, cpu_seconds, reap_orphans, yardstick_seconds
 
 # pytest rewrites each assert when it imports a test; kept, the next worker and the next run only read it.
 sys.dont_write_bytecode = False
@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     processes.watch()
+    adopt_orphans()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

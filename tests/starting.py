@@ -12,7 +12,6 @@ from __future__ import annotations
 import array
 import asyncio
 import atexit
-import ctypes
 import functools
 import json
 import os
@@ -30,13 +29,14 @@ import anyio.to_thread
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from .accounting import adopt_orphans
+
 # Generous: on a machine with both cores busy a server with its kernels takes half a minute to start.
 DEADLINE = 180
 COMMAND = [sys.executable, "-m", "kernelmcp"]
 MAX_LINE_BYTES = 1 << 28
 # What a client has sent must reach the server before its stdin is closed.
 FLUSH_SECONDS = 0.5
-_PR_SET_CHILD_SUBREAPER = 36
 # A program's name, for ps, is written over its arguments: room for the longest.
 _ROOM = " " * 8192
 # What an interpreter or the C library reads once, when it starts.
@@ -51,8 +51,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Its forks are children of this process, as if it had started them.
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()  # so its forks are children of this process, as if it had started them
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             program = str(Path(__file__).with_name("fork_server.py"))

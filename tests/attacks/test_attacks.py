@@ -64,6 +64,7 @@ def test_native_code_in_the_shells_place_gets_no_further() -> None:
     assert without >= ALWAYS_THROUGH["native"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ATTACKERS)
 def test_without_the_layers_the_same_attacks_get_through(kind: str) -> None:
     through = {outcome.title for outcome in unconfined(kind) if outcome.evidence}

@@ -16,6 +16,8 @@ import pytest
 
 from ..kept import kept
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parent / "programs"
 INSTALL_SECONDS, RUN_SECONDS = 600, 300
 TYPESCRIPT = ["@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/client@2.4.0"]

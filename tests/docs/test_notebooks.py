@@ -131,6 +131,7 @@ def test_the_readme_shows_every_notebook_and_the_charts_that_are_stored() -> Non
 # -- what they put out -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nbconvert_runs_every_sandboxed_notebook_without_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_nbconvert_runs_every_sandboxed_notebook_without_packages(
     assert code_cells(falls_back)[-1].outputs[-1].text == "months.csv has the months: True\n"
 
 
+@pytest.mark.slow
 def test_the_analysis_works_with_the_real_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNELMCP_PACKAGES", json.dumps({"pyodide_url": str(pyodide_folder())}))
     with unpacked_home() as home:
@@ -164,6 +166,7 @@ def test_the_analysis_works_with_the_real_packages(monkeypatch: pytest.MonkeyPat
     assert pictures(notebook) == ["image/png"] * 2
 
 
+@pytest.mark.slow
 def test_the_tour_installs_a_package(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.add("tabulate", "0.9.0", files={"tabulate/__init__.py": TABULATE})
     monkeypatch.setenv("KERNELMCP_PACKAGES", json.dumps({"index_url": index.url}))
@@ -174,6 +177,7 @@ def test_the_tour_installs_a_package(index: Index, monkeypatch: pytest.MonkeyPat
     assert using.outputs[-1].text == "3 rows of ['seed', 'x', 'y']\n"
 
 
+@pytest.mark.slow
 def test_a_plain_notebook_has_tools_of_public_servers_called() -> None:
     notebook = run("code_mode")
     assert shown(notebook) == shown(stored("code_mode"))

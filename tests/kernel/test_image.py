@@ -70,6 +70,7 @@ def package(tmp_path: Path) -> Path:
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [truncate, flip_a_byte, damage_the_header, empty, make_stale, Path.unlink])
 def test_a_damaged_image_is_replaced_before_the_first_cell(package: Path, damage: Callable[[Path], None]) -> None:
     image = package / "_runtime" / "boot.img"

@@ -49,6 +49,7 @@ def _fill(index: Index) -> None:
 # -- with packages of a test's own
 
 
+@pytest.mark.slow
 def test_preinstalled_packages_are_imported_in_the_image_once_it_is_there(tmp_path: Path) -> None:
     guest_code = PACKAGE / "inside" / "micropip.py"
     before = guest_code.read_bytes()
@@ -98,6 +99,7 @@ def test_without_the_packages_a_kernel_starts_all_the_same(tmp_path: Path) -> No
         assert index.requests[asked:] == [], "not tried again so soon"
 
 
+@pytest.mark.slow
 def test_what_no_image_can_hold_is_left_out_of_it(tmp_path: Path) -> None:
     with serve_index(tmp_path / "index") as index:
         _fill(index)
@@ -110,6 +112,7 @@ def test_what_no_image_can_hold_is_left_out_of_it(tmp_path: Path) -> None:
             assert kernel.run("import pure, opens; opens.file.read(4)").result == "'file'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["os._exit(3)", "raise ValueError('here')", "while True: pass"])
 def test_a_package_with_which_no_guest_starts_costs_its_place_in_the_image_and_nothing_else(
     tmp_path: Path, what: str
@@ -129,6 +132,7 @@ def test_a_package_with_which_no_guest_starts_costs_its_place_in_the_image_and_n
             assert kernel.run("1 + 1").result == "2"
 
 
+@pytest.mark.slow
 def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
     archive = tmp_path / "set.zip"
     with serve_index(tmp_path / "index") as index:
@@ -200,6 +204,7 @@ def test_a_list_of_what_was_set_up_that_is_damaged_is_none(
     assert find_prepared() is None
 
 
+@pytest.mark.slow
 def test_what_a_package_writes_when_it_is_imported_for_the_image_is_one_plain_line(tmp_path: Path) -> None:
     code = "from js import process\nprocess.stderr.write('\\x1b[2J\\nkernelmcp: a lie')\nprocess.exit(3)"
     with serve_index(tmp_path / "index") as index:

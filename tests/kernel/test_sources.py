@@ -31,6 +31,8 @@ from kernelmcp_kernel.settings import PackageSettings
 from .conftest import running_kernel
 from .wheels import DEAD_INDEX, Index, make_source, make_wheel, serve_index
 
+pytestmark = pytest.mark.slow
+
 TOOLS = ("setuptools", "wheel", "flit-core", "hatchling")
 SETUP = "from setuptools import setup, Extension\nsetup(name={name!r}, version='1.0', py_modules=[{name!r}], {more})"
 

@@ -12,6 +12,8 @@ from kernelmcp_kernel.runtime.identity import BuildError, build_id, node_version
 
 from .conftest import ROOT, copy_kernels
 
+pytestmark = pytest.mark.slow
+
 
 def _silent(_: str) -> None:
     """The build's messages go nowhere."""

@@ -16,6 +16,8 @@ import pytest
 
 from .http_support import HttpServer, serving
 
+pytestmark = pytest.mark.slow
+
 SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 INSTALL_SECONDS, RUN_SECONDS = 240, 240
 SCENARIOS = {

@@ -35,6 +35,7 @@ async def run(client: Client, code: str, session_id: str = "s") -> dict[str, Any
     return result.structured_content
 
 
+@pytest.mark.slow
 async def test_install_package_and_the_session_keeps_it(
     connect: Connect, index: Index, tmp_path: Path, kernelspec: str
 ) -> None:

@@ -28,7 +28,6 @@ from .support import DEADLINE, Connect, server_of_test, wait_until
 from .test_lifecycle import INITIALIZE, receive, send
 
 pytestmark = pytest.mark.anyio
-NO_POOL = {"SESSIONS__WARM_POOL_SIZE": "0"}
 ROOT = Path(__file__).parents[2]
 MAX_GROWTH_BYTES = 64 * 2**20
 # It is 3.5 s for pictures and 3 s for the end; a busy machine takes longer for everything else.
@@ -102,7 +101,7 @@ async def test_a_picture_of_any_shape_costs_the_server_neither_memory_nor_time(
     connect: Connect, kind: str, picture: str, side: int | None
 ) -> None:
     data = PICTURES[picture]()
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, bombs.show(bombs.flat_jpeg(20, 20), "image/jpeg"))
         await run(client, f"data = {base64.b64encode(data).decode()!r}")
         process = server_of_test()
@@ -123,7 +122,7 @@ async def test_a_picture_of_any_shape_costs_the_server_neither_memory_nor_time(
 
 
 async def test_small_pictures_pay_for_no_process(connect: Connect) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "1")
         started: set[int] = set()
         process = server_of_test()
@@ -145,7 +144,7 @@ async def test_small_pictures_pay_for_no_process(connect: Connect) -> None:
 
 async def test_many_slow_pictures_share_one_deadline_and_few_processes(connect: Connect) -> None:
     slow = base64.b64encode(bombs.progressive_jpeg(7900, 6000)).decode()
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
 
         async def show(session_id: str) -> None:
             await client.call_tool("execute_code", {"code": f"data = {slow!r}", "session_id": session_id})
@@ -220,7 +219,7 @@ async def test_a_decoder_that_was_taken_over_and_floods_its_pipe_holds_up_nobody
 
 async def test_an_output_is_linked_or_a_picture_but_not_both(connect: Connect) -> None:
     shown = bombs.show(bombs.flat_png(20), "image/png")
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         result = await run(client, shown + "display({'text/html': '<b>x</b>'}, raw=True)\n" + shown)
     assert len(sides(result)) == 2
     links = [block.uri for block in result.content if block.type == "resource_link"]
@@ -231,7 +230,7 @@ async def test_an_output_is_linked_or_a_picture_but_not_both(connect: Connect) -
 
 async def test_pictures_that_a_result_has_no_room_for_are_named(connect: Connect) -> None:
     shown = base64.b64encode(bombs.flat_png(20)).decode()
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         result = await run(client, f"for _ in range(1_000): display({{'image/png': {shown!r}}}, raw=True)")
         text = result.content[0].text
         assert len(sides(result)) == 20
@@ -292,7 +291,7 @@ async def test_a_hostile_svg_costs_a_process_of_its_own_and_little_time(document
 
 
 async def test_a_display_that_no_client_could_take_is_dropped_by_the_kernel_and_said(connect: Connect) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "1")
         with growth(server_of_test()) as grown:
             result = await run(client, "for _ in range(3): display({'text/plain': 'x' * 40_000_000}, raw=True)")
@@ -318,7 +317,7 @@ async def test_a_display_that_no_client_could_take_is_dropped_by_the_kernel_and_
     ids=["text", "picture", "six", "wide", "lists", "dicts", "numbers", "more numbers", "name", "stream", "error"],
 )
 async def test_a_result_of_any_shape_costs_the_server_no_memory(connect: Connect, code: str, dropped: int) -> None:
-    async with connect(**NO_POOL) as client:
+    async with connect() as client:
         await run(client, "display({'text/plain': 'x'}, raw=True)")
         with growth(server_of_test()) as grown:
             result = await run(client, code)
