@@ -1,11 +1,8 @@
 """The notebooks run from top to bottom, each with its kernel, and put out again what is stored in them."""
 
 import base64
-import getpass
 import io
 import json
-import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,16 +18,11 @@ from tests.kernel.wheels import DEAD_INDEX, Index, serve_index
 from tests.prepared_home import unpacked_home
 from tests.pyodide_packages import pyodide_folder
 
-ROOT = Path(__file__).resolve().parents[2]
+from .test_notebooks_unit import NOTEBOOKS, PLAIN, ROOT, VARIES, code_cells, stored, tags
+
 DEADLINE_SECONDS = 600
-NOTEBOOKS = {file.stem: file for file in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-PLAIN = ("code_mode", "drive_mcp")
 SANDBOXED = [name for name in NOTEBOOKS if name not in PLAIN]
-# A cell that fails, and one whose output is not the one that is stored.
-FAILS, VARIES = "raises-exception", "varies"
 NO_PACKAGES = json.dumps({"index_url": DEAD_INDEX, "pyodide_url": "http://127.0.0.1:9/"})
-# What a kernel's own Python calls its folders.
-GUESTS_FOLDERS = ("/home/pyodide", "/lib/python3")
 TABULATE = "def tabulate(rows, headers, style, floatfmt):\n    return f'{len(rows)} rows of {headers}'\n"
 
 
@@ -45,22 +37,10 @@ def index(tmp_path: Path) -> Iterator[Index]:
         yield index
 
 
-def stored(name: str) -> Any:
-    return nbformat.read(NOTEBOOKS[name], as_version=4)
-
-
 def run(name: str) -> Any:
     """By nbclient, beside its file, as JupyterLab would."""
     beside = {"metadata": {"path": str(NOTEBOOKS[name].parent)}}
     return NotebookClient(stored(name), timeout=DEADLINE_SECONDS, resources=beside).execute()
-
-
-def tags(cell: Any) -> list[str]:
-    return cell.metadata.get("tags", [])
-
-
-def code_cells(notebook: Any) -> list[Any]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def shown(notebook: Any) -> dict[str, list[Any]]:
@@ -90,42 +70,6 @@ def _value(mime: str, value: Any) -> Any:
 def pictures(notebook: Any) -> list[str]:
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     return [mime for output in outputs for mime in output.get("data", {}) if mime.startswith("image/")]
-
-
-# -- what is stored ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_is_stored_as_it_ran(name: str) -> None:
-    notebook = stored(name)
-    nbformat.validate(notebook)
-    assert notebook.metadata.kernelspec.name == ("python3" if name in PLAIN else "kernelmcp")
-    assert any(cell.outputs for cell in code_cells(notebook))
-    failed = [cell for cell in code_cells(notebook) if any(one.output_type == "error" for one in cell.outputs)]
-    assert [cell.id for cell in failed if FAILS not in tags(cell)] == []
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_a_notebook_names_no_machine_no_user_and_no_time(name: str) -> None:
-    notebook = stored(name)
-    for cell in code_cells(notebook):
-        assert "execution" not in cell.metadata, "nbclient's times"
-        text = json.dumps([cell.metadata, [one for one in cell.outputs if "image/png" not in one.get("data", {})]])
-        for folder in GUESTS_FOLDERS:
-            text = text.replace(folder, "")
-        assert re.findall(r"/(?:home|root|tmp|Users|work|opt|private)/[\w/.-]+", text) == [], cell.id
-        assert re.findall(r"\d{4}-\d\d-\d\dT\d\d:\d\d", text) == [], cell.id
-        named = {socket.gethostname(), getpass.getuser()} - {"root", "localhost", "runner", "user"}
-        assert [one for one in named if len(one) > 3 and re.search(rf"\b{re.escape(one)}\b", text)] == [], cell.id
-
-
-def test_the_readme_shows_every_notebook_and_the_charts_that_are_stored() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert [name for name in NOTEBOOKS if f"(notebooks/{name}.ipynb)" not in readme] == []
-    outputs = [output for cell in code_cells(stored("analysis")) for output in cell.outputs]
-    charts = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    files = [ROOT / "docs" / f"analysis-{name}.png" for name in ("months", "days")]
-    assert [base64.b64decode(chart) for chart in charts] == [file.read_bytes() for file in files]
 
 
 # -- what they put out -----------------------------------------------------------------------------------------------

@@ -15,12 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-import kernelmcp_kernel
 from kernelmcp_kernel import languages
 from kernelmcp_kernel.guests.by_language import Guests, StartFailed
 from kernelmcp_kernel.guests.guest import new_request_id
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
-from kernelmcp_kernel.languages import Part, Row, divide, find, language_info, table
+from kernelmcp_kernel.languages import Part, Row, divide, language_info
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.settings import Quota
 
@@ -28,8 +27,7 @@ from ..added_language import add_tally
 from ..processes import command_line, is_alive
 from .conftest import running_kernel
 from .driver import DEADLINE, Kernel
-
-PACKAGE = Path(kernelmcp_kernel.__file__).parent
+from .test_languages_unit import PACKAGE
 
 
 @pytest.fixture(scope="module")
@@ -197,16 +195,6 @@ def test_what_takes_long_to_prepare_can_be_interrupted_and_holds_up_nothing(
         release.set()
 
     with_guests(tmp_path / "sandbox", use)
-
-
-def test_the_table_names_a_folder_for_each_row_and_no_magic_twice() -> None:
-    magics = [magic for row in table() for magic in row.magics]
-    assert len(magics) == len(set(magics))
-    for row in table():
-        assert {"file_extension", "mimetype"} <= set(find(row.name).language_info)
-        assert (PACKAGE / "languages" / row.name / "language.py").is_file()
-    folders = {file.parent.name for file in (PACKAGE / "languages").glob("*/language.py")}
-    assert folders == {row.name for row in table()}
 
 
 def test_the_version_of_the_row_is_the_guests() -> None:

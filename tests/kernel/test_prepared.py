@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.languages.python.prepared import find_prepared, imported
 from kernelmcp_kernel.runtime.places import PACKAGE
 from tests.prepared_home import prepared_home
 from tests.pyodide_packages import pyodide_folder
@@ -195,15 +194,6 @@ def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
     assert not (tmp_path / "third" / "setup.json").exists()
 
 
-@pytest.mark.parametrize("text", ["[", "[]", '{"requirements": [1], "wheels": [{"name": 5}]}', "[" * 100_000])
-def test_a_list_of_what_was_set_up_that_is_damaged_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setenv("KERNELMCP_HOME", str(tmp_path))
-    (tmp_path / "setup.json").write_text(text)
-    assert find_prepared() is None
-
-
 @pytest.mark.slow
 def test_what_a_package_writes_when_it_is_imported_for_the_image_is_one_plain_line(tmp_path: Path) -> None:
     code = "from js import process\nprocess.stderr.write('\\x1b[2J\\nkernelmcp: a lie')\nprocess.exit(3)"
@@ -218,22 +208,6 @@ def test_what_a_package_writes_when_it_is_imported_for_the_image_is_one_plain_li
     assert line.startswith("kernelmcp: they are not in the image, and take longer to import: build.mjs ended with 3")
     assert line.isprintable()
     assert not left.exists()
-
-
-@pytest.mark.parametrize(
-    ("code", "names"),
-    [
-        ("import numpy as np", {"numpy"}),
-        ("import os, pandas as pd , sys", {"os", "pandas", "sys"}),
-        ("x = 1\nif x:\n    from matplotlib.pyplot import plot", {"matplotlib"}),
-        ("%matplotlib inline\nimport seaborn", {"seaborn"}),
-        ("print('import numpy')\nimportant = 1\nx.import_ = 2", set()),
-        ("import " + "a." * 60_000, {"a"}),
-        ("", set()),
-    ],
-)
-def test_what_a_cell_imports(code: str, names: set[str]) -> None:
-    assert imported(code) == names
 
 
 # -- with the real ones

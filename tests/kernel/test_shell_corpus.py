@@ -29,11 +29,6 @@ def run(guest: ShellGuest, code: str) -> Ran:
     return found.stdout, found.exit_code
 
 
-def test_the_corpus_is_large_and_recorded() -> None:
-    assert len(snippets()) >= 150
-    assert list(snippets()) == list(recorded())
-
-
 def test_snippets_give_what_bash_gives_and_the_differences_are_documented(guest: ShellGuest) -> None:
     expected = recorded()
     different = [name for name, code in snippets().items() if run(guest, code) != expected[name]]

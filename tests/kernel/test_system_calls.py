@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp_kernel.runtime.node import grants
-
 from .conftest import running_kernel
 from .driver import Kernel
 
@@ -54,20 +52,6 @@ def test_volumes_whose_paths_begin_alike_are_all_listed_and_read(kernel: Kernel,
     assert (volumes["x2"] / "new").exists()
     refused = kernel.run("open('/volumes/x2-ro/new', 'w')")
     assert (refused.status, refused.state_lost) == ("error", False)
-
-
-@pytest.mark.parametrize(
-    ("paths", "expected"),
-    [
-        (["/srv/x", "/srv/y"], ["/srv/x", "/srv/y"]),
-        (["/srv/x2", "/srv/x"], ["/srv/x*"]),
-        (["/srv/x22", "/srv/x2", "/srv/x", "/srv/y"], ["/srv/x*", "/srv/y"]),
-        (["/srv/x", "/srv/x/below"], ["/srv/x"]),
-        (["/srv/x", "/srv/x-ray", "/srv/x/below", "/srv/x.img"], ["/srv/x*"]),
-    ],
-)
-def test_paths_that_begin_alike_become_one_grant(paths: list[str], expected: list[str]) -> None:
-    assert grants(map(Path, paths)) == expected
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

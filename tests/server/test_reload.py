@@ -9,10 +9,7 @@ import anyio
 import pytest
 from mcp import Client
 
-from kernelmcp.config.load import load
-from kernelmcp.config.reload import keep_current
-
-from .support import DEADLINE, Connect
+from .support import Connect
 
 pytestmark = pytest.mark.anyio
 
@@ -87,22 +84,6 @@ async def test_changed_limits_apply_to_the_next_execution_and_a_broken_file_chan
         slow = await client.call_tool("execute_code", {"code": "while True: pass", "timeout": 50})
         assert slow.structured_content["status"] == "timeout"
         assert "no more than 1 s for a cell, so the timeout of 50 s was cut" in slow.content[0].text
-
-
-async def test_a_change_made_while_the_server_starts_is_not_missed(tmp_path: Path) -> None:
-    """It comes after the settings were read and before the files are watched."""
-    policy = tmp_path / "policy.toml"
-    policy.write_text("output_budget_chars = 2000")
-    settings = load(policy_file=policy)
-    policy.write_text("output_budget_chars = 500")
-    changed = anyio.Event()
-    settings.on_change(changed.set)
-    with anyio.fail_after(DEADLINE):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keep_current, settings, lambda _: None)
-            await changed.wait()
-            tasks.cancel_scope.cancel()
-    assert settings.policy.output_budget_chars == 500
 
 
 async def test_volumes_come_change_and_go(connect: Connect, tmp_path: Path) -> None:

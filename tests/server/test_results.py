@@ -2,7 +2,6 @@
 
 import base64
 import io
-import random
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ from mcp import Client
 from mcp_types import CallToolResult, ImageContent, Implementation, TextContent
 from PIL import Image
 
-from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
-from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
-from kernelmcp.mcp_server.results.view import without_overwritten
 
 from .support import DEADLINE, Connect
 
@@ -128,36 +124,6 @@ async def test_a_result_keeps_to_its_budget(connect: Connect, code: str) -> None
         assert chars(await execute(client, code)) <= MAX_CONTENT_CHARS
 
 
-# How many times as many tokens as prose, as o200k_base and Anthropic's tokenizer counted them.
-DENSE = {
-    "prose": ("A result keeps to its budget, and says where the rest is. " * 40, 0.9, 1.2),
-    "rows of numbers": ("2026-01-01,N,p0,0,0.00\n" * 100, 2.7, 3.2),
-    "numbers, one a line": ("".join(f"{number}\n" for number in range(60_000, 60_400)), 1.9, 2.1),
-    "a list": ("{'a': 1.25, 'b': [1, 2, 3]}, " * 60, 2.3, 2.8),
-    "Japanese": ("日本語のテキスト" * 100, 3, 4),
-    "French": ("Les résultats dépassent déjà la limite prévue à l'été, où l'on s'arrêta. " * 30, 1, 1.6),
-    "Russian": ("Результат больше не помещается целиком, поэтому показаны начало и конец. " * 30, 1, 2),
-    "base64": (base64.b64encode(random.Random(1).randbytes(2_000)).decode(), 2.5, 3),
-    "paths": ("kernels/kernelmcp_kernel/languages/python/image_of_the_guest.py\n" * 40, 0.9, 1.7),
-    "one sign": ("z" * 2_000, 4, 4),
-    "nothing": ("", 1, 1),
-}
-
-
-@pytest.mark.parametrize("text", DENSE)
-def test_the_denser_a_text_that_is_cut_the_less_is_shown(text: str) -> None:
-    sample, least, most = DENSE[text]
-    assert least <= density(sample) <= most
-    if sample:
-        shown = cut_text(sample * 100, len(sample) * 100, 4_000, "LINK", "result", {})
-        assert 4_000 / most * 0.9 <= len(shown) <= 4_000 / least * 1.1 + 200
-
-
-def test_a_small_share_keeps_its_first_and_last_lines() -> None:
-    text = "1.25,2.5,3.75\n" * 1_000
-    assert len(cut_text(text, len(text), MIN_SHARE_CHARS, "", "result", {})) > MIN_SHARE_CHARS - 2 * 14
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -227,18 +193,6 @@ async def test_help_and_html_are_read_as_text(connect: Connect) -> None:
         assert "alert" not in shown
 
 
-@pytest.mark.parametrize("html", ["<" * 100_000, "<script>" * 20_000, "<p " * 50_000, "&" * 100_000, "<!--" * 30_000])
-def test_hostile_html_is_read_in_bounds(html: str) -> None:
-    assert len(text_of_html(html)) <= 2_010
-
-
-def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
-    assert without_overwritten("a\rb\rc\nd\n") == "c\nd\n"
-    assert without_overwritten("50%\r100%\r") == "100%"
-    assert without_overwritten("dos\r\nlines\r\n") == "dos\nlines\n"
-    assert without_overwritten("\r\r") == ""
-
-
 SVG = """
 from IPython.display import SVG
 SVG('<svg xmlns="http://www.w3.org/2000/svg" width="300" height="150"><rect width="300" height="150" fill="navy"/>'
@@ -277,13 +231,6 @@ async def test_a_picture_file_is_read_as_a_picture(connect: Connect) -> None:
         fake = {"path": "fake.png", "content": "\x89PNG" + "x" * 100, "session_id": "s"}
         await client.call_tool("write_file", fake)
         assert not (await client.call_tool("read_file", {"path": "fake.png", "session_id": "s"})).is_error
-
-
-@pytest.mark.parametrize(
-    "html", ["<![<!", "<!DOCTYPE [", "<?x", "</", "<a b='>'>x", "&#99999999999;", "<td", "<p>a<!-- b -->c"]
-)
-def test_no_html_is_an_error(html: str) -> None:
-    text_of_html(html)
 
 
 async def test_a_thousand_broken_documents_hold_up_nobody(connect: Connect) -> None:

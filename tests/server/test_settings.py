@@ -1,46 +1,13 @@
 """Where settings come from, and what is said about wrong ones."""
 
 import json
-import os
-import subprocess
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from kernelmcp.config.load import load
-from kernelmcp.config.models import Config, Policy
-from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ConfigurationError
 
-from ..starting import run_kernelmcp
-
-CONFIG = Path(__file__).parents[2] / "config"
-
-
-def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_kernelmcp(*arguments, env=os.environ | env)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[sessions]\nwarm_pol_size = 1", "warm_pol_size: there is no such setting (did you mean warm_pool_size"),
-        ("[sesions]", "sesions: there is no such setting (did you mean sessions"),
-        ("[sessions]\nmax_sessions = 0", "sessions.max_sessions: Input should be greater than or equal to 1"),
-        ("[tools]\nenabled = ['exec']", "tools.enabled: there is no tool 'exec' (did you mean execute_code?)"),
-        ("[tools]\nenabled = ['zzz']", "there is no tool 'zzz' (known are execute_code, "),
-        ("sessions = 3", "sessions: Input should be a valid dictionary"),
-        ("[sessions", "is not TOML"),
-    ],
-)  # fmt: skip
-def test_a_wrong_setting_is_refused_with_file_key_and_what_would_do(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "mcp.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        load(file, environ={})
-    assert caught.value.message.startswith(f"{file}: ")
-    assert words in caught.value.message
+from .test_settings_unit import kernelmcp
 
 
 def test_the_server_does_not_start_with_wrong_settings(tmp_path: Path) -> None:
@@ -49,124 +16,6 @@ def test_the_server_does_not_start_with_wrong_settings(tmp_path: Path) -> None:
     done = kernelmcp("serve", "--config", str(file))
     assert (done.returncode, done.stdout) == (2, "")
     assert "CONFIGURATION_ERROR" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("[flavors.smal]\nmemory_mb = 64", "flavors.smal"),
-        ("[flavors.small]\nmemory_m = 64", "flavors.small.memory_m: there is no such setting (did you mean memory_mb"),
-        ("[flavors.small]\nmemory_mb = 5000", "flavors.small.memory_mb: Input should be less than or equal to 4096"),
-        ("[env]\n'A=B' = '1'", "'A=B' is not a name for an environment variable"),
-        ("[env]\nA = \"1\\u0000\"", "A has a NUL character in its value"),
-        (f"[env]\nA = '{'x' * 40_000}'", "the variables are longer than 32768 bytes together"),
-    ],
-)  # fmt: skip
-def test_a_wrong_policy_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "policy.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        load(None, file, environ={"KERNELMCP_HOME": str(tmp_path)})
-    assert caught.value.message.startswith(f"{file}: ")
-    assert words in caught.value.message
-
-
-def test_a_wrong_value_in_the_environment_or_the_command_line_is_named(tmp_path: Path) -> None:
-    home = {"KERNELMCP_HOME": str(tmp_path)}
-    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_SESSIONS__MAX_SESSIONS: sessions\.max_sessions: "):
-        load(environ={**home, "KERNELMCP_SESSIONS__MAX_SESSIONS": "many"})
-    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_POLICY__CPU_SECOND: cpu_second: .*mean cpu_seconds"):
-        load(environ={**home, "KERNELMCP_POLICY__CPU_SECOND": "1"})
-    with pytest.raises(ConfigurationError, match=r"^the command line: logging\.level: "):
-        load(environ=home, overrides={"logging": {"level": "loud"}})
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("KERNELMCP_POLICY_REQUIRED_LAYERS", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
-        ("KERNELMCP_REQUIRED_LAYERS", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
-        ("KERNELMCP_PORT", "did you mean KERNELMCP_TRANSPORT_HTTP__PORT?"),
-        ("KERNELMCP_CONFIG_FIEL", "did you mean KERNELMCP_CONFIG_FILE?"),
-        ("KERNELMCP_KEEP_GLOBALS", "settings are KERNELMCP_SECTION__KEY, such as"),
-        ("KERNELMCP_POLICY__REQUIRED_LAYER", "did you mean required_layers?"),
-        ("KERNELMCP_POLICI__REQUIRED_LAYERS", "did you mean"),
-        ("KERNELMCP__POLICY__REQUIRED_LAYERS", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
-        ("kernelmcp_policy__required_layers", "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?"),
-        ("Kernelmcp_Home", "did you mean KERNELMCP_HOME?"),
-    ],
-)
-def test_a_misspelt_variable_is_refused_with_what_was_meant(tmp_path: Path, name: str, meant: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        load(environ={"KERNELMCP_HOME": str(tmp_path), name: '["landlock"]'})
-    assert caught.value.message.startswith(f"{name}: ")
-    assert "there is no such setting" in caught.value.message
-    assert meant in caught.value.message
-
-
-def test_the_name_of_a_variable_cannot_write_to_the_terminal(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        load(environ={"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_A\n\x1b]0;title\x07": "1"})
-    assert caught.value.message.startswith("KERNELMCP_A\\n\\x1b]0;title\\x07: there is no such setting")
-
-
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [("fuel_budget", "cpu_seconds"), ("memory_bytes", "memory_mb"), ("FLAVORS__SMALL__MEMORY_BYTES", "memory_mb")],
-)
-def test_what_other_systems_call_a_limit_leads_to_ours(tmp_path: Path, key: str, meant: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"there is no such setting \(did you mean {meant}\?\)"):
-        load(environ={"KERNELMCP_HOME": str(tmp_path), f"KERNELMCP_POLICY__{key.upper()}": "5"})
-    if key.islower():
-        file = tmp_path / "policy.toml"
-        file.write_text(f"{key} = 5")
-        with pytest.raises(ConfigurationError, match=rf"{key}: there is no such setting \(did you mean {meant}\?\)"):
-            load(None, file, environ={"KERNELMCP_HOME": str(tmp_path)})
-
-
-@pytest.mark.parametrize(
-    ("text", "layers"),
-    [
-        ("landlock", ["landlock"]),
-        ("landlock,seccomp", ["landlock", "seccomp"]),
-        (" landlock , seccomp, ", ["landlock", "seccomp"]),
-        ('["landlock", "seccomp"]', ["landlock", "seccomp"]),
-        ('[\n  "landlock",\n  "seccomp"\n]', ["landlock", "seccomp"]),
-        ("\"landlock\", 'seccomp'", ["landlock", "seccomp"]),
-        ("[]", []),
-    ],
-)
-def test_a_list_in_the_environment_may_have_commas_between(tmp_path: Path, text: str, layers: list[str]) -> None:
-    environ = {"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_POLICY__REQUIRED_LAYERS": text}
-    assert load(environ=environ).policy.required_layers == layers
-
-
-@pytest.mark.parametrize(
-    "text", ["", " ", ",", "landlock seccomp", "[landlock", '["landlock"', "{}", "landlock\nseccomp"]
-)
-def test_a_list_that_cannot_be_read_is_refused_and_never_empty(tmp_path: Path, text: str) -> None:
-    """An empty one would be the layers of the file taken away."""
-    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_POLICY__REQUIRED_LAYERS: required_layers"):
-        load(environ={"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_POLICY__REQUIRED_LAYERS": text})
-
-
-def test_tables_and_optional_lists_in_the_environment(tmp_path: Path) -> None:
-    environ = {
-        "KERNELMCP_HOME": str(tmp_path),
-        "KERNELMCP_TOOLS__ENABLED": "execute_code,read_file",
-        "KERNELMCP_NETWORK__ALLOW_HOSTS": "example.org,*.example.com:8080",
-        "KERNELMCP_PACKAGES__ALLOWED": "numpy",
-        "KERNELMCP_VOLUMES__DATA": '{"path": "/srv/data"}',
-        "KERNELMCP_SERVER__NAME": "one,two",
-        "KERNELMCP_POLICY__ENV__NAMES": "a,b",
-    }
-    settings = load(environ=environ)
-    config = settings.config
-    assert config.tools.enabled == ["execute_code", "read_file"]
-    assert config.network.allow_hosts == ["example.org", "*.example.com:8080"]
-    assert config.packages.allowed == ["numpy"]
-    assert config.volumes.all["data"].path == Path("/srv/data")
-    assert (config.server.name, settings.policy.env) == ("one,two", {"NAMES": "a,b"})
 
 
 @pytest.mark.parametrize(("text", "level"), [("DEBUG", "debug"), ("Info", "info"), ("WARN", "warning")])
@@ -179,98 +28,10 @@ def test_the_level_of_the_log_may_be_written_in_any_case(tmp_path: Path, text: s
     assert (done.returncode, "choose from" in done.stderr) == (2, True)
 
 
-def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_setting(tmp_path: Path) -> None:
-    service = {
-        "KERNELMCP_SERVICE_HOST": "10.0.0.1",
-        "KERNELMCP_SERVICE_PORT": "8000",
-        "KERNELMCP_SERVICE_PORT_HTTP": "8000",
-        "KERNELMCP_PORT": "tcp://10.0.0.1:8000",
-        "KERNELMCP_PORT_8000_TCP": "tcp://10.0.0.1:8000",
-        "KERNELMCP_PORT_8000_TCP_ADDR": "10.0.0.1",
-        "KERNELMCP_HTTP_SERVICE_HOST": "10.0.0.1",
-        "KERNELMCP_HTTP_SERVICE_PORT": "8000",
-        "KERNELMCP_HTTP_PORT": "tcp://10.0.0.1:8000",
-        "KERNELMCP_HTTP_PORT_8000_TCP": "tcp://10.0.0.1:8000",
-    }
-    assert load(environ={"KERNELMCP_HOME": str(tmp_path), **service}).config == Config()
-
-
 def test_a_server_does_not_start_without_the_layer_that_a_misspelt_variable_requires() -> None:
     done = kernelmcp(KERNELMCP_POLICY_REQUIRED_LAYERS="landlock")
     assert (done.returncode, done.stdout) == (2, "")
     assert "did you mean KERNELMCP_POLICY__REQUIRED_LAYERS?" in done.stderr
-
-
-def test_a_file_that_is_named_must_be_there_and_one_in_its_default_place_may(tmp_path: Path) -> None:
-    environ = {"KERNELMCP_HOME": str(tmp_path)}
-    assert load(environ=environ).config == Config()
-    with pytest.raises(ConfigurationError, match=r"missing\.toml: cannot be read"):
-        load(environ={**environ, "KERNELMCP_CONFIG_FILE": str(tmp_path / "missing.toml")})
-    (tmp_path / "mcp.toml").write_text("[sessions]\nmax_sessions = 5")
-    (tmp_path / "policy.toml").write_text("cpu_seconds = 7")
-    settings = load(environ=environ)
-    assert (settings.config.sessions.max_sessions, settings.policy.cpu_seconds) == (5, 7)
-
-
-def test_a_policy_that_names_one_flavor_leaves_the_others() -> None:
-    def megabytes(policy: Policy) -> list[int]:
-        return [policy.flavors[name].memory_mb for name in ("small", "medium", "large")]
-
-    assert megabytes(Policy.model_validate({"flavors": {"small": {"memory_mb": 300}}})) == [300, 1024, 4096]
-    assert megabytes(Policy.model_validate({"memory_mb": 700, "flavors": {"small": {"memory_mb": 300}}})) == [
-        300,
-        700,
-        700,
-    ]
-
-
-def test_the_environment_goes_over_the_file_and_the_command_line_over_both(tmp_path: Path) -> None:
-    file, policy = tmp_path / "mcp.toml", tmp_path / "policy.toml"
-    file.write_text("[sessions]\nwarm_pool_size = 3\nmax_sessions = 9\n[logging]\nlevel = 'error'")
-    policy.write_text("max_outputs = 5\n[flavors.small]\nmemory_mb = 200\n[env]\nA = 'file'\nB = 'file'")
-    environ = {
-        "KERNELMCP_SESSIONS__WARM_POOL_SIZE": "2",
-        "KERNELMCP_LOGGING__LEVEL": "warning",
-        "KERNELMCP_POLICY__MAX_OUTPUTS": "7",
-        "KERNELMCP_POLICY__FLAVORS__LARGE__MEMORY_MB": "2048",
-        "KERNELMCP_POLICY__ENV__A": "5",
-        "KERNELMCP_HOME": "/x",
-    }
-    settings = load(file, policy, environ=environ, overrides={"logging": {"level": "debug"}})
-    assert (settings.config.sessions.warm_pool_size, settings.config.sessions.max_sessions) == (2, 9)
-    assert (settings.config.logging.level, settings.policy.max_outputs) == ("debug", 7)
-    assert (settings.policy.flavors["small"].memory_mb, settings.policy.flavors["large"].memory_mb) == (200, 2048)
-    assert settings.policy.env == {"A": "5", "B": "file"}
-
-
-def test_the_files_in_config_are_the_defaults_and_name_every_setting() -> None:
-    settings = load(CONFIG / "mcp.toml", CONFIG / "policy.toml", environ={})
-    assert settings.config == Config()
-    assert settings.policy == Policy()
-    text = (CONFIG / "mcp.toml").read_text("utf-8")
-    sections = tomllib.loads(text)
-    assert set(sections) == set(Config.model_fields)
-    for section in sections:
-        model = type(getattr(settings.config, section))
-        assert [key for key in model.model_fields if f"{key} =" not in text] == []
-    policy = (CONFIG / "policy.toml").read_text("utf-8")
-    assert [key for key in Policy.model_fields if key != "flavors" and f"{key} =" not in policy] == []
-
-
-def test_settings_read_again_change_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
-    file = tmp_path / "mcp.toml"
-    file.write_text("[sessions]\nmax_sessions = 5")
-    settings = load(file, environ={})
-    told: list[int] = []
-    settings.on_change(lambda: told.append(settings.config.sessions.max_sessions))
-    assert settings.reload() == ([], [])
-    file.write_text("[server]\nname = 'other'\n[sessions]\nmax_sessions = 6\n[logging]\nlevel = 'debug'\nfile = 'x'")
-    assert settings.reload() == (["sessions.max_sessions", "logging.level"], ["server.name", "logging.file"])
-    file.write_text("[sessions]\nmax_sessions = 7\nnonsense = 1")
-    with pytest.raises(ConfigurationError, match=r"sessions\.nonsense"):
-        settings.reload()
-    assert (settings.config.sessions.max_sessions, settings.config.server.name, told) == (6, "kernelmcp", [6])
-    assert Settings().reload() == ([], [])
 
 
 def test_doctor_says_which_files_were_read_and_what_is_wrong(tmp_path: Path, server_env: dict[str, str]) -> None:

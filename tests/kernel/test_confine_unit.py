@@ -1,0 +1,97 @@
+"""What a guest process is left with, seen from outside. What it can reach is attacked in tests/attacks."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from kernelmcp_kernel import languages
+from kernelmcp_kernel.languages.python.image import plain_image
+from kernelmcp_kernel.runtime.directory import PrivateDirectory, SandboxDirectory
+from kernelmcp_kernel.runtime.guest_process import give_to_guest, spawn_guest
+from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.sandbox import cgroup, seatbelt
+from kernelmcp_kernel.sandbox.confine import Policy
+from kernelmcp_kernel.sandbox.elf import linked_files
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating system's layers are Linux's")
+
+
+def test_a_user_who_cannot_get_there_is_refused_in_words(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
+    with pytest.raises(PermissionError, match=r"guest_uid cannot reach .*closed to others"):
+        give_to_guest(sandbox, os.getuid() + 1, [str(plain_image().path), str(sandbox.path)])
+
+
+def test_a_spawn_that_fails_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    def fail(policy: Policy) -> Policy:
+        raise OSError("no more processes")
+
+    sandbox = SandboxDirectory(tmp_path / "sandbox")
+    launch = languages.main_language().launch(sandbox)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="no more processes"):
+        spawn_guest(sandbox, launch, fail)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_sweep_leaves_the_directories_of_living_kernels_and_takes_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    living, ended, killed = PrivateDirectory(), PrivateDirectory(), PrivateDirectory()
+    ended.close()
+    os.close(killed._lock)  # what the end of its process does
+    another = PrivateDirectory()
+    assert sorted(path.name for path in another.path.parent.glob("sandbox-*[!k]")) == sorted(
+        [living.path.name, another.path.name]
+    )
+    living.close()
+    another.close()
+    assert list(another.path.parent.iterdir()) == []
+
+
+def test_a_control_group_is_used_only_where_it_is_delegated(tmp_path: Path) -> None:
+    """On a stand-in for /sys/fs/cgroup: no test machine delegates the real one."""
+    unit = tmp_path / "system.slice" / "kernelmcp.service"
+    (unit / "server").mkdir(parents=True)
+    membership = tmp_path / "membership"
+    membership.write_text("1:name=systemd:/\n0::/system.slice/kernelmcp.service/server\n")
+    (unit / "cgroup.controllers").write_text("cpu memory pids\n")
+    (unit / "cgroup.subtree_control").write_text("")
+    assert cgroup.delegated(tmp_path, membership) is None
+    try:
+        os.setxattr(unit, "user.delegate", b"1")
+    except OSError:
+        pytest.skip("this file system has no such attributes")
+    assert cgroup.delegated(tmp_path, membership) == unit
+    assert (unit / "cgroup.subtree_control").read_text() == "+memory +pids"
+    group = cgroup.confine(unit, 4711, 100)
+    assert group is not None
+    assert {file.name: file.read_text() for file in group.path.iterdir()} == {
+        "memory.max": str(100 << 20),
+        "pids.max": "64",
+        "cgroup.procs": "4711",
+    }
+    assert not group.ran_out_of_memory()
+    (group.path / "memory.events").write_text("low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n")
+    assert group.ran_out_of_memory()
+
+
+def test_what_node_is_linked_against_is_found_without_running_it() -> None:
+    names = {os.path.basename(path) for path in linked_files(node_binary())}
+    assert any(name.startswith("ld-") for name in names), names
+    assert linked_files(Path(__file__)) == []
+
+
+def test_the_seatbelt_profile_denies_first_and_quotes_what_it_allows() -> None:
+    text = seatbelt.profile(["/a b"], ['/w"(allow default)'], ["/node"])
+    lines = text.splitlines()
+    assert lines[1] == "(deny default)"
+    assert "(deny network*)" in lines
+    assert '(allow file-write* (subpath "/w\\"(allow default)"))' in lines
+    with pytest.raises(ValueError, match="not an absolute path"):
+        seatbelt.profile(["relative"], [], [])

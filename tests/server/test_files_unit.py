@@ -1,0 +1,113 @@
+"""Files of a session through a real client: in and out, what a cell changed, limits, damage."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import kernelmcp_kernel
+from kernelmcp.config.load import load
+from kernelmcp.errors import ConfigurationError
+from kernelmcp.files.volumes import check_volumes
+
+# a test may block its own event loop
+
+pytestmark = pytest.mark.anyio
+
+
+def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    for folder in (home / "sessions", data / "inner"):
+        folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(home)
+    (latin_1 := Path(os.fsdecode(os.fsencode(data) + b"/\xfc"))).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (private := tmp_path / f"kernelmcp-sandboxes-{os.getuid()}").mkdir()
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(sockets := tmp_path / "sockets"))
+    sockets.mkdir()
+
+    def check(**volumes: dict) -> None:
+        check_volumes(load(environ={}, overrides={"server": {"home": home}, "volumes": volumes}))
+
+    check(data={"path": data}, inner={"path": data / "inner", "mode": "ro"})
+    check(data={"path": data, "mode": "rw"}, inner={"path": data / "inner", "mode": "rw"})
+    for volumes in (
+        {"data": {"path": home}},
+        {"data": {"path": home / "sessions"}},
+        {"data": {"path": tmp_path}},
+        {"data": {"path": "/"}},
+        {"data": {"path": tmp_path / "link"}},
+        {"data": {"path": "relative"}},
+        {"data": {"path": tmp_path / "missing"}},
+        {"data": {"path": latin_1}},
+        {"data": {"path": "/proc/self"}},
+        {"data": {"path": "/sys"}},
+        {"data": {"path": "/dev/shm"}},
+        {"data": {"path": private}},
+        {"data": {"path": sockets}},
+        {"code": {"path": Path(kernelmcp_kernel.__file__).parent / "inside", "mode": "rw"}},
+        {"a/b": {"path": data}},
+        {"..": {"path": data}},
+        {"data": {"path": data, "mode": "rwx"}},
+        {"data": {"path": data, "mdoe": "rw"}},
+        {"data": {}},
+        {"code": {"path": Path(os.__file__).parent, "mode": "rw"}},
+        {"data": {"path": data, "mode": "rw"}, "inner": {"path": data / "inner"}},
+    ):
+        with pytest.raises(ConfigurationError):
+            check(**volumes)
+
+
+def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = tmp_path / "user"
+    home, folder = user / "kernelmcp-home", user / "folder"
+    for made in (
+        home,
+        folder,
+        user / ".ssh",
+        user / ".config" / "Claude",
+        user / "Library" / "X",
+        user / "App",
+        user / "App" / "AppData",
+        user / "data" / "inner",
+    ):
+        made.mkdir(parents=True)
+    (user / "link").symlink_to(user / ".ssh")
+    (user / "loop").symlink_to(user / "loop")
+    (user / "file").write_text("")
+    monkeypatch.setenv("HOME", str(user))
+
+    def check(text: str | Path, **volumes: dict) -> None:
+        environ = {"KERNELMCP_VOLUMES__DEFAULT_VOLUME": str(text)}
+        check_volumes(load(environ=environ, overrides={"server": {"home": home}, "volumes": volumes}))
+
+    check(folder)
+    check("~/folder")
+    check(folder, data={"path": user / "data"})
+    for wrong in (
+        user,  # it holds the home, .netrc and all else
+        "~",
+        "/",
+        home,
+        user / "missing",
+        user / "file",
+        user / "loop",
+        "relative",
+        "~nobody-of-this-name/x",
+        user / ".ssh",
+        user / "link",
+        user / ".config" / "Claude",
+        user / "Library" / "X",
+        user / "App",
+        user / "App" / "AppData",
+        f"{folder}\n/x",
+        f"{folder}*",
+        "",
+    ):
+        with pytest.raises(ConfigurationError, match="default_volume"):
+            check(wrong)
+    with pytest.raises(ConfigurationError, match="two"):
+        check(folder, shared={"path": user / "data"})
+    with pytest.raises(ConfigurationError, match=r"read-only, but it is inside volumes\.default_volume"):
+        check(user / "data", data={"path": user / "data" / "inner"})

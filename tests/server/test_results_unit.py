@@ -1,0 +1,61 @@
+"""What a model reads of a result: `content` alone, within the budget; and which clients get the structure as well."""
+
+import base64
+import random
+
+import pytest
+
+from kernelmcp.mcp_server.results.readable import text_of_html
+from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
+from kernelmcp.mcp_server.results.view import without_overwritten
+
+pytestmark = pytest.mark.anyio
+
+
+# How many times as many tokens as prose, as o200k_base and Anthropic's tokenizer counted them.
+DENSE = {
+    "prose": ("A result keeps to its budget, and says where the rest is. " * 40, 0.9, 1.2),
+    "rows of numbers": ("2026-01-01,N,p0,0,0.00\n" * 100, 2.7, 3.2),
+    "numbers, one a line": ("".join(f"{number}\n" for number in range(60_000, 60_400)), 1.9, 2.1),
+    "a list": ("{'a': 1.25, 'b': [1, 2, 3]}, " * 60, 2.3, 2.8),
+    "Japanese": ("日本語のテキスト" * 100, 3, 4),
+    "French": ("Les résultats dépassent déjà la limite prévue à l'été, où l'on s'arrêta. " * 30, 1, 1.6),
+    "Russian": ("Результат больше не помещается целиком, поэтому показаны начало и конец. " * 30, 1, 2),
+    "base64": (base64.b64encode(random.Random(1).randbytes(2_000)).decode(), 2.5, 3),
+    "paths": ("kernels/kernelmcp_kernel/languages/python/image_of_the_guest.py\n" * 40, 0.9, 1.7),
+    "one sign": ("z" * 2_000, 4, 4),
+    "nothing": ("", 1, 1),
+}
+
+
+@pytest.mark.parametrize("text", DENSE)
+def test_the_denser_a_text_that_is_cut_the_less_is_shown(text: str) -> None:
+    sample, least, most = DENSE[text]
+    assert least <= density(sample) <= most
+    if sample:
+        shown = cut_text(sample * 100, len(sample) * 100, 4_000, "LINK", "result", {})
+        assert 4_000 / most * 0.9 <= len(shown) <= 4_000 / least * 1.1 + 200
+
+
+def test_a_small_share_keeps_its_first_and_last_lines() -> None:
+    text = "1.25,2.5,3.75\n" * 1_000
+    assert len(cut_text(text, len(text), MIN_SHARE_CHARS, "", "result", {})) > MIN_SHARE_CHARS - 2 * 14
+
+
+@pytest.mark.parametrize("html", ["<" * 100_000, "<script>" * 20_000, "<p " * 50_000, "&" * 100_000, "<!--" * 30_000])
+def test_hostile_html_is_read_in_bounds(html: str) -> None:
+    assert len(text_of_html(html)) <= 2_010
+
+
+def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
+    assert without_overwritten("a\rb\rc\nd\n") == "c\nd\n"
+    assert without_overwritten("50%\r100%\r") == "100%"
+    assert without_overwritten("dos\r\nlines\r\n") == "dos\nlines\n"
+    assert without_overwritten("\r\r") == ""
+
+
+@pytest.mark.parametrize(
+    "html", ["<![<!", "<!DOCTYPE [", "<?x", "</", "<a b='>'>x", "&#99999999999;", "<td", "<p>a<!-- b -->c"]
+)
+def test_no_html_is_an_error(html: str) -> None:
+    text_of_html(html)
