@@ -13,7 +13,7 @@ from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import CLIENTS
 from kernelmcp.errors import ConfigurationError, LayersMissing
-from kernelmcp.process_start import pause_garbage_collector, skip_slow_imports
+from kernelmcp.process_start import pause_garbage_collector, resume_garbage_collector, skip_slow_imports
 
 AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
@@ -191,8 +191,14 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 
 def _serve(parsed: argparse.Namespace) -> int:
-    pause_garbage_collector()  # the server resumes it
-    settings = _settings(parsed)
+    pause_garbage_collector()  # the server resumes it, once everything is imported
+    try:
+        return _serve_with(_settings(parsed), parsed)
+    finally:
+        resume_garbage_collector()
+
+
+def _serve_with(settings: Settings, parsed: argparse.Namespace) -> int:
     if parsed.transport == "stdio" and not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
     from kernelmcp import server
