@@ -11,11 +11,14 @@ import pytest
 
 from kernelmcp import __version__
 
-from ..starting import start_server
+from ..starting import run_kernelmcp, start_server
 from .support import DEADLINE
-from .test_commands_unit import kernelmcp
 
 pytestmark = pytest.mark.cold
+
+
+def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run_kernelmcp(*arguments, env=os.environ | env)
 
 
 def test_version_is_printed() -> None:

@@ -1,21 +1,11 @@
 """The command line and the client's configuration."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from kernelmcp.commands import client_config
-
-from ..starting import run_kernelmcp
-
-pytestmark = pytest.mark.cold
-
-
-def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_kernelmcp(*arguments, env=os.environ | env)
 
 
 def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,12 @@ import pytest
 
 from kernelmcp.commands import client_config, client_entry
 
+from ..starting import run_kernelmcp
 from .support import DEADLINE
-from .test_install_unit import install
+
+
+def install(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run_kernelmcp("install", "claude-desktop", *arguments, env=os.environ | env)
 
 
 class User:

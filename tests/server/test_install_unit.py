@@ -1,20 +1,11 @@
 """`kernelmcp install`: what it writes into a client's configuration, what it keeps, and what it refuses."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from kernelmcp.commands import client_config, client_entry
-
-from ..starting import run_kernelmcp
-
-
-def install(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_kernelmcp("install", "claude-desktop", *arguments, env=os.environ | env)
-
 
 # -- uvx, WSL and Windows -------------------------------------------------------------------------------------------
 

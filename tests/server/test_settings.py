@@ -1,13 +1,19 @@
 """Where settings come from, and what is said about wrong ones."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from kernelmcp.config.load import load
 
-from .test_settings_unit import kernelmcp
+from ..starting import run_kernelmcp
+
+
+def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return run_kernelmcp(*arguments, env=os.environ | env)
 
 
 def test_the_server_does_not_start_with_wrong_settings(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Where settings come from, and what is said about wrong ones."""
 
-import os
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -12,13 +10,7 @@ from kernelmcp.config.models import Config, Policy
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 
-from ..starting import run_kernelmcp
-
 CONFIG = Path(__file__).parents[2] / "config"
-
-
-def kernelmcp(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_kernelmcp(*arguments, env=os.environ | env)
 
 
 @pytest.mark.parametrize(
