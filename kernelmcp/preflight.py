@@ -5,12 +5,12 @@ must then be refused what it could do before.
 """
 
 import subprocess
-import sys
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import LayersMissing
 from kernelmcp.files.volumes import check_volumes
+from kernelmcp.process_start import python_command
 
 PROBE_SECONDS = 30.0
 ADVICE = "`kernelmcp doctor` shows what it has; take the layer out of required_layers to run without it."
@@ -43,7 +43,7 @@ def _check_layers(settings: Settings) -> None:
         return
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "kernelmcp_kernel.sandbox.probe", *required],
+            python_command("kernelmcp_kernel.sandbox.probe", *required),
             capture_output=True,
             text=True,
             timeout=PROBE_SECONDS,

@@ -1,4 +1,4 @@
-"""What makes the start of a process of our own cheaper. Not for a server inside somebody else's program."""
+"""How processes of our own start: safely and at low cost."""
 
 import gc
 import sys
@@ -7,6 +7,12 @@ from typing import cast
 # Libraries that others import when they are there, and that take seconds of CPU for what we never ask: jsonschema's
 # checks of the formats `iri` and `iri-reference` are 38 parsers, built by an import. jupyter_server's extra brings it.
 _UNNEEDED = ("rfc3987_syntax",)
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of ours. With -P nothing is imported from the working directory: that may be a
+    folder that guests write, or a stranger's."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
 def skip_slow_imports() -> None:

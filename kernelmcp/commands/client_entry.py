@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from kernelmcp.process_start import python_command
+
 NAME = "kernelmcp"
 Entry = dict[str, Any]
 # Folders of uv's cache, in which uvx makes environments that `uv cache clean` deletes.
@@ -30,7 +32,7 @@ def launcher(environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix) 
     script = Path(sys.executable).with_name(NAME)
     if script.exists():
         return [str(script)]
-    return [sys.executable, "-P", "-m", NAME]
+    return python_command(NAME)
 
 
 def through_wsl(command: list[str], distribution: str | None) -> list[str]:

@@ -28,6 +28,7 @@ from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.preflight import check_start
+from kernelmcp.process_start import python_command
 
 # The first start on a machine may build the boot image.
 DEADLINE_SECONDS = 300
@@ -166,7 +167,8 @@ class Demo:
             **os.environ,
             "KERNELMCP_KERNELS__KERNELSPEC": self._kernelspec,
         }
-        return StdioServerParameters(command=sys.executable, args=["-P", "-m", "kernelmcp"], env=env)
+        python, *options = python_command("kernelmcp")
+        return StdioServerParameters(command=python, args=options, env=env)
 
     async def _step(self, client: Client, step: Step, session_id: str) -> bool:
         if step.needs_sandbox and self._kernelspec != OWN_KERNELSPEC:

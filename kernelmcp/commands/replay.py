@@ -19,8 +19,9 @@ from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError, ServerError
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.notebook.code_cells import MAX_NOTEBOOK_BYTES, CodeCell, code_cells
-from kernelmcp.output.sanitize import as_dict
+from kernelmcp.output.sanitize import as_dict, for_terminal
 from kernelmcp.preflight import check_start
+from kernelmcp.process_start import python_command
 
 MAX_NAME_CHARS = 64
 # How long one answer waits for a cell that runs.
@@ -36,7 +37,7 @@ def main(notebook: Path, session_id: str | None, config: Path | None = None, pol
     check_start(load(config, policy))
     cells = _read(notebook)
     name = session_id if session_id is not None else name_of(notebook)
-    arguments = ["-m", "kernelmcp", "serve", "--log-level", "error"]
+    arguments = ["serve", "--log-level", "error"]
     for option, file in (("--config", config), ("--policy", policy)):
         arguments += [option, str(file)] if file is not None else []
     try:
@@ -47,7 +48,7 @@ def main(notebook: Path, session_id: str | None, config: Path | None = None, pol
             found = found.exceptions[0]
         if found is None:
             raise
-        sys.stderr.write(f"kernelmcp: {found}\n")
+        sys.stderr.write(f"kernelmcp: {for_terminal(str(found))}\n")
         return 1
 
 
@@ -69,14 +70,15 @@ def _read(notebook: Path) -> list[CodeCell]:
 
 
 async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) -> int:
-    server = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
+    python, *options = python_command("kernelmcp", *arguments)
+    server = StdioServerParameters(command=python, args=options, env=dict(os.environ))
     me = Implementation(name="kernelmcp-replay", version=kernelmcp.__version__)
     async with Client(server, client_info=me) as client:
         for number, cell in enumerate(cells, 1):
             status, text = await _run(client, session_id, cell.code)
-            sys.stdout.write(f"[{number}/{len(cells)}] {_first_line(cell.code)}\n")
+            sys.stdout.write(f"[{number}/{len(cells)}] {for_terminal(_first_line(cell.code))}\n")
             if text != "(no output)":
-                sys.stdout.write(f"{text}\n")
+                sys.stdout.write(f"{for_terminal(text)}\n")
             sys.stdout.flush()
             if status != "ok" and not (status == "error" and cell.may_fail):
                 left = len(cells) - number

@@ -15,6 +15,7 @@ from typing import TextIO
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.kernel.environment import guest_environment
+from kernelmcp.process_start import python_command
 
 SETS = {
     "minimal": ("numpy", "pandas", "matplotlib"),
@@ -26,7 +27,6 @@ SETS = {
 }  # fmt: skip
 OFFER = "`kernelmcp setup` fetches numpy, pandas, matplotlib and more, once, so that importing them takes no time."
 SETUP_FILE = "setup.json"
-_PROGRAM = ("-P", "-m", "kernelmcp_kernel.prepare")
 _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _BAR_CHARS = 24
 
@@ -39,7 +39,7 @@ def main(settings: Settings, names: Sequence[str], offline: Path | None, export:
         raise ConfigurationError("--offline takes what is in the file", "Leave the names out.")
     wanted = () if offline else _expand(names or ([] if export and is_set_up(settings.home) else ["science"]))
     files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
-    command = [sys.executable, *_PROGRAM, *files, "--", *wanted]
+    command = python_command("kernelmcp_kernel.prepare", *files, "--", *wanted)
     guests = guest_environment(settings, settings.policy.default_flavor)
     environment = {**os.environ, **guests, "JPY_PARENT_PID": str(os.getpid())}  # it ends when this process is killed
     running = subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

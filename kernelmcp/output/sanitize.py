@@ -86,6 +86,12 @@ def without_colour(text: str) -> str:
     return _ANSI.sub("", text)
 
 
+def for_terminal(text: str) -> str:
+    """A stranger's text without what a terminal would obey: escape sequences, control characters, and those that turn
+    the direction of writing. Lines and tabs stay."""
+    return "".join(char if char.isprintable() or char in "\n\t" else " " for char in without_colour(clean(text)))
+
+
 def cut_middle(text: str, max_chars: int) -> str:
     """The beginning and the end of a text that is too long, and how much was left out between them."""
     if len(text) <= max_chars:

@@ -1,5 +1,6 @@
 """Nothing that the server or its kernels import, run or read as configuration may lie where a guest can write."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -113,3 +114,39 @@ def test_a_writable_volume_with_what_trusted_code_reads_is_refused(
     )
     assert done.returncode != 0
     assert "volumes.shared" in done.stderr
+
+
+PLANTED = (
+    "anyio", "asyncio", "encodings", "httpx2", "jupyter_client", "kernelmcp", "kernelmcp_kernel", "mcp", "mcp_types", "pip",
+    "psutil", "pydantic", "pydantic_settings", "sitecustomize", "starlette", "structlog", "traitlets", "usercustomize",
+    "watchfiles", "zmq",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["replay", "report.ipynb"], ["demo"], ["doctor"], ["audit"], ["skills", "list"], ["upstreams", "list"]],
+    ids=lambda command: command[0],
+)
+def test_no_command_runs_what_lies_in_its_working_directory(
+    tmp_path: Path, server_env: dict[str, str], command: list[str]
+) -> None:
+    """A folder that guests write, or a repository that somebody else has made. As a package, which comes before a module
+    of the same name."""
+    folder, ran = tmp_path / "shared", tmp_path / "ran"
+    for name in PLANTED:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(f"open({str(ran)!r}, 'a').write({name!r} + ' ')\n")
+    cell = {
+        "cell_type": "code",
+        "id": "a",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+        "source": "print(6)",
+    }
+    report = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
+    (folder / "report.ipynb").write_text(json.dumps(report))
+    done = run_kernelmcp(*command, cwd=folder, env=server_env)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert not ran.exists(), ran.read_text()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelmcp.config.client_files import configured
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings
-from kernelmcp.output.sanitize import clean, without_colour
+from kernelmcp.output.sanitize import for_terminal
 from kernelmcp.upstreams.kept import FOLDER, Kept
 from kernelmcp.upstreams.target import identity_of, target_of
 
@@ -39,7 +39,7 @@ def lines(rows: Sequence[Sequence[str]]) -> str:
 
 def plain(text: str) -> str:
     """A stranger's text on one line of a terminal, with nothing that a terminal obeys."""
-    return "".join(char if char.isprintable() else " " for char in without_colour(clean(text)))
+    return for_terminal(text).replace("\n", " ").replace("\t", " ")
 
 
 def _tools(kept: Kept, name: str, server: UpstreamSettings) -> str:
