@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,9 @@ def test_a_writable_volume_with_what_trusted_code_reads_is_refused(
 
 
 PLANTED = (
-    "anyio", "asyncio", "encodings", "httpx2", "jupyter_client", "kernelmcp", "kernelmcp_kernel", "mcp", "mcp_types", "pip",
-    "psutil", "pydantic", "pydantic_settings", "sitecustomize", "starlette", "structlog", "traitlets", "usercustomize",
-    "watchfiles", "zmq",
+    "anyio", "asyncio", "encodings", "httpx2", "jupyter_client", "kernelmcp", "kernelmcp_kernel", "mcp", "mcp_types",
+    "pip", "psutil", "pydantic", "pydantic_settings", "sitecustomize", "starlette", "structlog", "traitlets",
+    "usercustomize", "watchfiles", "zmq",
 )  # fmt: skip
 
 
@@ -131,22 +132,14 @@ PLANTED = (
 def test_no_command_runs_what_lies_in_its_working_directory(
     tmp_path: Path, server_env: dict[str, str], command: list[str]
 ) -> None:
-    """A folder that guests write, or a repository that somebody else has made. As a package, which comes before a module
-    of the same name."""
+    """A folder that guests write, or a repository that somebody else has made."""
     folder, ran = tmp_path / "shared", tmp_path / "ran"
     for name in PLANTED:
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text(f"open({str(ran)!r}, 'a').write({name!r} + ' ')\n")
-    cell = {
-        "cell_type": "code",
-        "id": "a",
-        "metadata": {},
-        "outputs": [],
-        "execution_count": None,
-        "source": "print(6)",
-    }
-    report = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]}
-    (folder / "report.ipynb").write_text(json.dumps(report))
-    done = run_kernelmcp(*command, cwd=folder, env=server_env)
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "source": "print(6)"}
+    (folder / "report.ipynb").write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "cells": [cell]}))
+    script = str(Path(sys.executable).with_name("kernelmcp"))  # `python -m` itself looks into the folder first
+    done = subprocess.run([script, *command], cwd=folder, env=server_env, capture_output=True, text=True, check=False)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert not ran.exists(), ran.read_text()
