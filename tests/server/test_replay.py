@@ -130,7 +130,7 @@ async def test_the_command(connect: Connect, server_env: dict[str, str], tmp_pat
     assert done.returncode == 0, done.stderr
     assert "[2/3] print('shown') ...\nshown\n22\n" in done.stdout
     assert "all 3 code cells ran. Their files are kept in session 'my-notes-1'" in done.stderr
-    file.write_text(notebook("print('\x1b]52;c;b3du\x07\x1b[2Jshown\x9b8m\u202e\r\nline')"))
+    file.write_text(notebook(r"print('\x1b]52;c;b3du\x07\x1b[2Jshown\x9b8m\u202e\r\nline')"))
     done = await to_thread.run_sync(replay, server_env, str(file))
     assert (done.returncode, "shown" in done.stdout) == (0, True)
     assert [char for char in done.stdout if not char.isprintable() and char not in "\n\t"] == []
