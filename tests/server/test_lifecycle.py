@@ -153,4 +153,6 @@ def test_directories_are_private(server_process: subprocess.Popen[bytes], server
     directories += [path for path in (*home.glob("sandboxes/*"), *home.glob("sessions/*")) if path.is_dir()]
     # What holds a live guest's folders is shut for writing.
     assert {path.stat().st_mode & 0o777 for path in directories} == {0o700, 0o500}
-    assert {path.stat().st_mode & 0o777 for path in home.glob("sessions/*/*")} == {0o600}
+    assert wait_until(lambda: any(home.glob("sessions/*/running/*"))), "the output of the cell that spins"
+    kept = {(path.is_dir(), path.stat().st_mode & 0o777) for path in home.glob("sessions/*/**/*")}
+    assert kept == {(True, 0o700), (False, 0o600)}
