@@ -215,8 +215,8 @@ class Broker:
             offer(execution)
         if (approvals := execution.approvals) is None:
             raise refusals.not_asked(call.server, call.tool, "this client cannot ask its user")
-        arguments = await off_loop(call.size, lambda: shown_arguments(call.arguments))
         try:
+            arguments = await off_loop(call.size, lambda: shown_arguments(call.arguments))
             answer = await approvals.ask(call.server, call.tool, arguments, note, grant)
         except NotAsked as exc:
             raise refusals.not_asked(call.server, call.tool, str(exc)) from None

@@ -5,9 +5,12 @@ the server's memory only, and become values again in calls to servers that may h
 personal data, and no more: what is split, encoded or in a picture stays as it is. Must not know sessions or MCP.
 """
 
+import bisect
+import functools
 import re
 import secrets
 import threading
+import unicodedata
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
@@ -33,6 +36,11 @@ _PATTERNS: dict[PersonalKind, re.Pattern[str]] = {
         r"|0\d{1,4}[ /]\d[\d -]{4,12}\d)(?![\w-])"  # 030 1234567
     ),
 }
+# What is read past, or as something plainer: spaces that do not break, dashes, full-width signs; zero-width and soft ones.
+_ODD = re.compile(
+    "[\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u2015\u2028-\u202f\u205f-\u206f"
+    "\u2212\u2800\u3000\u3164\ufe00-\ufe0f\ufe58\ufe63\ufeff\uff01-\uff5e\uffa0\U000e0000-\U000e01ef]"
+)
 # Numbers: cards first, for a phone number may look like a part of one.
 _ORDER: tuple[PersonalKind, ...] = ("email", "card", "phone")
 _MIN_PHONE_DIGITS, _MAX_PHONE_DIGITS = 7, 15
@@ -90,7 +98,13 @@ class Tokens:
 
     def _hide_in(self, text: str, kinds: Collection[PersonalKind]) -> str:
         for kind in kinds:
-            text = _PATTERNS[kind].sub(lambda found, kind=kind: self._token(kind, found[0]), text)
+            plain, place = _plain(text)
+            pieces, done = list[str](), 0
+            for found in _PATTERNS[kind].finditer(plain):
+                start, end = place(found.start()), place(found.end() - 1) + 1
+                pieces += text[done:start], self._token(kind, text[start:end])
+                done = end
+            text = "".join([*pieces, text[done:]])
         return text
 
     def _reveal_in(self, text: str) -> str:
@@ -107,6 +121,36 @@ class Tokens:
                 self._token_of[kind, value], self._value_of[token] = token, value
                 self.kinds.add(kind)
         return token
+
+
+def _plain(text: str) -> tuple[str, Callable[[int], int]]:
+    """The text as a person reads it, and where in the text a place in that is."""
+    left_out: list[int] = []
+    pieces, length, done = list[str](), 0, 0
+    for found in _ODD.finditer(text):
+        read = _as_read(found[0])
+        pieces += text[done : found.start()], read
+        length += found.start() - done + len(read)
+        done = found.end()
+        if not read:
+            left_out.append(length)
+    if not done:
+        return text, lambda place: place
+    return "".join([*pieces, text[done:]]), lambda place: place + bisect.bisect_right(left_out, place)
+
+
+@functools.cache
+def _as_read(char: str) -> str:
+    match unicodedata.category(char):
+        case "Zs" | "Zl" | "Zp":
+            return " "
+        case "Pd":
+            return "-"
+        case "Sm" if char == "\N{MINUS SIGN}":
+            return "-"
+        case _:
+            plain = unicodedata.normalize("NFKC", char)
+            return plain if plain.isascii() and plain.isprintable() else ""
 
 
 def _is_one(kind: PersonalKind, text: str) -> bool:

@@ -158,9 +158,9 @@ class Lines:
             if small:
                 yield begin + small
         self._skipped += max(0, len(self._buffer) - _END_BYTES)
+        del self._buffer[:-_END_BYTES]
         if self._skipped > MAX_SKIPPED_BYTES:
             raise TooLong
-        del self._buffer[:-_END_BYTES]
         self._scanned = len(self._buffer)
 
     def _end_of_skipped(self, rest: bytearray) -> bytes:

@@ -13,10 +13,10 @@ class Pace:
         self._per_second = per_second
         self._at = time.monotonic()
 
-    def delay(self) -> float:
-        """Count one; how long to wait before the next is read, seconds."""
+    def delay(self, cost: float = 1.0) -> float:
+        """Count one line, or what it costs beside one; how long to wait before the next is read, seconds."""
         now = time.monotonic()
-        self._credit = min(self._burst, self._credit + (now - self._at) * self._per_second) - 1
+        self._credit = min(self._burst, self._credit + (now - self._at) * self._per_second) - cost
         self._at = now
         return max(0.0, -self._credit / self._per_second)
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -39,13 +40,16 @@ STDERR_BYTES = 8 * 1024
 STDERR_BYTES_PER_SECOND = 1024 * 1024
 # After stdin was closed, until SIGTERM, and then until SIGKILL. A server on stdio has two seconds for all of its end.
 GRACE_SECONDS = 0.5
+# Changed tools are told at most so often, seconds: a server that changes one tool after the other says so each time.
+CHANGES_SECONDS = 1.0
+# What a line that is thrown away counts for, beside one that must be handled; a long one as many of so many bytes.
+THROWN_AWAY, THROWN_AWAY_BYTES = 0.05, 256
 # After the process has ended, until what it wrote last must have come: something it started may hold its stdout open.
 LAST_OUTPUT_SECONDS = 0.5
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 # Other notifications are of no use here.
-WANTED = frozenset(
-    {"notifications/tools/list_changed", "notifications/subscriptions/acknowledged", "notifications/cancelled"}
-)
+CHANGED = "notifications/tools/list_changed"
+WANTED = frozenset({CHANGED, "notifications/subscriptions/acknowledged", "notifications/cancelled"})
 
 
 @asynccontextmanager
@@ -90,6 +94,9 @@ class _Process(asyncio.SubprocessProtocol):
         self._writable.set()
         self._exited = asyncio.Event()
         self._pace = Pace()
+        self._changed: JSONRPCMessage | None = None
+        """A note of changed tools that has yet to be told."""
+        self._changed_at = -float("inf")
         self._stderr = bytearray()
         self._fault = ""
 
@@ -106,6 +113,8 @@ class _Process(asyncio.SubprocessProtocol):
             self._ready.extend(self._lines.feed(data))
         except TooLong:
             self._finish("it sent a line without an end")
+            self._pipe(1).close()  # nothing more is read
+            return
         if self._ready:
             self._pipe(1).pause_reading()  # until these are taken
             self._arrived.set()
@@ -150,15 +159,27 @@ class _Process(asyncio.SubprocessProtocol):
             while self._ready:
                 line = self._ready.popleft()
                 message = _parsed(line)
-                if line and not isinstance(message, JSONRPCResponse | JSONRPCError) and (wait := self._pace.delay()):
+                if isinstance(message, JSONRPCResponse | JSONRPCError):
+                    return SessionMessage(message)
+                if is_change := isinstance(message, JSONRPCNotification) and message.method == CHANGED:
+                    self._changed = message
+                is_handled = message is not None and not is_change
+                cost = 1.0 if is_handled else THROWN_AWAY * max(1.0, len(line) / THROWN_AWAY_BYTES)
+                if wait := self._pace.delay(cost):
                     await asyncio.sleep(wait)
-                if message is not None:
+                if message is not None and is_handled:
                     return SessionMessage(message)
             if self.ended.is_set():
                 raise anyio.EndOfStream
+            wait = None
+            if (change := self._changed) is not None:
+                if (wait := self._changed_at + CHANGES_SECONDS - time.monotonic()) <= 0:
+                    self._changed, self._changed_at = None, time.monotonic()
+                    return SessionMessage(change)
             self._arrived.clear()
             self._pipe(1).resume_reading()
-            await self._arrived.wait()
+            with anyio.move_on_after(wait):
+                await self._arrived.wait()
 
     async def send(self, item: SessionMessage, /) -> None:
         """Raises `BrokenResourceError`. A request waits for an upstream that does not read; a cancellation does not."""

@@ -286,7 +286,8 @@ async def test_what_a_person_reads_is_clean_and_bounded(world: MakeWorld) -> Non
         {"note": "x" * 5_000, "to": "mallory"},
         {"to": "mallory", "note": "x" * 5_000},
         {"a": ["x" * 90] * 500, "b": {"c": {"note": "x" * 3_000}}, "to": "mallory"},
-        {"x" * 3_000: "y" * 3_000, "to": "mallory", "z": [[[[[["deep"]]]]] * 3_000]},
+        {"x" * 300: "y" * 3_000, "to": "mallory", "z": [[[[[["deep"]]]]] * 3_000]},
+        {**{f"field_{n:02}": "x" * 140 for n in range(20)}, "to": "mallory"},
     ],
 )
 async def test_a_long_argument_hides_no_other(world: MakeWorld, arguments: dict[str, Any]) -> None:
@@ -296,6 +297,25 @@ async def test_a_long_argument_hides_no_other(world: MakeWorld, arguments: dict[
     assert '"to": "mallory"' in asked[0]
     assert "left out ...]" in asked[0]
     assert len(asked[0]) < MAX_SHOWN_CHARS + 200
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"k" * 140 + str(n): "to" if n == 30 else "" for n in range(60)},
+        {"x" * 3_000: 1},
+        {"deep": [{"k" * 300 + str(n): n for n in range(10)}]},
+        {"number": 10**3_000},
+    ],
+    ids=["many names", "a long name", "names in a list", "a long number"],
+)
+async def test_what_cannot_be_shown_whole_is_not_asked(world: MakeWorld, arguments: dict[str, Any]) -> None:
+    one = world()
+    asked = one.asking("once")
+    name, message = await one.error("create_deal", **arguments)
+    assert name == "ToolDenied"
+    assert "give fewer at a time" in message
+    assert (asked, one.upstreams.called) == ([], [])
 
 
 async def test_what_is_not_seen_is_not_shown(world: MakeWorld) -> None:

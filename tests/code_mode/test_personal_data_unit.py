@@ -34,12 +34,18 @@ ALL: list[PersonalKind] = ["email", "phone", "card"]
         "card=4111111111111111;",
         "5500-0000-0000-0004",
         "x" * 1000 + " bob@example.org",
+        "4111\u00a01111\u202f1111\u20091111",
+        "4111\u200b 1111 \ufeff1111 11\u00ad11",
+        "\u200bal\u200bice@exam\u2060ple.com\ufeff",
+        "\uff41\uff4c\uff49\uff43\uff45\uff20example.com",
+        "5500\u20110000\u20110000\u22120004",
+        "+49\u00a030\u00a01234567",
     ],
 )
 def test_what_is_personal_is_found_and_comes_back(text: str) -> None:
     tokens = Tokens()
     hidden = tokens.hide(text, ALL)
-    for part in ("alice", "bob", "1234", "4111", "0004"):
+    for part in ("alice", "bob", "1234", "4111", "0004", "example", "\uff41"):
         assert part not in hidden
     assert tokens.hide(text, ALL) == hidden  # stable
     assert tokens.reveal(hidden) == text

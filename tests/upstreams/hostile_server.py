@@ -130,6 +130,11 @@ def begin() -> None:
     match HOW:
         case "notes-without-end":
             forever(b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}\n')
+        case "30,000-changes":
+            for _ in range(30_000):
+                write(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n')
+        case "30,000-lines-of-no-protocol":
+            write(b"INFO: loaded\n" * 30_000)
         case "changes-without-end":
             forever(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n')
         case "requests-without-end":

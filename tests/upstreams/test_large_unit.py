@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -91,11 +93,19 @@ def test_a_line_that_is_too_large_fails_its_call_and_the_next_is_read(how: str, 
         assert (waiting.raw, waiting.is_too_large) == (None, True)
 
 
-def test_a_line_without_an_end_is_given_up() -> None:
+def test_a_line_without_an_end_is_given_up_and_nothing_of_it_is_kept() -> None:
     lines = Lines(LargeResults(lambda: 1))
-    feeds = MAX_SKIPPED_BYTES // 65536 + 200
-    with pytest.raises(TooLong):
-        _ = [list(lines.feed(b"x" * 65536)) for _ in range(feeds)]
+    chunk = b"x" * 65536
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLong):
+            _ = [list(lines.feed(chunk)) for _ in range(MAX_SKIPPED_BYTES // len(chunk) + 200)]
+        for _ in range(100):
+            with suppress(TooLong):
+                list(lines.feed(chunk))
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_lines_are_the_same_however_they_arrive() -> None:

@@ -46,6 +46,8 @@ def text(result: CallResult) -> str:
         "no-tools",
         "a-child-that-stays",
         "stays",
+        "30,000-changes",
+        "30,000-lines-of-no-protocol",
     ],
 )
 async def test_what_can_be_passed_over_is_and_both_are_answered(opened: Opened, how: str) -> None:
