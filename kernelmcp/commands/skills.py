@@ -46,7 +46,9 @@ def promote(settings: Settings, session_id: str, name: str, principal: str, *, y
         skill = _wanted(settings, session_id, name, principal)
     except ServerError as exc:
         return _say_no(exc.to_text())
-    sys.stdout.write(f"{_RULE}\n{skill.source.rstrip()}\n{_RULE}\n")
+    source = skill.source.rstrip()
+    length = f"{source.count(chr(10)) + 1:,} lines"
+    sys.stdout.write(f"skills/{skill.name}.py, {length}:\n{_RULE}\n{source}\n{_RULE} end of its {length}\n")
     sys.stdout.flush()
     if not yes and not _agreed(skill, session_id, principal):
         return _say_no("nothing was promoted")

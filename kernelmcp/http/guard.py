@@ -192,14 +192,15 @@ def metadata_url(settings: Settings) -> str | None:
 def _outer_principal(scope: Scope) -> str | None:
     """Whom an application that we are mounted in has authenticated (Starlette's `AuthenticationMiddleware`).
 
-    Raises `Rejected` for a user without a name: all of them would share one principal's sessions.
+    Raises `Rejected` for a user without a name: all of them would share one principal's sessions; and for a name that
+    no log could show as it is.
     """
     user: Any = scope.get("user")
     if not getattr(user, "is_authenticated", False):
         return None
     name = str(user.display_name)
-    if not name.strip():
-        raise Rejected("the application's user has no name")
+    if not name.strip() or not name.isprintable():
+        raise Rejected("the application's user has no usable name")
     return f"app:{name}"
 
 

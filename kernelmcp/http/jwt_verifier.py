@@ -139,9 +139,12 @@ def _with_path(issuer: str, well_known: str) -> str:
 
 
 def _subject(claims: dict[str, Any]) -> str:
-    """Whom the token is about. Raises `Rejected` when it names nobody: such tokens would all share one principal."""
+    """Whom the token is about. Raises `Rejected` when it names nobody: such tokens would all share one principal; and
+    for what a log or a terminal would not show as it is."""
     subject = claims["sub"]
-    if not isinstance(subject, str) or not subject.strip() or len(subject) > MAX_SUBJECT_CHARS:
+    if not isinstance(subject, str) or not 0 < len(subject.strip()) <= len(subject) <= MAX_SUBJECT_CHARS:
+        raise Rejected("the JWT has no usable sub")
+    if not subject.isprintable():
         raise Rejected("the JWT has no usable sub")
     return subject
 

@@ -5,6 +5,7 @@ Must not know MCP.
 
 import asyncio
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import ClassVar, cast
@@ -29,6 +30,9 @@ KEEP_ALIVE_SECONDS = 75
 MAX_HEAD_BYTES = 64 * 1024
 # Connections beside those that carry requests and streams.
 SPARE_CONNECTIONS = 256
+# Of one address, connections that have sent no whole head yet. Who opens more loses the oldest of them; the others of
+# SPARE_CONNECTIONS are left to other addresses.
+MAX_HALF_SENT = 128
 # At the end, until connections are cut, seconds.
 CLOSE_SECONDS = 1
 BACKLOG = 1024
@@ -40,16 +44,18 @@ class PatientProtocol(H11Protocol):
     """uvicorn's protocol waits for ever for a head or an unwanted body. This one does not."""
 
     head_seconds: ClassVar[float]
+    half_sent: "ClassVar[defaultdict[str, dict[PatientProtocol, None]]]"
+    """By address, in the order in which they began: what waits for a head, or for the rest of one."""
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._arm(self.head_seconds)
+        self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
-            self._arm(self.head_seconds)  # part of a head
+            self._wait_for_head()
         elif self.conn.their_state is not h11.SEND_BODY or self.conn.our_state is not h11.DONE:
             self._disarm()
 
@@ -74,16 +80,32 @@ class PatientProtocol(H11Protocol):
                 return
         super().send_400_response(msg)
 
+    def _wait_for_head(self) -> None:
+        self._arm(self.head_seconds)
+        waiting = self.half_sent[self._address]
+        waiting[self] = None
+        if len(waiting) > MAX_HALF_SENT:
+            next(iter(waiting))._cut()  # noqa: SLF001  # one of this class
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
     def _arm(self, seconds: float) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(seconds, self._cut)
 
     def _disarm(self) -> None:
+        waiting = self.half_sent.get(self._address, {})
+        waiting.pop(self, None)
+        if not waiting:
+            self.half_sent.pop(self._address, None)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _cut(self) -> None:
+        self._disarm()
         log.warning("cut off a client that sends too slowly", client=self.client[0] if self.client else None)
         self.transport.abort()
 
@@ -152,6 +174,7 @@ async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.soc
 
     class Protocol(PatientProtocol):
         head_seconds = section.head_timeout_seconds
+        half_sent = defaultdict(dict)
 
     config = uvicorn.Config(
         app,

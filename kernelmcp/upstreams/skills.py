@@ -11,11 +11,12 @@ import hashlib
 import keyword
 import os
 import re
+import warnings
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from token import NAME
-from tokenize import generate_tokens
+from tokenize import TokenError, generate_tokens
 
 from kernelmcp.atomic import read_small, replace
 from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
@@ -28,6 +29,8 @@ Stamp = tuple[int, int]
 FOLDER = "skills"
 MAX_BYTES = 64 * 1024
 MAX_SKILLS = 100
+# Longer than a reader would scroll.
+_GAP = re.compile(r"[ \t]{81}|\n(?:[ \t]*\n){11}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -52,23 +55,31 @@ def parse(name: str, data: bytes) -> Skill:
         raise InvalidArgument(f"skill {name!r} has more than {MAX_BYTES:,} bytes", "Make it smaller.")
     try:
         source = data.decode()
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
-        raise InvalidArgument(f"skill {name!r} is no Python: {exc}", "Correct it in the session.") from exc
-    _check_readable(name, source)
+        with warnings.catch_warnings(action="ignore"):  # they would be on the terminal, with the file's words
+            tree = ast.parse(source)
+        # Not all that the parser takes: it reads lines otherwise.
+        words = {token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME}
+    except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as exc:
+        raise InvalidArgument(f"skill {name!r} is no Python: {ascii(str(exc))}", "Correct it in the session.") from exc
+    _check_readable(name, source, words)
     about = (ast.get_docstring(tree) or "").split("\n")[0]
     functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return Skill(name, source, about, tuple(node.name for node in functions if node.name.startswith("test_")))
 
 
-def _check_readable(name: str, source: str) -> None:
+def _check_readable(name: str, source: str, words: set[str]) -> None:
     """Raises `InvalidArgument` for what a person would not see, or would take for something else."""
     hidden = {char for char in source if not char.isprintable() and char not in "\n\t"} | set(UNSEEN.findall(source))
-    words = (token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME)
     for char in sorted(hidden | {char for word in words if not word.isascii() for char in word if ord(char) > 127}):
         raise InvalidArgument(
             f"skill {name!r} has the character U+{ord(char):04X}, which a reader may not see for what it is",
             "Write it as an escape in a string, and names in ASCII.",
+        )
+    if (gap := _GAP.search(source)) is not None:
+        line = source.count("\n", 0, gap.start()) + 1
+        raise InvalidArgument(
+            f"skill {name!r} has so many blanks at line {line} that a reader may not see what follows",
+            "Leave at most ten lines empty, and 80 blanks in a line.",
         )
 
 

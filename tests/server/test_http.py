@@ -251,6 +251,9 @@ def test_a_jwt_of_the_issuer_opens_and_no_other(server: HttpServer, issuer: str)
         "nobody's, said": make_jwt(issuer, sub=""),
         "a blank's": make_jwt(issuer, sub=" "),
         "a number's": make_jwt(issuer, sub=7),
+        "a terminal's": make_jwt(issuer, sub="dave\x1b[2J"),
+        "two lines": make_jwt(issuer, sub="dave\nadmin"),
+        "another direction": make_jwt(issuer, sub="dave\u202e"),
         "signed with the public key as a secret": make_jwt(issuer, str(public.n), algorithm="HS256"),
         "signed with a shared secret": make_jwt(issuer, SHARED_SECRET, "shared", "HS256"),
     }  # fmt: skip

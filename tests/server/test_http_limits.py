@@ -3,14 +3,18 @@
 import concurrent.futures
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import anyio
 import psutil
 import pytest
 
+from kernelmcp.http.listener import SPARE_CONNECTIONS
+
 from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
-from .support import wait_until
+from .support import DEADLINE, wait_until
 
 TOKEN = "a-token-0123456789"
 WATCHER = "watcher-0123456789"  # looks again and again, and so has a rate limit of its own
@@ -147,6 +151,27 @@ def test_half_a_request_and_a_slow_one_are_cut_off(server: HttpServer) -> None:
         assert status_of(body.recv(1000)) == 401
         assert server.get("/health").status_code == 200
     assert wait_until(lambda: len(server.logged("cut off a client that sends too slowly")) >= 2)
+
+
+def gone(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1000) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_half_sent_requests_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
+    settings = {"MAX_CONCURRENT_REQUESTS": "2", "MAX_STREAMS": "1", "HEAD_TIMEOUT_SECONDS": "600"}
+    with serving(tmp_path, **{f"TRANSPORT_HTTP__{name}": value for name, value in settings.items()}) as server:
+        with ExitStack() as opened:
+            half = [opened.enter_context(server.connect()) for _ in range(SPARE_CONNECTIONS + 50)]
+            half[-1].sendall(b"GET /health HTTP/1.1\r\n")
+            assert gone(half[0]), "the oldest"
+            with socket.create_connection(("127.0.0.1", server.port), DEADLINE, ("127.0.0.2", 0)) as other:
+                other.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert status_of(other.recv(1000)) == 200
+            half[-1].sendall(b"Host: localhost\r\n\r\n")
+            assert status_of(half[-1].recv(1000)) == 200, "the newest go on"
 
 
 @pytest.mark.anyio

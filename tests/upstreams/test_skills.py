@@ -55,7 +55,9 @@ def test_a_person_sees_the_code_and_says_yes(
     session(home, "work", totals=GOOD)
     answer(monkeypatch, "y\n")
     assert main(["skills", "promote", "work", "totals"]) == 0
-    assert GOOD.strip() in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert GOOD.strip() in shown
+    assert "skills/totals.py, 9 lines:" in shown
     assert PromotedSkills(home).read("local") == {"totals": GOOD}
 
 
@@ -194,6 +196,31 @@ def test_a_skill_says_what_it_does_and_has_a_test(home: Path, source: str) -> No
     session(home, "work", totals=source)
     assert main(["skills", "promote", "work", "totals", "--yes"]) == 1
     assert PromotedSkills(home).read("local") == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [" \\\r\n", "\r'''\r\n'''", "\t\\\n\r\n \\\r\n\r\n0", "x = 1if 1else 2\n'\\\x1b'\n"],
+    ids=["a statement without an end", "a text without an end", "an odd indent", "what warns"],
+)
+def test_a_file_that_reads_otherwise_is_none_and_the_others_are_listed(
+    home: Path, capfd: pytest.CaptureFixture[str], source: str
+) -> None:
+    folder = session(home, "work", totals=GOOD)
+    (folder / "odd.py").write_bytes(source.encode())
+    assert main(["skills", "list"]) == 0
+    shown, errors = capfd.readouterr()
+    assert "totals               Totals of deals." in shown
+    assert errors == ""
+    with pytest.raises(InvalidArgument):
+        parse("odd", source.encode())
+
+
+@pytest.mark.parametrize("gap", ["\n" * 12, "\n" + " \t\n" * 40, "x = 1;" + " " * 81])
+def test_code_that_a_reader_would_have_to_look_for_is_refused(gap: str) -> None:
+    with pytest.raises(InvalidArgument, match="so many blanks at line"):
+        parse("totals", f"{GOOD}{gap}import os\n".encode())
+    parse("totals", f"{GOOD}{gap[:9]}\nimport os\n".encode())
 
 
 def test_words_in_other_languages_are_fine() -> None:
