@@ -5,10 +5,9 @@ Must not know MCP.
 
 import asyncio
 import socket
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 import anyio
 import h11
@@ -44,7 +43,7 @@ class PatientProtocol(H11Protocol):
     """uvicorn's protocol waits for ever for a head or an unwanted body. This one does not."""
 
     head_seconds: ClassVar[float]
-    half_sent: "ClassVar[defaultdict[str, dict[PatientProtocol, None]]]"
+    half_sent: ClassVar[dict[str, dict[Self, None]]]
     """By address, in the order in which they began: what waits for a head, or for the rest of one."""
     _deadline: asyncio.TimerHandle | None = None
 
@@ -82,10 +81,10 @@ class PatientProtocol(H11Protocol):
 
     def _wait_for_head(self) -> None:
         self._arm(self.head_seconds)
-        waiting = self.half_sent[self._address]
+        waiting = self.half_sent.setdefault(self._address, {})
         waiting[self] = None
         if len(waiting) > MAX_HALF_SENT:
-            next(iter(waiting))._cut()  # noqa: SLF001  # one of this class
+            next(iter(waiting))._cut()
 
     @property
     def _address(self) -> str:
@@ -174,7 +173,7 @@ async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.soc
 
     class Protocol(PatientProtocol):
         head_seconds = section.head_timeout_seconds
-        half_sent = defaultdict(dict)
+        half_sent: ClassVar = {}
 
     config = uvicorn.Config(
         app,

@@ -1,6 +1,5 @@
 """A session's files as MCP resources: `kernelmcp://sessions/{session_id}/files/{path}`."""
 
-import mimetypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
 from kernelmcp.files.workspace import Piece, Workspace
+from kernelmcp.mcp_server.results.links import file_type
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
 
@@ -73,7 +73,7 @@ class FileResources:
                 f"{file.path!r} has {piece.size:,} bytes, and a resource at most {MAX_FILE_BYTES:,}: "
                 "read it in pieces with read_file"
             )
-        guessed = mimetypes.guess_type(file.path)[0]
+        guessed = file_type(file.path)
         try:
             return ReadResourceContents(piece.data.decode(), guessed or "text/plain")
         except UnicodeDecodeError:

@@ -60,7 +60,7 @@ def parse(name: str, data: bytes) -> Skill:
         # Not all that the parser takes: it reads lines otherwise.
         words = {token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME}
     except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as exc:
-        raise InvalidArgument(f"skill {name!r} is no Python: {ascii(str(exc))}", "Correct it in the session.") from exc
+        raise InvalidArgument(f"skill {name!r} is no Python: {str(exc)!a}", "Correct it in the session.") from exc
     _check_readable(name, source, words)
     about = (ast.get_docstring(tree) or "").split("\n")[0]
     functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]

@@ -171,14 +171,13 @@ class _Process(asyncio.SubprocessProtocol):
                     return SessionMessage(message)
             if self.ended.is_set():
                 raise anyio.EndOfStream
-            wait = None
-            if (change := self._changed) is not None:
-                if (wait := self._changed_at + CHANGES_SECONDS - time.monotonic()) <= 0:
-                    self._changed, self._changed_at = None, time.monotonic()
-                    return SessionMessage(change)
+            wait = self._changed_at + CHANGES_SECONDS - time.monotonic()
+            if (change := self._changed) is not None and wait <= 0:
+                self._changed, self._changed_at = None, time.monotonic()
+                return SessionMessage(change)
             self._arrived.clear()
             self._pipe(1).resume_reading()
-            with anyio.move_on_after(wait):
+            with anyio.move_on_after(None if change is None else wait):
                 await self._arrived.wait()
 
     async def send(self, item: SessionMessage, /) -> None:

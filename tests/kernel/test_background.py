@@ -67,6 +67,18 @@ def test_a_task_that_burns_cpu_between_cells_is_cancelled_and_the_next_result_sa
     kernel.run("task.cancel()")
 
 
+def test_a_task_that_burns_cpu_from_the_turn_in_which_its_cell_ended_is_cancelled(kernel: Kernel) -> None:
+    body = (
+        "    for _ in range(2): await asyncio.sleep(0)\n    try:\n        while True: pass\n    finally: print('ended')"
+    )
+    kernel.run("kept = 41")
+    request = kernel.send(LEAVE.format(body=body))
+    kernel.finish(request)
+    assert kernel.output(request)["content"]["text"] == "ended\n"
+    ran = kernel.run("kept + 1")
+    assert (ran.result, ran.state_lost) == ("42", False)
+
+
 @pytest.mark.parametrize("body", SPINS.values(), ids=SPINS.keys())
 def test_a_cell_that_a_task_of_an_earlier_one_keeps_from_beginning_is_interrupted(
     kernel: Kernel, leave: Callable[[str], str], body: str

@@ -107,7 +107,9 @@ def test_a_number_that_is_taken_and_one_of_nobody(kernel: Kernel, offerer: Offer
     found = forged(kernel, "calls=[[7, 'crm', 'silent', {}], [7, 'crm', 'silent', {}]], cancelled=[99, None, {}]")
     [[number, reply]] = json.loads(found)
     assert (number, reply["error"]["message"]) == (7, "a call has this number already")
-    assert wait_until(lambda: offerer.cancelled == [each["id"] for each in offerer.calls] != []), "with the end of the cell"
+    assert wait_until(lambda: offerer.cancelled == [each["id"] for each in offerer.calls] != []), (
+        "with the end of the cell"
+    )
 
 
 def test_a_call_that_is_cancelled_twice_is_forgotten_once(kernel: Kernel, offerer: Offerer) -> None:

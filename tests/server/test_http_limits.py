@@ -162,16 +162,18 @@ def gone(connection: socket.socket) -> bool:
 
 def test_half_sent_requests_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
     settings = {"MAX_CONCURRENT_REQUESTS": "2", "MAX_STREAMS": "1", "HEAD_TIMEOUT_SECONDS": "600"}
-    with serving(tmp_path, **{f"TRANSPORT_HTTP__{name}": value for name, value in settings.items()}) as server:
-        with ExitStack() as opened:
-            half = [opened.enter_context(server.connect()) for _ in range(SPARE_CONNECTIONS + 50)]
-            half[-1].sendall(b"GET /health HTTP/1.1\r\n")
-            assert gone(half[0]), "the oldest"
-            with socket.create_connection(("127.0.0.1", server.port), DEADLINE, ("127.0.0.2", 0)) as other:
-                other.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert status_of(other.recv(1000)) == 200
-            half[-1].sendall(b"Host: localhost\r\n\r\n")
-            assert status_of(half[-1].recv(1000)) == 200, "the newest go on"
+    with ExitStack() as opened:
+        server = opened.enter_context(
+            serving(tmp_path, **{f"TRANSPORT_HTTP__{name}": value for name, value in settings.items()})
+        )
+        half = [opened.enter_context(server.connect()) for _ in range(SPARE_CONNECTIONS + 50)]
+        half[-1].sendall(b"GET /health HTTP/1.1\r\n")
+        assert gone(half[0]), "the oldest"
+        with socket.create_connection(("127.0.0.1", server.port), DEADLINE, ("127.0.0.2", 0)) as other:
+            other.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert status_of(other.recv(1000)) == 200
+        half[-1].sendall(b"Host: localhost\r\n\r\n")
+        assert status_of(half[-1].recv(1000)) == 200, "the newest go on"
 
 
 @pytest.mark.anyio

@@ -22,6 +22,7 @@ from kernelmcp.mcp_server.results.links import (
     uri,
 )
 from kernelmcp.mcp_server.results.notes import notes
+from kernelmcp.mcp_server.results.printed import printed
 from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, HostFolders, View
@@ -201,14 +202,14 @@ def _text(
     view: View, structured: ExecutionResult, streams: tuple[str, str], rich: list[tuple[int, Display]], budget: int
 ) -> str:
     execution = view.execution
-    parts = [streams[0].rstrip("\n")]
+    parts = [printed(streams[0].rstrip("\n"))]
     if stderr := streams[1].rstrip("\n"):
-        parts.append(f"[stderr]\n{stderr}")
+        parts.append(f"[stderr]\n{printed(stderr)}")
     parts += _displayed_text(execution, rich, budget // 4)
     if structured["result"] is not None and not (rich and is_empty(structured["result"])):
-        parts.append(structured["result"])
+        parts.append(printed(structured["result"]))
     if execution.call is not None and structured["success"]:
-        parts.append("return_value: " + cut_value(execution.return_value, budget // 2))
+        parts.append("return_value: " + printed(cut_value(execution.return_value, budget // 2)))
     if structured["outputs_dropped"]:
         parts.append(f"[{structured['outputs_dropped']:,} more displayed objects were not kept]")
     if execution.outputs.dropped_types:
@@ -219,7 +220,8 @@ def _text(
     if (error := structured["error"]) and "error_code" in error:
         parts.append(cut_middle(installs.server_error(execution).to_text(), budget))
     elif error:
-        parts.append(_unsaid(error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}", stderr))
+        said = error["traceback"].rstrip("\n") or f"{error['name']}: {error['value']}"
+        parts.append(printed(_unsaid(said, stderr)))
     if not any(parts) and rich:
         kinds = [best_type(list(display.data)) for _, display in rich[:MAX_NAMED_PICTURES]]
         parts.append(f"[displayed: {', '.join(kinds)}]")
@@ -235,7 +237,7 @@ def _unsaid(error: str, stderr: str) -> str:
 
 
 def background_note(text: str) -> str:
-    return f"[From tasks of earlier cells: {text}]"
+    return f"[From tasks of earlier cells: {printed(text)}]"
 
 
 def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budget: int) -> list[str]:
@@ -255,5 +257,5 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
         whole = joined(text)
         text = cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
         budget -= len(text)
-        parts.append(text)
+        parts.append(printed(text))
     return parts

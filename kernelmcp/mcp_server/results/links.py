@@ -2,12 +2,14 @@
 
 import mimetypes
 import os
+import re
 from collections.abc import Iterable
 from urllib.parse import quote
 
 from mcp_types import ContentBlock, ResourceLink
 
 from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.schemas import ChangedFile, OutputInfo, Truncation
 from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import clean
@@ -19,6 +21,12 @@ MAX_LISTED_OUTPUTS = 100
 MAX_LISTED_CHARS = 50_000
 # Paths and addresses of the files that a cell changed, in the structure and once more as links.
 MAX_CHANGED_CHARS = 50_000
+
+# Of files.
+_INERT = re.compile(
+    r"image/(?:png|jpeg|gif|webp|bmp|tiff)|(?:audio|video)/[\w.+-]+|text/(?:plain|csv|markdown|tab-separated-values)"
+    r"|text/x-[\w.+-]+|application/(?:json|pdf|zip|gzip|x-tar|x-ipynb\+json|vnd\.(?:openxmlformats|oasis|ms-)[\w.-]+)"
+)
 
 
 def uri(execution: Execution, part: str) -> str:
@@ -73,13 +81,19 @@ def file_uri(session_id: str, path: str) -> str:
 def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:
     return [
         ResourceLink(
-            name=file["path"],
+            name=shown(file["path"]),
             uri=file["uri"],
-            mime_type=mimetypes.guess_type(file["path"])[0],
+            mime_type=file_type(file["path"]),
             size=file["size"],
         )
         for file in changed[:MAX_LINKS]
     ]
+
+
+def file_type(path: str) -> str | None:
+    """By the name, unless it is one that a client could run or draw as a document: a guest names its files."""
+    guessed = mimetypes.guess_type(path)[0]
+    return guessed if guessed and _INERT.fullmatch(guessed) else None
 
 
 def best_type(mime_types: list[str]) -> str:

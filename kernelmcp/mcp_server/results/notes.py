@@ -4,8 +4,8 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.files.volumes import INSIDE
 from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.results import code_mode
+from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.results.view import Cursor, View
-from kernelmcp.output.sanitize import clean
 
 # Changed files that the text names.
 MAX_NAMED_FILES = 10
@@ -77,30 +77,24 @@ def _volume_notes(view: View) -> list[str]:
     if view.host is None or error is None or error.name != "FileNotFoundError":
         return []
     named = [(path, name) for name, path in view.host.volumes.items() if path in error.value]
-    return [f"[Code sees {_shown(path)} as {INSIDE}/{name}.]" for path, name in named[:1]]
-
-
-def _shown(path: str) -> str:
-    """On one line, whatever its name is."""
-    cleaned = clean(path)
-    return cleaned if cleaned.isprintable() else repr(cleaned)
+    return [f"[Code sees {shown(path)} as {INSIDE}/{name}.]" for path, name in named[:1]]
 
 
 def _file_notes(view: View) -> list[str]:
     """The files that the cell changed, and where they are on the host."""
-    where = f" On this machine they are in {_shown(view.host_path)}." if view.host_path else ""
+    where = f" On this machine they are in {shown(view.host_path)}." if view.host_path else ""
     if not (changed := view.execution.files_changed):
         new = view.execution.session_created and view.host_path and view.since == Cursor()
-        return [f"[The files of this session are in {_shown(view.host_path or '')} on this machine.]"] if new else []
+        return [f"[The files of this session are in {shown(view.host_path or '')} on this machine.]"] if new else []
     names: list[str] = []
     room = MAX_FILE_NAMES_CHARS
     for file in changed[:MAX_NAMED_FILES]:
         size = "1 byte" if file.size == 1 else f"{file.size:,} bytes"
-        shown = f"{_shown(file.path)} ({size})"
-        room -= len(shown)
+        named = f"{shown(file.path)} ({size})"
+        room -= len(named)
         if room < 0:
             break
-        names.append(shown)
+        names.append(named)
     rest = len(changed) - len(names)
     count = f"at least {rest:,}" if len(changed) >= MAX_CHANGED else f"{rest:,}"
     more = f"{count} more (get_workspace_info lists them)" if rest else ""

@@ -36,6 +36,12 @@ export class Interrupts {
   /** A request begins. @param {number} request */
   begin(request) {
     this.current = this.newest = request;
+    this.endBackground = false;
+  }
+
+  /** A request has ended; the next one may have begun. @param {number} request */
+  end(request) {
+    if (this.current === request) this.current = 0;
   }
 
   /** Is it time to look again? For what is asked at every turn. */
@@ -58,8 +64,9 @@ export class Interrupts {
     if (this.wanted === BACKGROUND) {
       this.wanted = 0;
       this.endBackground = true;
+      // It is sent while no request runs: ours has been answered, and a task has kept the event loop from telling us.
+      this.current = 0;
     }
-    if (this.current) this.endBackground = false;
     if (!this.current || this.wanted !== this.current) return false;
     this.wanted = 0;
     this.taken = this.current;
@@ -69,7 +76,7 @@ export class Interrupts {
 
   /** Is what no request runs for to end? Consumes it. */
   takeBackground() {
-    const asked = this.endBackground && !this.current;
+    const asked = this.endBackground;
     this.endBackground = false;
     return asked;
   }
@@ -101,7 +108,7 @@ export class Interrupts {
 
   /** Was an interrupt sent for a request that has not begun? What has the event loop is of no request then. */
   #isKeptFromBeginning() {
-    return !this.current && this.wanted > this.newest;
+    return this.wanted > this.newest;
   }
 
   /** From now on the event loop has STUCK_MS to turn. @param {number} now */

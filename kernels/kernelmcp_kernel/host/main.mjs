@@ -177,11 +177,9 @@ async function run(request, text) {
     fault(request.id, error);
   } finally {
     streams.flush();
-    if (interrupts.current === request.number) {
-      // else the next request is here already: a coroutine's reply goes up some turns before we hear of its end
-      interrupts.current = 0;
-      currentId = "";
-    }
+    // The next request may be here already: a coroutine's reply goes up some turns before we hear of its end.
+    interrupts.end(request.number);
+    if (currentId === request.id) currentId = "";
   }
 }
 

@@ -1,0 +1,28 @@
+"""A guest's words in a result, where the server's own stand beside them: the text of a cell, and names of its files.
+
+A cell may print what a note says, to the letter: there it is marked, so that a note is always the server's.
+"""
+
+import re
+
+from kernelmcp.output.sanitize import clean
+
+# How the notes of results begin; a test holds every one in these modules against it.
+_NOTE = re.compile(
+    r"\[(?=The (?:execution|cell|kernel|process of|server|session|files of|time limit|cancel)\b"
+    r"|All variables\b|What earlier\b|This (?:ran in|is the new|continues)\b|Your earlier session\b|It waits for\b"
+    r"|A (?:person ran|picture of)\b|Pictures that\b|Code sees\b|Files changed:|From tasks of\b"
+    r"|displayed:|more was displayed\b|\d[\d,]* (?:objects were|forms of|more) displayed\b)"
+)
+_PLAIN_NAME = re.compile(r"[\w./+@=~-]+(?: [\w./+@=~-]+)*")
+
+
+def printed(text: str) -> str:
+    """A guest's text, in which nothing passes for a note."""
+    return _NOTE.sub("[printed: ", text)
+
+
+def shown(path: str) -> str:
+    """On one line, and in quotes unless it can be nothing but a name."""
+    cleaned = clean(path)
+    return cleaned if _PLAIN_NAME.fullmatch(cleaned) and cleaned.isprintable() else printed(repr(cleaned))
