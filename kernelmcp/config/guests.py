@@ -1,8 +1,9 @@
 """Settings of what guests run in and what they reach: kernels, the network, packages, and directories of the host."""
 
 import os
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from pydantic import ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -16,6 +17,11 @@ class Volume(Section):
     mode: Literal["ro", "rw"] = "ro"
     """`ro`: guests may only read it; `rw`: they may write too. Read-only is the default because anybody may have
     written a guest's code."""
+
+    @cached_property
+    def place(self) -> Path:
+        """`path` without links, as it was when the settings were checked: a link that comes later leads nowhere."""
+        return self.path.resolve()
 
 
 SHARED = "shared"
@@ -37,7 +43,11 @@ class VolumesSection(Section):
         """Every volume by its name."""
         if self.default_volume is None:
             return self.__pydantic_extra__
-        return {SHARED: Volume(path=self.default_volume, mode="rw"), **self.__pydantic_extra__}
+        return {SHARED: self._shared, **self.__pydantic_extra__}
+
+    @cached_property
+    def _shared(self) -> Volume:
+        return Volume(path=cast("Path", self.default_volume), mode="rw")
 
     @field_validator("default_volume")
     @classmethod

@@ -24,13 +24,19 @@ _PATH_MAX = 4096
 _ATTEMPTS = 8
 # A guest that still runs may make files faster than they are deleted.
 _DELETE_ROUNDS = 100
+_MAY_READ, _MAY_ENTER = 0o4, 0o1
 _UNREADABLE = {errno.EACCES, errno.EPERM}
 
 
-def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0) -> int:
-    """Open `parts` below a directory; returns a descriptor. Raises OSError: ELOOP or ENOTDIR for a link on the way."""
+def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0, *, reader: int | None = None) -> int:
+    """Open `parts` below a directory; returns a descriptor. Raises OSError: ELOOP or ENOTDIR for a link on the way.
+
+    `reader`: a server that is root opens it for this user, and only what that user could read.
+    """
     if not parts:
         return os.open(".", flags, dir_fd=directory)
+    if reader and os.geteuid() == 0:
+        return _walk(directory, parts, flags, mode, reader)
     if _has_openat2():
         for _ in range(_ATTEMPTS):
             try:
@@ -44,7 +50,7 @@ def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0
     return _walk(directory, parts, flags, mode)
 
 
-def _walk(directory: int, parts: Sequence[str], flags: int, mode: int) -> int:
+def _walk(directory: int, parts: Sequence[str], flags: int, mode: int, reader: int | None = None) -> int:
     if sum(map(len, parts)) + len(parts) > _PATH_MAX:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))  # as openat2
     fd = directory
@@ -53,10 +59,27 @@ def _walk(directory: int, parts: Sequence[str], flags: int, mode: int) -> int:
             above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
             if above != directory:
                 os.close(above)
-        return os.open(parts[-1], flags | os.O_NOFOLLOW, mode, dir_fd=fd)
+            _check_right(fd, reader, _MAY_ENTER)
+        found = os.open(parts[-1], flags | os.O_NOFOLLOW, mode, dir_fd=fd)
     finally:
         if fd != directory:
             os.close(fd)
+    try:
+        _check_right(found, reader, _MAY_READ)
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _check_right(fd: int, reader: int | None, right: int) -> None:
+    """Raises PermissionError where that user, whose only group has its number, has no such right."""
+    if reader is None:
+        return
+    found = os.fstat(fd)
+    shift = 6 if found.st_uid == reader else 3 if found.st_gid == reader else 0
+    if not found.st_mode >> shift & right:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @cache

@@ -23,6 +23,11 @@ from kernelmcp.files.home import runtime_root_of
 
 INSIDE = "/volumes"
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
+# Beside those on PATH: what a system runs, or reads as settings of what it runs.
+PROGRAM_FOLDERS = (
+    *("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/var/spool"),
+    *("/Applications", "/Library", "/System"),  # macOS
+)
 # Of the kernel process's directory.py, in the folder for temporary files.
 PRIVATE_FOLDERS = "kernelmcp-sandboxes"
 SHARED_INSIDE = f"{INSIDE}/{SHARED}"
@@ -37,9 +42,19 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
     """The volumes in the form that a kernel's environment has them."""
     return [
-        {"name": name, "path": str(volume.path.resolve()), "mode": volume.mode}
+        {"name": name, "path": str(volume.place), "mode": volume.mode}
         for name, volume in settings.config.volumes.all.items()
     ]
+
+
+def check_places(settings: Settings) -> None:
+    """Before a kernel starts. Raises `ConfigurationError` for a volume in whose place there is a link by now."""
+    for name, volume in settings.config.volumes.all.items():
+        if volume.path.resolve() != volume.place or volume.place.resolve() != volume.place:
+            raise ConfigurationError(
+                f"volumes.{name}: {volume.path} has led elsewhere since the server started",
+                "Whoever runs the server must look who changed that, and start it again.",
+            )
 
 
 def check_volumes(settings: Settings, *, there: bool = True) -> None:
@@ -56,11 +71,20 @@ def check_volumes(settings: Settings, *, there: bool = True) -> None:
     if own:
         check_visible(DEFAULT, volumes[DEFAULT].path)
     for (name, inner), (other, outer) in permutations(volumes.items(), 2):
-        if inner.mode == "ro" and outer.mode == "rw" and inner.path.resolve().is_relative_to(outer.path.resolve()):
+        if outer.mode == "ro":
+            continue
+        if inner.mode == "ro" and inner.place.is_relative_to(outer.place):
             raise ConfigurationError(
                 f"volumes.{name} is read-only, but it is inside volumes.{other}, which is writable",
                 "Give both the same mode, or choose other directories.",
             )
+        named = Path(os.path.normpath(inner.path))
+        for above in (Path(os.path.normpath(outer.path)), outer.place):
+            if named.is_relative_to(above) and outer.place / named.relative_to(above) != inner.place:
+                raise ConfigurationError(
+                    f"volumes.{name}: {inner.path} is a link inside volumes.{other}, where guests can put another",
+                    "Give the directory that it leads to.",
+                )
 
 
 def _check_path(name: str, volume: Volume, there: bool) -> None:
@@ -116,7 +140,12 @@ def check_visible(name: str, folder: Path) -> None:
 
 def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
     """Guests must not see other sessions' files and sockets, and must not write code that the server runs."""
-    path = volume.path.resolve()
+    path = volume.place
+    if volume.mode == "rw" and (held := _programs(path)) is not None:
+        raise ConfigurationError(
+            f"volumes.{name}: {path} would let guests write where programs and their settings are: {held}",
+            "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
+        )
     own = [settings.home, runtime_root_of(settings.config.server.runtime)]
     # Keys of kernels' sockets, and the files of the kernels that Jupyter starts.
     own += [Path(jupyter_runtime_dir()), Path(tempfile.gettempdir(), f"{PRIVATE_FOLDERS}-{os.getuid()}")]
@@ -131,6 +160,13 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
                 f"volumes.{name}: {path} would open the server's own directory {directory} to guests",
                 "Choose a directory that does not contain it and is not inside it.",
             )
+
+
+def _programs(path: Path) -> Path | None:
+    """A folder of programs, or of what the system runs by itself, that this one holds or is inside of."""
+    on_path = [Path(entry) for entry in os.get_exec_path() if os.path.isabs(entry)]
+    folders = {Path(os.path.realpath(folder)) for folder in (*on_path, *map(Path, PROGRAM_FOLDERS))}
+    return next((one for one in sorted(folders) if path.is_relative_to(one) or one.is_relative_to(path)), None)
 
 
 def _kernel_package() -> list[Path]:

@@ -177,7 +177,8 @@ class _DirectoryMissing(OSError):
 
 @contextmanager
 def _opened(root: int, parts: list[str]) -> Iterator[int]:
-    fd = open_beneath(root, parts, _FILE)
+    # Its owner is the guest's user: a guest can move what it may not read into its workspace.
+    fd = open_beneath(root, parts, _FILE, reader=os.fstat(root).st_uid)
     try:
         yield fd
     finally:

@@ -9,7 +9,7 @@ import os
 from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import SandboxDirectory
-from kernelmcp.files.volumes import kernel_volumes
+from kernelmcp.files.volumes import check_places, kernel_volumes
 
 
 def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Flavor) -> dict[str, str]:
@@ -22,7 +22,8 @@ def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Fl
 
 
 def guest_environment(settings: Settings, flavor: Flavor) -> dict[str, str]:
-    """Those that are the same for all kernels of a flavor."""
+    """Those that are the same for all kernels of a flavor. Raises `ConfigurationError`."""
+    check_places(settings)
     policy = settings.policy
     found = {
         "KERNELMCP_HOME": str(settings.home.absolute()),

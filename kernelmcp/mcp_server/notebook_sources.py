@@ -81,7 +81,7 @@ class NotebookSources:
         with as_caller_error(path):
             root = os.open(volume, DIRECTORY)
             try:
-                fd = open_beneath(root, components(rest), _FILE)
+                fd = open_beneath(root, components(rest), _FILE, reader=self._settings.policy.guest_uid)
             finally:
                 os.close(root)
             try:  # `fdopen` refuses a directory and leaves it open

@@ -143,3 +143,18 @@ def test_the_probe_finds_what_the_machine_has() -> None:
     has = [name for name, there in layers().items() if there]
     assert probe.missing([*has, "wasm", "no_new_privs"]) == []
     assert probe.missing(["nonsense"]) == ["nonsense"]
+
+
+@pytest.mark.skipif(not landlock.available(), reason="there is no Landlock here")
+def test_landlock_allows_nothing_where_a_link_has_come(tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    (link := tmp_path / "link").symlink_to(tmp_path / "secret")
+    code = (
+        "import sys; from kernelmcp_kernel.sandbox import landlock as l; l.restrict({p: l.WRITE for p in sys.argv[1:]}"
+    )
+    for path, more, said in ((link, ", unlinked=sys.argv[1:]", "has led elsewhere"), (link.resolve(), "", "")):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{code}{more})", str(path)], capture_output=True, text=True, timeout=DEADLINE
+        )
+        assert said in done.stderr
+        assert done.returncode == bool(said)

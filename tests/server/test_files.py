@@ -252,6 +252,36 @@ async def test_volumes_are_mounted_as_configured(connect: Connect, tmp_path: Pat
         assert (tmp_path / "out" / "new").read_text() == "from the guest"
 
 
+async def test_a_volume_that_becomes_a_link_is_in_no_further_kernel(
+    connect: Connect, tmp_path: Path, kernelspec: str
+) -> None:
+    if kernelspec != "kernelmcp":
+        pytest.skip("another kernel has no volumes")
+    outer, inner, secret = tmp_path / "outer", tmp_path / "outer" / "inner", tmp_path / "secret"
+    for folder in (inner, secret):
+        folder.mkdir(parents=True)
+    (secret / "key").write_text("of the user")
+    volumes = {
+        "VOLUMES__OUTER": f'{{path = "{outer}", mode = "rw"}}',
+        "VOLUMES__INNER": f'{{path = "{inner}", mode = "rw"}}',
+    }
+    code = "open('/volumes/inner/new', 'w').close(); open('/volumes/inner/key').read()"
+    async with connect(**volumes) as client:
+        await run(client, "1", session_id="before")
+        inner.rename(outer / "moved")
+        inner.symlink_to(secret)
+        for session in ("before", "after"):
+            said = str(await client.call_tool("execute_code", {"code": code, "session_id": session}))
+            said += str(await client.call_tool("reset_workspace", {"scope": "variables", "session_id": session}))
+            said += str(await client.call_tool("execute_code", {"code": code, "session_id": session}))
+            assert "of the user" not in said
+        assert "volumes.inner" in said
+        assert "has led elsewhere since the server started" in said
+        said = str(await client.call_tool("create_session", {"from_notebook": "/volumes/inner/key"}))
+        assert "of the user" not in said
+    assert [file.name for file in secret.iterdir()] == ["key"]
+
+
 async def test_the_folder_of_the_user_is_volumes_shared(connect: Connect, tmp_path: Path, kernelspec: str) -> None:
     """Its name has what a shell, a list or Node's options could trip over."""
     folder = tmp_path / "my\nfolder, 'ü' $HOME"

@@ -8,8 +8,9 @@ import pytest
 
 import kernelmcp_kernel
 from kernelmcp.config.load import load
+from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
-from kernelmcp.files.volumes import check_volumes
+from kernelmcp.files.volumes import check_places, check_volumes, kernel_volumes
 
 # a test may block its own event loop
 
@@ -57,6 +58,41 @@ def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path, monkeypat
     ):
         with pytest.raises(ConfigurationError):
             check(**volumes)
+
+
+def test_guests_do_not_write_where_programs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tools := tmp_path / "project" / "bin").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+
+    def check(path: str | Path, mode: str) -> None:
+        volumes = {"data": {"path": path, "mode": mode}}
+        check_volumes(load(environ={}, overrides={"server": {"home": tmp_path / "home"}, "volumes": volumes}))
+
+    for folder in (tools, tools.parent, "/etc", "/usr/local", "/usr/share"):
+        check(folder, "ro")
+        with pytest.raises(ConfigurationError, match="where programs"):
+            check(folder, "rw")
+
+
+def test_a_link_in_the_place_of_a_volume_leads_nowhere(tmp_path: Path) -> None:
+    outer, secret = tmp_path / "outer", tmp_path / "secret"
+    for folder in (outer / "inner", secret):
+        folder.mkdir(parents=True)
+
+    def settings() -> Settings:
+        volumes = {"outer": {"path": outer, "mode": "rw"}, "inner": {"path": outer / "inner", "mode": "rw"}}
+        return load(environ={}, overrides={"server": {"home": tmp_path / "home"}, "volumes": volumes})
+
+    found = settings()
+    check_volumes(found)
+    check_places(found)
+    (outer / "inner").rename(outer / "moved")
+    (outer / "inner").symlink_to(secret)
+    assert [volume["path"] for volume in kernel_volumes(found)] == [str(outer), str(outer / "inner")]
+    with pytest.raises(ConfigurationError, match=r"volumes\.inner: .* has led elsewhere"):
+        check_places(found)
+    with pytest.raises(ConfigurationError, match=r"inside volumes\.outer, where guests can put another"):
+        check_volumes(settings())
 
 
 def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ Imports little: a guest is spawned before the heavy imports of the kernel proces
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable
@@ -64,7 +65,11 @@ def guest_policy(sandbox: SandboxDirectory, launch: Launch, descriptors: list[in
 
 
 def volume_paths(mode: str) -> tuple[Path, ...]:
-    """The volumes that a guest may only read ("ro") or also write ("rw")."""
+    """The volumes that a guest may only read ("ro") or also write ("rw"). Raises OSError for one that is a link by now:
+    its path has none when the settings come."""
+    for volume in settings().volumes:
+        if os.path.realpath(volume.path) != volume.path:
+            raise OSError(errno.ELOOP, f"/volumes/{volume.name} has led elsewhere since the kernel was started")
     return tuple(Path(volume.path) for volume in settings().volumes if volume.mode == mode)
 
 
@@ -80,6 +85,7 @@ def _policy(
         environment=ENVIRONMENT,
         readable=[str(path) for path in (*launch.readable, *readable, os.devnull, "/etc/ld.so.cache", *linked)],
         writable=[str(path) for path in writable],
+        unlinked=[volume.path for volume in settings().volumes],
         executable=[str(executable), *loaders],
         max_data_mb=launch.max_data_mb,
         max_file_mb=max_file_mb,

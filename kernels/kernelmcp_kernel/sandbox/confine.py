@@ -29,9 +29,9 @@ class Policy:
 
     `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ...
     Every other descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable`
-    are paths, with all beneath them. `max_open_files` caps its descriptors, `max_data_mb` its private memory,
-    `max_file_mb` the size of a file that it writes, `max_cpu_seconds` its processor time (0: no cap). `uid`: the user
-    and group that a root process becomes.
+    are paths, with all beneath them; nothing starts where one of those in `unlinked` leads through a link.
+    `max_open_files` caps its descriptors, `max_data_mb` its private memory, `max_file_mb` the size of a file that it
+    writes, `max_cpu_seconds` its processor time (0: no cap). `uid`: the user and group that a root process becomes.
     """
 
     program: list[str]
@@ -40,6 +40,7 @@ class Policy:
     readable: list[str] = field(default_factory=list[str])
     writable: list[str] = field(default_factory=list[str])
     executable: list[str] = field(default_factory=list[str])
+    unlinked: list[str] = field(default_factory=list[str])
     max_data_mb: int = 0
     max_file_mb: int = 0
     max_cpu_seconds: int = 0

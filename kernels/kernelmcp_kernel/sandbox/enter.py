@@ -67,7 +67,7 @@ def enter(policy: Policy, parent: int) -> None:
         if off != frozenset(OS_LAYERS):
             _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         if "landlock" not in off and landlock.available():
-            landlock.restrict(_rights(policy), network=policy.network)
+            landlock.restrict(_rights(policy), unlinked=policy.unlinked, network=policy.network)
         if "limits" not in off:
             _drop_privileges(policy.uid)
         _die_with(parent)

@@ -7,10 +7,12 @@ https://docs.kernel.org/userspace-api/landlock.html
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import struct
 import sys
+from collections.abc import Sequence
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture
 _VERSION_FLAG = 1
@@ -42,8 +44,11 @@ def available() -> int:
     return max(0, int(version))
 
 
-def restrict(rights: dict[str, int], version: int | None = None, *, network: bool = False) -> None:
-    """Leave this process, for good, only the given rights on paths (READ, EXECUTE, WRITE). Missing paths are skipped.
+def restrict(
+    rights: dict[str, int], version: int | None = None, *, unlinked: Sequence[str] = (), network: bool = False
+) -> None:
+    """Leave this process, for good, only the given rights on paths (READ, EXECUTE, WRITE). Missing paths are skipped;
+    of those in `unlinked`, what is opened must be where the path says.
 
     Raises OSError. The process must have set no_new_privs. `version`: use no more than that one has.
     `network`: leave TCP alone.
@@ -65,17 +70,19 @@ def restrict(rights: dict[str, int], version: int | None = None, *, network: boo
     if ruleset < 0:
         raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
     for path, right in rights.items():
-        _allow(libc, ruleset, path, right & handled)
+        _allow(libc, ruleset, path, right & handled, is_unlinked=path in unlinked)
     if libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:
         raise OSError(ctypes.get_errno(), "landlock_restrict_self")
     os.close(ruleset)
 
 
-def _allow(libc: ctypes.CDLL, ruleset: int, path: str, right: int) -> None:
+def _allow(libc: ctypes.CDLL, ruleset: int, path: str, right: int, *, is_unlinked: bool) -> None:
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         return
+    if is_unlinked and os.readlink(f"/proc/self/fd/{fd}") != path:
+        raise OSError(errno.ELOOP, f"{path} has led elsewhere since the kernel was started")
     if not stat.S_ISDIR(os.fstat(fd).st_mode):
         right &= _OF_FILES
     rule = struct.pack("=Qi", right, fd)  # a packed struct: 12 bytes
