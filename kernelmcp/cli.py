@@ -13,7 +13,12 @@ from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import CLIENTS
 from kernelmcp.errors import ConfigurationError, LayersMissing
-from kernelmcp.process_start import pause_garbage_collector, resume_garbage_collector, skip_slow_imports
+from kernelmcp.process_start import (
+    keep_files_own,
+    pause_garbage_collector,
+    resume_garbage_collector,
+    skip_slow_imports,
+)
 
 AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
@@ -27,6 +32,7 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     skip_slow_imports()
+    keep_files_own()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
         arguments.insert(0, "serve")

@@ -1,6 +1,7 @@
 """How processes of our own start: safely and at low cost."""
 
 import gc
+import os
 import sys
 from typing import cast
 
@@ -13,6 +14,11 @@ def python_command(module: str, *arguments: str) -> list[str]:
     """The command that runs a module of ours. With -P nothing is imported from the working directory: that may be a
     folder that guests write, or a stranger's."""
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def keep_files_own() -> None:
+    """Whatever the umask of whoever starts us: nobody else writes the files and folders that are made from now on."""
+    os.umask(os.umask(0o077) | 0o022)
 
 
 def skip_slow_imports() -> None:

@@ -24,6 +24,7 @@ from kernelmcp_kernel.settings import settings
 
 def main() -> None:
     """Parse the command line and serve."""
+    os.umask(os.umask(0o077) | 0o022)  # nobody else may write what is kept for other kernels: packages, images
     gc.disable()  # until everything is imported: nearly all objects of it stay
     try:
         take_user_settings(os.environ)

@@ -416,6 +416,11 @@ def test_a_damaged_cache_entry_is_made_again(index: Index, settings: PackageSett
     (again,) = install(settings, Store(store.root), "fragile").installed
     assert (again.folder / "fragile.py").read_text() == "version = '1.0'\n"
 
+    (again.folder / "fragile.py").write_text("version = '6.6'\n")  # by another user, where the umask was 000
+    (again.folder / "fragile.py").chmod(0o666)
+    (again,) = install(settings, Store(store.root), "fragile").installed
+    assert (again.folder / "fragile.py").read_text() == "version = '1.0'\n"
+
     (wheel,) = store.root.glob(f"wheels/{package.wheel.sha256}/*")
     wheel.write_bytes(b"damaged")
     shutil.rmtree(package.folder)

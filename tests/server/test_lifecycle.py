@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ..starting import start_server
 from .support import DEADLINE, kernels_of, wait_until
 
 INITIALIZE = {
@@ -156,3 +158,21 @@ def test_directories_are_private(server_process: subprocess.Popen[bytes], server
     assert wait_until(lambda: any(home.glob("sessions/*/running/*"))), "the output of the cell that spins"
     kept = {(path.is_dir(), path.stat().st_mode & 0o777) for path in home.glob("sessions/*/**/*")}
     assert kept == {(True, 0o700), (False, 0o600)}
+
+
+def test_nobody_else_writes_what_it_makes_whatever_the_umask(server_env: dict[str, str]) -> None:
+    before = os.umask(0)
+    try:
+        process = start_server(env=server_env)
+    finally:
+        os.umask(before)
+    try:
+        started(process)
+        processes = [process.pid, *(kernel.pid for kernel in kernels_of(process.pid))]
+        masks = {re.search(r"Umask:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())[1] for pid in processes}
+        assert "0022" in masks <= {"0022", "0077"}, "ours, and that of guests"
+        files = [path.lstat() for path in Path(server_env["KERNELMCP_HOME"]).rglob("*") if not path.is_symlink()]
+        assert [oct(found.st_mode) for found in files if found.st_mode & 0o022] == []
+    finally:
+        process.kill()
+        process.wait(DEADLINE)
