@@ -29,6 +29,8 @@ MAX_DEPTH = 100
 MAX_NAME_CHARS = 1000
 MAX_SERVERS = 1000
 MAX_CALLS_AT_ONCE = 256
+# Each is answered, most with a refusal.
+MAX_CALLS_IN_FRAME = 10_000
 _MAX_MESSAGE_CHARS = 100_000
 
 # Of one reply, in the frame that it shares with nothing then.
@@ -78,6 +80,8 @@ def checked_calls(arguments: Content) -> tuple[list[Asked], list[int]]:
     calls, cancelled = arguments.get("calls"), arguments.get("cancelled", [])
     if not isinstance(calls, list) or not isinstance(cancelled, list):
         raise HostCallError("`tools` has a list of calls")
+    if len(cast("list[Any]", calls)) > MAX_CALLS_IN_FRAME:
+        raise HostCallError(f"`tools` has at most {MAX_CALLS_IN_FRAME:,} calls")
     numbers = cast("list[Any]", cancelled)
     return [_checked_call(each) for each in cast("list[Any]", calls)], [n for n in numbers if _is_number(n)]
 
