@@ -17,12 +17,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import kernelmcp
 from kernelmcp.config.settings import Settings
 from kernelmcp.http.access_log import AccessMiddleware
-from kernelmcp.http.connections import ConnectionEnds, Connections
+from kernelmcp.http.connections import ConnectionEnds, Connections, within_bounds
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.host_and_origin import HostMiddleware
 from kernelmcp.http.metrics import CONTENT_TYPE, Metrics
@@ -58,6 +58,7 @@ class Web:
         self._app: App | None = None
         self._connections: Connections | None = None
         self._sse: SseServerTransport | None = None
+        self._sse_messages: ASGIApp | None = None
         self.asgi = Starlette(routes=self._routes(), middleware=self._middleware(), lifespan=lifespan)
 
     @property
@@ -84,6 +85,7 @@ class Web:
             self._connections = Connections(manager.handle_request, limit, interrupt=ends.interrupt, stop=ends.stop)
             self._app, self.draining = app, False
             self._sse = SseServerTransport("/messages/", max_request_body_size=limit)
+            self._sse_messages = within_bounds(self._sse.handle_post_message, limit)
             try:
                 yield
             finally:
@@ -147,10 +149,10 @@ class Web:
             await server.run(reader, writer, server.create_initialization_options())
 
     async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._sse is None:
+        if self._sse is None or self._sse_messages is None:
             await _not_running()(scope, receive, send)
         else:
-            await self._sse.handle_post_message(scope, receive, send)
+            await self._sse_messages(scope, receive, send)
 
     # -- for operators ------------------------------------------------------------------------------------------
 

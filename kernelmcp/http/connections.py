@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelmcp.http.first_steps import explaining
 from kernelmcp.mcp_server.callers import CLOSING_KEY, Callers, principal_of
+from kernelmcp.mcp_server.request_bounds import excess
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
@@ -77,6 +78,9 @@ class Connections:
         if messages is None:
             return  # the client has gone: nobody is there to be answered
         replay = _replaying(messages, receive)
+        if (refusal := excess(_body(messages))) is not None:
+            await _refusal(413, None, refusal)(scope, receive, send)
+            return
         raw_id = _request_id(messages) if connection else None
         if connection is None:
             await self._app(scope, replay, explaining(send))
@@ -124,6 +128,21 @@ class Connections:
             self._connections.pop(key, None)
 
 
+def within_bounds(app: ASGIApp, max_bytes: int) -> ASGIApp:
+    """The app, for requests whose JSON may be parsed. `max_bytes`: of their bodies."""
+
+    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
+        messages = await _whole(receive)
+        if messages is None:
+            return
+        if (refusal := excess(_body(messages))) is not None:
+            await _refusal(413, None, refusal)(scope, receive, send)
+        else:
+            await app(scope, _replaying(messages, receive), send)
+
+    return RequestBodyLimitMiddleware(bounded, max_bytes)
+
+
 class ConnectionEnds:
     """What becomes of a connection's own session when its client deletes the connection: what runs is interrupted, and
     its kernel ends. Files and transcript stay, as with every session."""
@@ -156,6 +175,10 @@ async def _whole(receive: Receive) -> list[Message] | None:
     return messages
 
 
+def _body(messages: list[Message]) -> bytes:
+    return b"".join(message.get("body", b"") for message in messages)
+
+
 def _replaying(messages: list[Message], receive: Receive) -> Receive:
     async def replay() -> Message:
         return messages.pop(0) if messages else await receive()
@@ -166,7 +189,7 @@ def _replaying(messages: list[Message], receive: Receive) -> Receive:
 def _request_id(messages: list[Message]) -> str | int | None:
     """The id of a JSON-RPC request; None for a notification, a response, or what mcp will refuse."""
     try:
-        found: Any = json.loads(b"".join(message.get("body", b"") for message in messages))
+        found: Any = json.loads(_body(messages))
     except (ValueError, RecursionError):
         return None
     message = cast("dict[str, Any]", found) if isinstance(found, dict) else {}

@@ -14,17 +14,25 @@ import zmq
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
+from kernelmcp.config.guests import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied
+from kernelmcp.json_bounds import JsonBounds, check_json
 from kernelmcp.kernel.tool_channel import TOOL_REQUEST, ToolChannel
 from kernelmcp.output.late import LateOutput
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable
 
 # The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts shows.
 RECONNECT_INTERVAL_MS = 5
+# Outputs of our own kernel that ZMQ receives ahead. Each may be 24 MiB; one more is on its way.
+IOPUB_MESSAGES = 1
 # Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
 MESSAGES_PER_TURN = 100
 # Of one request, in its large messages: a second of unpacking or two.
 MAX_VALUES = 1_600_000
+# Of a message's header, parent header and metadata each: a reply's metadata has paths of files.
+ENVELOPE = JsonBounds(2**21, 20_000)
+# A kernel that is not ours may send all text in one message.
+STREAM = JsonBounds(2**26, 1000)
 # Which part of a message its content is.
 _CONTENT = 4
 
@@ -42,11 +50,21 @@ def make_context() -> zmq.asyncio.Context:
     """The ZMQ context that all kernels of a server share."""
     context = zmq.asyncio.Context()
     context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
-    # Unbounded: a high-water mark on iopub would silently drop outputs.
+    # Unbounded: a kernel that is not ours drops outputs, and says nothing, when we read slower than it writes.
     context.setsockopt(zmq.RCVHWM, 0)
     context.setsockopt(zmq.SNDHWM, 0)
     context.setsockopt(zmq.LINGER, 0)
     return context
+
+
+def _iopub(manager: AsyncKernelManager, *, waits: bool) -> zmq.asyncio.Socket:
+    """The socket for outputs. `waits`: the kernel waits until they are read, so that few are in our memory."""
+    context = cast("zmq.asyncio.Context", manager.context)
+    context.setsockopt(zmq.RCVHWM, IOPUB_MESSAGES if waits else 0)
+    try:
+        return cast("zmq.asyncio.Socket", manager.connect_iopub())
+    finally:
+        context.setsockopt(zmq.RCVHWM, 0)
 
 
 @dataclass(slots=True)
@@ -83,7 +101,7 @@ class Request:
 class Connection:
     """The shell, control and iopub sockets of a kernel that a manager has started."""
 
-    def __init__(self, manager: AsyncKernelManager, kernel_name: str) -> None:
+    def __init__(self, manager: AsyncKernelManager, kernelspec: str, kernel_name: str) -> None:
         self._session = manager.session
         self._kernel_name = kernel_name
         self._requests: dict[str, Request] = {}
@@ -95,7 +113,7 @@ class Connection:
         # The kernel asks for input whom the request came from: by the same identity on its stdin socket.
         self.shell = cast("zmq.asyncio.Socket", manager.connect_shell(manager.session.bsession))
         self.control = cast("zmq.asyncio.Socket", manager.connect_control())
-        self.iopub = cast("zmq.asyncio.Socket", manager.connect_iopub())
+        self.iopub = _iopub(manager, waits=kernelspec == OWN_KERNELSPEC)
         self._manager = manager
         self._stdin: zmq.asyncio.Socket | None = None
         self._stdin_reader: asyncio.Task[None] | None = None
@@ -164,31 +182,41 @@ class Connection:
 
     async def read(self, socket: zmq.asyncio.Socket) -> None:
         """Handle the messages of one socket. Runs for the kernel's life."""
-        session = self._session
         is_iopub = socket is self.iopub
         handled = 0
         while True:
-            frames = await socket.recv_multipart()
-            try:
-                message = self._unpack(session.feed_identities(frames)[1])
-                if is_iopub or not self.tools.take(message):  # before it is taken for the reply to its parent
-                    self._dispatch(message, is_iopub)
-            except Exception:
-                # A message that is not signed, not JSON or not what the protocol says; or our bug in a handler.
-                log.exception("dropped a message from the kernel", kernel=self._kernel_name)
+            # Nothing of a message is left in a variable while the next one is waited for.
+            size = self._handle(await socket.recv_multipart(), is_iopub)
             handled += 1
-            if handled % MESSAGES_PER_TURN == 0 or sum(map(len, frames)) > SMALL_MESSAGE_BYTES:
+            if handled % MESSAGES_PER_TURN == 0 or size > SMALL_MESSAGE_BYTES:
                 await asyncio.sleep(0)
+
+    def _handle(self, frames: list[bytes], is_iopub: bool) -> int:
+        """Handle one message; its size in bytes."""
+        try:
+            message = self._unpack(self._session.feed_identities(frames)[1])
+            if is_iopub or not self.tools.take(message):  # before it is taken for the reply to its parent
+                self._dispatch(message, is_iopub)
+        except Exception:
+            # A message that is not signed, not JSON or not what the protocol says; or our bug in a handler.
+            log.exception("dropped a message from the kernel", kernel=self._kernel_name)
+        return sum(map(len, frames))
 
     def _unpack(self, parts: list[bytes]) -> dict[str, Any]:
         """The message. Its content is left unread when it would take too much memory, or when its request has had its
         share of values: unpacking them holds up everybody. A text or a picture is one value, whatever its size."""
         session, content = self._session, parts[_CONTENT]
-        if len(content) <= SMALL_MESSAGE_BYTES:
+        for part in parts[1:_CONTENT]:
+            check_json(part, ENVELOPE)
+        readable = is_readable(content)
+        if readable and len(content) <= SMALL_MESSAGE_BYTES:
             return session.deserialize(parts)
         message = session.deserialize(parts, content=False)
         kind = message["msg_type"]
-        if kind == "stream" or (is_readable(content) and (kind == TOOL_REQUEST or self._has_share(message, content))):
+        if kind == "stream":
+            check_json(content, STREAM)
+            message["content"] = session.unpack(content)
+        elif readable and (kind == TOOL_REQUEST or self._has_share(message, content)):
             message["content"] = session.unpack(content)
         else:
             message["content"] = dict(UNREAD)

@@ -137,7 +137,7 @@ class Kernel:
                 *START_ADVICE,
             ) from exc
         self.pid = int(getattr(self._manager.provisioner, "pid", 0) or 0)
-        self._connection = Connection(self._manager, self.launch.name)
+        self._connection = Connection(self._manager, self.launch.kernelspec, self.launch.name)
 
     async def wait_until_ready(self) -> None:
         """Wait for the reply and the idle status of one request: then shell answers and iopub is subscribed."""

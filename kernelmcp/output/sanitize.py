@@ -4,13 +4,13 @@ import re
 import sys
 from typing import Any, cast
 
+from kernelmcp.json_bounds import JsonBounds, JsonTooLarge, check_json
+
 # A message that is larger is not read: reading takes three times its size, and the server must not grow by more than
-# 64 MiB. A float, a small dict or a list takes many times its own text: they are counted before they are made.
+# 64 MiB. Its values take 70 bytes each. Deeper ones than MAX_DEPTH are refused by clean_json, which says so.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
-MAX_CONTAINERS = 100_000
-MAX_ITEMS = 800_000
-# A key of a dict and its value take 200 bytes while they are cleaned.
-MAX_KEYS = 100_000
+MAX_MESSAGE_VALUES = 1_000_000
+_READABLE = JsonBounds(MAX_MESSAGE_BYTES, MAX_MESSAGE_VALUES, max_depth=500)
 SMALL_MESSAGE_BYTES = 300_000
 # The content that a message gets when it was not read: as a reply it is an error.
 UNREAD: dict[str, Any] = {
@@ -54,13 +54,12 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def is_readable(encoded: bytes) -> bool:
-    """Whether this JSON is small enough to be parsed. Counts brackets and commas within strings too, to be quick."""
-    if len(encoded) <= SMALL_MESSAGE_BYTES:
-        return True
-    containers = encoded.count(b"[") + encoded.count(b"{")
-    keys = encoded.count(b'":')
-    few = containers <= MAX_CONTAINERS and keys <= MAX_KEYS and encoded.count(b",") <= MAX_ITEMS
-    return few and len(encoded) <= MAX_MESSAGE_BYTES
+    """Whether this JSON is small enough to be parsed."""
+    try:
+        check_json(encoded, _READABLE)
+    except JsonTooLarge:
+        return False
+    return True
 
 
 def is_mime_type(name: Any) -> bool:

@@ -8,10 +8,12 @@ that does not read is not read either: what waits for it is bounded.
 import asyncio
 import json
 import os
+import re
 import select
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -32,6 +34,8 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
+from kernelmcp.mcp_server.request_bounds import excess
+
 # A 5 MB cell must pass, with room; beyond this the line is thrown away and answered with an error.
 MAX_LINE_BYTES = 64 * 1024 * 1024
 # While this much waits for a client that does not read, its next message is not read either.
@@ -45,6 +49,9 @@ LARGE_REQUEST_SECONDS = 5.0
 # How often to look whether a client that does not read has gone.
 GONE_POLL_SECONDS = 0.5
 CHUNK_BYTES = 256 * 1024
+
+_END_BYTES = 200
+_ID = re.compile(rb'"id": ?(\d{1,15}|"[\w-]{1,100}")')
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +73,11 @@ class Wire:
             await self._until_room()
             line = await self._next_line()
             if not line.strip():
+                continue
+            if (refusal := excess(line)) is not None:
+                log.warning("refused a message", reason=refusal)
+                request_id = _id_at_an_end(line)
+                await self._writer.write(partial(_error, request_id, INVALID_REQUEST, refusal))
                 continue
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -166,6 +178,12 @@ class Wire:
             request_id = None
         log.warning("refused a message", reason=reason[:200])
         await self._writer.write(lambda: _error(request_id, code, "the message is not valid JSON-RPC in UTF-8"))
+
+
+def _id_at_an_end(line: bytes) -> str | int | None:
+    """The id of a message that is not parsed, where clients write it: before or behind everything else."""
+    found = _ID.search(line[:_END_BYTES]) or _ID.search(line[-_END_BYTES:])
+    return None if found is None else cast("str | int", json.loads(found[1]))
 
 
 def _encoded(item: SessionMessage) -> bytes:

@@ -111,7 +111,7 @@ class GuestAttacker:
     def _on_frame(self, guest: Guest, frame: Frame) -> None:
         self._said.append(json.dumps(frame.content))
         if frame.type == "call" and self._guest is not None:
-            self._calls.start(self._guest, frame.content, Request(Cell({}), host_calls=frozenset({"fetch"})))
+            self._calls.start(self._guest, frame, Request(Cell({}), host_calls=frozenset({"fetch"})))
 
     async def _execute(self, code: str) -> str:
         assert self._guest is not None

@@ -62,7 +62,7 @@ def with_hostile_guest(program: str, use: Callable[[Guest, list[Frame]], Any], m
     ("program", "reason"),
     [
         ("lies_about_length", "a frame of"),
-        ("sends_no_json", "not JSON"),
+        ("sends_no_json", "a frame that does not begin with its type"),
         ("sends_half_a_frame", "exited with status"),
         ("closes_its_pipe", "closed its output pipe"),
     ],

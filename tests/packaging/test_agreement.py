@@ -102,9 +102,9 @@ def test_the_files_of_offered_tools_are_deleted_with_a_sandbox_directory(tmp_pat
 def test_a_server_reads_every_call_that_a_kernel_process_passes_on() -> None:
     largest: list[dict[str, Any]] = [
         {"a": "x" * (MAX_ARGUMENTS_BYTES - 100)},
-        {"a": [[]] * 89_000},
-        {str(number): 1 for number in range(89_000)},
-        {"a": [1] * 690_000},
+        {"a": [[]] * 179_000},
+        {str(number): 1 for number in range(179_000)},
+        {"a": [1] * 890_000},
     ]
     for arguments in largest:
         [asked], _ = checked_calls({"calls": [[1, "crm", "get", arguments]]})

@@ -96,6 +96,11 @@ class Guests:
         for supervisor in self._by_name.values():
             supervisor.interrupt()
 
+    def pause(self, paused: bool) -> None:
+        """Have every guest wait when it sends something, or go on."""
+        for supervisor in self._by_name.values():
+            supervisor.guest.pause(paused)
+
     def kill(self, reason: str) -> None:
         """End every guest that has run anything; the next cell gets a fresh one."""
         for supervisor in self._by_name.values():

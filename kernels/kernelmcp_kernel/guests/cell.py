@@ -28,6 +28,7 @@ class Cell:
     dropped: int = 0
     files: dict[str, None] = field(default_factory=dict[str, None])
     """Paths in the workspace that the guest says it has written. It may be lying: nothing has checked it."""
+    files_chars: int = 0
     requests: dict[str, Request] = field(default_factory=dict[str, "Request"])
     """What guests do for it now, by the id of the request."""
     ended: bool = False

@@ -27,8 +27,8 @@ _READ_BYTES = 1 << 18
 MAX_FRAMES_PER_SECOND = 20_000
 _PACE_SECONDS = 0.1
 
-# What may wait for a guest that does not read: the largest request, and answers to its host calls.
-_MAX_UNREAD_BYTES = 2 * MAX_FRAME_BYTES
+# What may wait for a guest that does not read: the largest request, and small answers to its host calls.
+_MAX_UNREAD_BYTES = MAX_FRAME_BYTES + 8 * 2**20
 
 # How much of a guest's stderr (Node's own last words) is kept to explain its death.
 _LAST_WORDS_BYTES = 2000
@@ -66,11 +66,12 @@ class Channel:
         self._on_end = on_end
         self._refuse = refuse
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(self._go_on)
         self._pace = Pace()
         self._outbox = bytearray()
         self._errors = bytearray()
         self._closed = False
+        self._is_paused = False
         for fd in self._descriptors:
             os.set_blocking(fd, False)
         self._loop.add_reader(spawned.frames, self._read_frames)
@@ -98,8 +99,17 @@ class Channel:
         with suppress(OSError):  # full: enough interrupts wait there; broken: the guest is ending
             os.write(self._spawned.interrupts, struct.pack("<I", number))
 
+    def pause(self, paused: bool) -> None:
+        """Read no frames for now, or go on: the guest waits in its own write to the pipe."""
+        self._is_paused = paused
+        if paused and not self._closed:
+            self._loop.remove_reader(self._spawned.frames)
+        elif not paused:
+            self._go_on()
+
     def close(self) -> None:
         self._closed = True
+        self._decoder.close()
         self._loop.remove_reader(self._spawned.frames)
         self._loop.remove_reader(self._spawned.errors)
         self._loop.remove_writer(self._spawned.requests)
@@ -129,10 +139,25 @@ class Channel:
             self._loop.remove_reader(self._spawned.frames)
             self._on_end()
             return
+        self._take(data)
+
+    def _go_on(self) -> None:
+        """Look at the frame that has begun, and read on."""
+        self._loop.call_soon(self._take, b"")
+
+    def _take(self, data: bytes) -> None:
+        if self._closed:
+            return
         count = self._handle(data)
-        if not self._closed and (pause := self._pace.pause(count)):
+        if self._closed:
+            return
+        if self._decoder.is_waiting or self._is_paused:
+            self._loop.remove_reader(self._spawned.frames)
+        elif pause := self._pace.pause(count):
             self._loop.remove_reader(self._spawned.frames)
             self._loop.call_later(pause, self._read_on)
+        elif not data:
+            self._read_on()
 
     def _handle(self, data: bytes) -> int:
         """Handle the frames that these bytes complete; how many they were."""
@@ -150,7 +175,7 @@ class Channel:
         return count
 
     def _read_on(self) -> None:
-        if not self._closed:
+        if not (self._closed or self._is_paused or self._decoder.is_waiting):
             self._loop.add_reader(self._spawned.frames, self._read_frames)
 
     def _read_errors(self) -> None:

@@ -1,22 +1,74 @@
 """The wire format between the kernel process and a guest: 4 bytes of length (little endian), then JSON. Only what goes
 down may have further lines.
 
-What comes up is hostile: every length is capped, every shape is checked, and text that could not be sent on (lone
-surrogates, NaN) is made harmless here, once.
+What comes up is hostile. A frame begins with its type, and a host call with its kind: each has its bounds, which are
+checked before the frame is collected (size) and before it is parsed (values, depth). Text that could not be sent on
+(lone surrogates, NaN) is made harmless here, once.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
+
+from kernelmcp_kernel.json_bounds import JsonBounds, JsonTooLarge, check_json
 
 # The guest's own limit is 48 MB of JSON text for one message; a frame above this is an attack or a broken guest.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
+# One output other than text. A client has it in memory twice before it can look at it; the server reads 10 MiB at most.
+MAX_DISPLAY_FRAME_BYTES = 24 * 1024 * 1024
+
+# What parsing makes of a frame: 70 bytes for a value.
+_MAX_VALUES = 1_000_000
+# Deeper than what passes further on (messages.py, the server's sanitize.py), which says so in its own words.
+_DEPTH = 500
+
+_NOTE = JsonBounds(4096, 100)
+_TEXT = JsonBounds(4 * 2**20, 100)
+_OUTPUT = JsonBounds(MAX_DISPLAY_FRAME_BYTES, _MAX_VALUES, _DEPTH)
+_BULK = JsonBounds(MAX_FRAME_BYTES, _MAX_VALUES, _DEPTH)
+_FRAMES = {
+    "ready": _NOTE,
+    "interrupted": _NOTE,
+    "clear_output": _NOTE,
+    "stream": _TEXT,
+    "files": JsonBounds(8 * 2**20, 50_000),
+    "error": JsonBounds(MAX_DISPLAY_FRAME_BYTES, 50_000),
+    "execute_result": _OUTPUT,
+    "display_data": _OUTPUT,
+    "update_display_data": _OUTPUT,
+    "comm_open": _OUTPUT,
+    "comm_msg": _OUTPUT,
+    "comm_close": _OUTPUT,
+    "reply": _BULK,
+}
+_CALLS = {
+    "input": JsonBounds(2**20, 100),
+    "install": JsonBounds(2**20, 20_000),
+    "kill": _NOTE,
+    "fetch": JsonBounds(MAX_FRAME_BYTES, 20_000),
+    "tools": JsonBounds(24 * 2**20, 2_000_000, _DEPTH),
+    "run_program": JsonBounds(MAX_FRAME_BYTES, 200_000),
+    "run_command": JsonBounds(MAX_FRAME_BYTES, 200_000),
+    "ran_program": JsonBounds(MAX_FRAME_BYTES, 1000),
+}
+
 _LENGTH = struct.Struct("<I")
+
+# How a frame begins. The id is the kernel process's own.
+_HEAD = re.compile(
+    rb'\{"type": ?"(\w{1,40})", ?"id": ?"(\w{0,40})", ?"content": ?'
+    rb'(?:\{"number": ?(\d{1,15}), ?"arguments": ?\{"call": ?"(\w{1,40})")?'
+)
+_HEAD_BYTES = 256
+# A text takes one to four bytes in memory for each of its characters: as many as the widest of them.
+_MAX_WIDE_BYTES = 16 * 2**20
+_WIDE_ESCAPE = re.compile(rb"\\u(?!00)")
 
 
 class FrameError(Exception):
@@ -32,6 +84,22 @@ class Frame:
     content: dict[str, Any]
     size: int
     """Bytes that it took on the wire."""
+    excess: str = ""
+    """Why it was not parsed. Of a call, `content` has the number then; of anything else, nothing."""
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The beginning of a frame. `number` and `call` are a host call's."""
+
+    type: str
+    id: str
+    number: int | None
+    call: str | None
+
+    @property
+    def bounds(self) -> JsonBounds | None:
+        return _FRAMES.get(self.type) if self.type != "call" else _CALLS.get(self.call or "")
 
 
 def encode_frame(message: dict[str, Any], lines: bytes | None = None) -> bytes:
@@ -47,45 +115,155 @@ def encode_frame(message: dict[str, Any], lines: bytes | None = None) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class FrameDecoder:
-    """Cuts a stream of bytes into frames. Holds at most one unfinished frame."""
+class Room:
+    """The memory that unfinished frames of all guests may take together, in bytes. A large one waits for its turn.
 
-    def __init__(self) -> None:
+    For the thread of the event loop.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._waiting: list[Callable[[], None]] = []
+
+    def take(self, size: int, when_free: Callable[[], None]) -> bool:
+        """Take room. False when there is none: `when_free` is called once, when it is worth to ask again."""
+        if size > self._left:
+            self._waiting.append(when_free)
+            return False
+        self._left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self._left += size
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each()
+
+
+# Frames up to this size are collected at once, whatever others do.
+_SMALL_FRAME_BYTES = 2**20
+_room = Room(MAX_FRAME_BYTES)
+
+
+class FrameDecoder:
+    """Cuts a stream of bytes into frames. Holds at most one unfinished frame, and of one that is too large nothing.
+
+    `on_room`: called when `is_waiting`, as soon as `feed` (with no bytes) can go on.
+    """
+
+    def __init__(self, on_room: Callable[[], None] = lambda: None, room: Room = _room) -> None:
         self._buffer = bytearray()
+        self._on_room = on_room
+        self._room = room
+        self._taken = 0
+        self._skip = 0
+        self._head: _Head | None = None  # of the frame that is being collected
+        self.is_waiting = False
+        """A frame is too large for the room that is left now. Nothing should be read meanwhile."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take in bytes, give out the frames that are complete. Raises FrameError."""
         self._buffer += data
-        offset = 0
-        try:
-            while len(self._buffer) - offset >= 4:
-                (length,) = _LENGTH.unpack_from(self._buffer, offset)
+        self.is_waiting = False
+        while True:
+            skipped = min(self._skip, len(self._buffer))
+            del self._buffer[:skipped]
+            self._skip -= skipped
+            if len(self._buffer) < 4:
+                return
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if self._head is None:
                 if length > MAX_FRAME_BYTES:
                     raise FrameError(f"a frame of {length:,} bytes")
-                end = offset + 4 + length
-                if len(self._buffer) < end:
-                    break
-                body = bytes(self._buffer[offset + 4 : end])
-                offset = end
-                yield _parse(body)
+                if len(self._buffer) < 4 + min(length, _HEAD_BYTES):
+                    return
+                self._head = _read_head(self._buffer[4 : 4 + min(length, _HEAD_BYTES)])
+            if (excess := _excess(self._head, length)) is not None:
+                self._skip, head, self._head = 4 + length, self._head, None
+                yield _unread(head, length, excess)
+                continue
+            if length > _SMALL_FRAME_BYTES and not self._taken:
+                if not self._room.take(length, self._on_room):
+                    self.is_waiting = True
+                    return
+                self._taken = length
+            if len(self._buffer) < 4 + length:
+                return
+            yield self._take(self._head, length)
+
+    def _take(self, head: _Head, length: int) -> Frame:
+        """The frame that is complete."""
+        with memoryview(self._buffer) as view:
+            body = bytes(view[4 : 4 + length])
+        del self._buffer[: 4 + length]
+        self._head = None
+        try:
+            return _parse(head, body)
         finally:
-            del self._buffer[:offset]
+            self.close()
+
+    def close(self) -> None:
+        """Give back the room of a frame that is not finished."""
+        taken, self._taken = self._taken, 0
+        if taken:
+            self._room.give_back(taken)
 
 
-def _parse(body: bytes) -> Frame:
+def _read_head(data: bytearray) -> _Head:
+    found = _HEAD.match(data)
+    if found is None:
+        raise FrameError("a frame that does not begin with its type, its id and its content")
+    number, call = found[3], found[4]
+    return _Head(found[1].decode(), found[2].decode(), int(number) if number else None, call.decode() if call else None)
+
+
+def _excess(head: _Head, length: int) -> str | None:
+    """Why a frame is not read at all."""
+    bounds = head.bounds
+    if bounds is None:
+        return "the host does not know this"
+    if length > bounds.max_bytes:
+        return f"{length:,} bytes are more than the {bounds.max_bytes:,} that it may have"
+    return None
+
+
+def _unread(head: _Head, length: int, excess: str) -> Frame:
+    if head.type == "call" and head.number is None:
+        raise FrameError("a call that does not begin with its number and its kind")
+    content = {} if head.number is None else {"number": head.number}
+    return Frame(head.type, head.id, content, length, excess)
+
+
+def _parse(head: _Head, body: bytes) -> Frame:
+    try:
+        check_json(body, head.bounds or _NOTE)
+        if len(body) > _MAX_WIDE_BYTES and _is_wide(body):
+            raise JsonTooLarge(f"text beyond Latin-1 is {_MAX_WIDE_BYTES:,} bytes at most")
+    except JsonTooLarge as error:
+        return _unread(head, len(body), f"it has too much: {error}")
     try:
         value = json.loads(body, parse_constant=str)  # NaN and infinities have no place in JSON: "NaN", "Infinity"
         if b"\\ud" in body or b"\\uD" in body:
             value = _without_surrogates(value)
     except (ValueError, RecursionError) as error:
         raise FrameError("a frame that is not JSON") from error
-    if not isinstance(value, dict):
-        raise FrameError("a frame that is not an object")
     message = cast("dict[str, Any]", value)
-    frame_type, request_id, content = message.get("type"), message.get("id"), message.get("content")
-    if not (isinstance(frame_type, str) and isinstance(request_id, str) and isinstance(content, dict)):
-        raise FrameError("a frame without type, id or content")
-    return Frame(frame_type, request_id, cast("dict[str, Any]", content), len(body))
+    content = message.get("content")
+    if not isinstance(content, dict) or (message.get("type"), message.get("id")) != (head.type, head.id):
+        raise FrameError("a frame without type, id or content, or with two of them")
+    content = cast("dict[str, Any]", content)
+    if head.type == "call":
+        arguments = content.get("arguments")
+        if not isinstance(arguments, dict) or cast("dict[str, Any]", arguments).get("call") != head.call:
+            raise FrameError("a call without arguments, or of two kinds")
+    return Frame(head.type, head.id, content, len(body))
+
+
+def _is_wide(body: bytes) -> bool:
+    """Whether a text in it may take more than a byte for each of its characters: one such character is enough."""
+    if not body.isascii():
+        return True
+    return b"\\u" in body and _WIDE_ESCAPE.search(body) is not None
 
 
 def _without_surrogates(value: Any) -> Any:

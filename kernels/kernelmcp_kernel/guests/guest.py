@@ -18,7 +18,7 @@ from typing import Any
 from kernelmcp_kernel.guests.channel import Channel
 from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit, cpu_seconds
 from kernelmcp_kernel.guests.death import GuestDied, explain
-from kernelmcp_kernel.guests.frames import Frame, encode_frame
+from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, MAX_FRAME_BYTES, Frame, encode_frame
 from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.settings import Quota
@@ -51,6 +51,10 @@ def is_starved(used: float, waited: float) -> bool:
     return _IDLE_CPU_SECONDS < used < _NOTICE_CPU_SECONDS and waited < _LONGEST_GRACE_SECONDS
 
 
+def _too_large(excess: str) -> dict[str, Any]:
+    return {"status": "error", "ename": "ReplyTooLarge", "evalue": f"the reply was not read: {excess}", "traceback": []}
+
+
 class Guest:
     """A running guest. `on_frame` gets every frame that belongs to the current request or to an earlier one."""
 
@@ -69,6 +73,7 @@ class Guest:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._number = 0
         self._id = ""
+        self._max_reply_bytes = 0
         self._reply: asyncio.Future[dict[str, Any]] | None = None
         self._limit: CpuLimit | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
@@ -106,6 +111,9 @@ class Guest:
             raise GuestDied(self.death)
         frame = encode_frame({"op": op, "id": request_id, "number": self._number + 1, "content": content})
         self.background.stop()
+        # What a program has put out is another guest's; all else goes to clients.
+        is_bulk = op == "run_program" or "capture" in content
+        self._max_reply_bytes = MAX_FRAME_BYTES if is_bulk else MAX_DISPLAY_FRAME_BYTES
         self._number += 1
         self._id = request_id
         reply = self._reply = self._loop.create_future()
@@ -144,6 +152,11 @@ class Guest:
         """Show folders to the guest, before the next request or answer is read: each is {folder, point}."""
         if packages and self.death is None:
             self._channel.send(encode_frame({"op": "mount", "content": {"packages": packages}}))
+
+    def pause(self, paused: bool) -> None:
+        """Have it wait when it sends something, or go on."""
+        if self.death is None:
+            self._channel.pause(paused)
 
     @property
     def current_id(self) -> str:
@@ -230,7 +243,8 @@ class Guest:
                 self._ready.set_result(None)
         elif frame.type == "reply":
             if frame.id == self._id and self._reply is not None and not self._reply.done():
-                self._reply.set_result(frame.content)
+                excess = frame.excess or ("" if frame.size <= self._max_reply_bytes else f"{frame.size:,} bytes")
+                self._reply.set_result(_too_large(excess) if excess else frame.content)
         elif frame.type == "interrupted":
             if frame.id == self._id:
                 self._cancel_kill()

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol, cast
 
 from kernelmcp_kernel.guests.cell import Request
+from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES, Frame
 from kernelmcp_kernel.guests.guest import Guest
 
 Arguments = dict[str, Any]
@@ -19,6 +21,9 @@ Handler = Callable[[Arguments, Request], Awaitable[Any]]
 
 # Calls of one cell that may be under way at a time; more are refused.
 MAX_CALLS = 32
+
+# Of all of them together: one that is as large as a frame may be, or several.
+MAX_HELD_BYTES = MAX_FRAME_BYTES + 2**20
 
 INTERRUPTED = "interrupted"
 CELL_ENDED = "the cell that made this call has ended: the host answers only while a cell runs"
@@ -49,14 +54,18 @@ class HostCalls:
         self._handlers = handlers
         self._answering = answering or {}
         self._running: dict[asyncio.Task[None], str] = {}
+        self._held_bytes = 0
 
-    def start(self, guest: Guest, content: dict[str, Any], request: Request | None) -> None:
+    def start(self, guest: Guest, frame: Frame, request: Request | None) -> None:
         """Answer a `call` frame of the guest, in every case: code in the guest waits for the answer.
 
         `request` is None when the cell that asks has ended, which only tasks that it left behind can do.
         """
-        number, arguments = content.get("number"), content.get("arguments")
+        number, arguments = frame.content.get("number"), frame.content.get("arguments", {})
         if not isinstance(number, int) or not isinstance(arguments, dict):
+            return
+        if frame.excess:
+            guest.answer(number, error=frame.excess)
             return
         if request is None:
             guest.answer(number, error=CELL_ENDED)
@@ -68,12 +77,18 @@ class HostCalls:
         handler = self._handlers.get(kind) if kind in request.host_calls else None
         # `input` is one person, one question at a time.
         taken = kind == "input" and kind in self._running.values()
-        if handler is None or taken or len(self._running) >= MAX_CALLS:
+        held = self._held_bytes + frame.size
+        if handler is None or taken or len(self._running) >= MAX_CALLS or held > MAX_HELD_BYTES:
             guest.answer(number, error="the host does not offer this call, or has too many of them under way")
             return
         task = asyncio.ensure_future(self._answer(guest, number, handler(cast("Arguments", arguments), request)))
         self._running[task] = kind
-        task.add_done_callback(self._running.pop)
+        self._held_bytes = held
+        task.add_done_callback(partial(self._ended, frame.size))
+
+    def _ended(self, size: int, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._held_bytes -= size
 
     def cancel(self, reason: str) -> None:
         """End all calls, with this reason as their error: the cell was interrupted or has ended."""

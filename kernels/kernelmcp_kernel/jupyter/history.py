@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 # Cells remembered; a frontend asks for about 1000 of them when it opens.
 _MAX_CELLS = 2000
+# Of all of them together.
+_MAX_CHARS = 8 * 2**20
 
 # This kernel keeps no history of earlier sessions.
 _SESSION = 0
@@ -29,11 +31,15 @@ class History:
     """Cells in the order they ran."""
 
     def __init__(self) -> None:
-        self._entries: deque[Entry] = deque(maxlen=_MAX_CELLS)
+        self._entries: deque[Entry] = deque()
+        self._chars = 0
 
     def add(self, line: int, source: str) -> None:
         """Remember a cell."""
         self._entries.append((_SESSION, line, source))
+        self._chars += len(source)
+        while len(self._entries) > _MAX_CELLS or self._chars > _MAX_CHARS:
+            self._chars -= len(self._entries.popleft()[2])
 
     def tail(self, count: int) -> list[Entry]:
         """The newest `count` cells, oldest first."""

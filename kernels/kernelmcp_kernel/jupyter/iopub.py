@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from kernelmcp_kernel.guests.cell import Cell
-from kernelmcp_kernel.guests.frames import Frame
+from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
+from kernelmcp_kernel.jupyter.backlog import Backlog
 
 # One cell's text on stdout and stderr together. A notebook with a hundredth of this is already unusable.
 MAX_STREAM_CHARS = 256 * 1024 * 1024
@@ -23,9 +24,6 @@ MAX_MESSAGES = 10_000
 # One cell's pictures, tables and the like together.
 MAX_DISPLAY_BYTES = 256 * 1024 * 1024
 
-# One of them. A client has the frame in memory twice before it can look at it; the server reads 10 MiB at most.
-MAX_DISPLAY_FRAME_BYTES = 24 * 1024 * 1024
-
 # Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
 _COLLECT_SECONDS = 0.03
 _COLLECT_CHARS = 64 * 1024
@@ -35,6 +33,8 @@ _MESSAGE_CHARS = 1024 * 1024
 # The most files that one cell reports as changed, and the longest path (the host's PATH_MAX).
 MAX_FILES = 1000
 MAX_PATH_CHARS = 4096
+# Of all their paths: they are in the reply's metadata.
+MAX_FILES_CHARS = 200_000
 
 # How many finished cells may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
@@ -54,8 +54,9 @@ Publish = Callable[[str, dict[str, Any], dict[str, Any], dict[str, Any]], None]
 class OutputForwarder:
     """Routes output frames to the cell they belong to."""
 
-    def __init__(self, publish: Publish) -> None:
+    def __init__(self, publish: Publish, backlog: Backlog) -> None:
         self._publish = publish
+        self._backlog = backlog
         self._cells: OrderedDict[str, Cell] = OrderedDict()
         self._comms: OrderedDict[str, Cell] = OrderedDict()
         self._text: list[str] = []
@@ -96,6 +97,9 @@ class OutputForwarder:
         cell = cell or self._cells.get(frame.id) or self._comms.get(frame.id)
         if cell is None:
             return
+        if frame.excess:
+            cell.dropped += frame.type in DISPLAY_TYPES | COMM_TYPES | {"stream", "error"}
+            return
         if frame.type == "stream":
             self._stream(cell, frame.content)
             return
@@ -114,7 +118,7 @@ class OutputForwarder:
         name, text = content.get("name"), content.get("text")
         if name not in ("stdout", "stderr") or not isinstance(text, str):
             return
-        if cell.stream_chars > MAX_STREAM_CHARS:
+        if cell.stream_chars > MAX_STREAM_CHARS or self._backlog.is_stalled:
             cell.dropped += 1
             return
         cell.stream_chars += len(text)
@@ -158,11 +162,13 @@ class OutputForwarder:
         changed = content.get("changed")
         for path in cast("list[Any]", changed) if isinstance(changed, list) else []:
             if isinstance(path, str) and len(path) <= MAX_PATH_CHARS and len(cell.files) < MAX_FILES:
-                cell.files[path] = None
+                cell.files_chars += len(path) if path not in cell.files else 0
+                if cell.files_chars <= MAX_FILES_CHARS:
+                    cell.files[path] = None
 
     def _may_send(self, cell: Cell, size: int) -> bool:
         room = min(MAX_DISPLAY_FRAME_BYTES, MAX_DISPLAY_BYTES - cell.display_bytes)
-        if cell.messages >= MAX_MESSAGES or size > room:
+        if cell.messages >= MAX_MESSAGES or size > room or self._backlog.is_stalled:
             cell.dropped += 1
             return False
         cell.messages += 1

@@ -10,9 +10,11 @@ It must not know pipes or processes.
 from __future__ import annotations
 
 import asyncio
+import os
 from importlib.metadata import version
 from typing import Any, ClassVar, cast
 
+from ipykernel.iostream import IOPubThread
 from jupyter_client.session import Session
 
 from kernelmcp_kernel.guests.by_language import Guests
@@ -22,8 +24,10 @@ from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest, new_request_id
 from kernelmcp_kernel.guests.host_calls import CELL_ENDED, INTERRUPTED, HostCallError, HostCalls
+from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
 from kernelmcp_kernel.guests.storage import StorageWatch
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
+from kernelmcp_kernel.jupyter.backlog import Backlog
 from kernelmcp_kernel.jupyter.banner import banner
 from kernelmcp_kernel.jupyter.execute_messages import (
     check_request,
@@ -49,6 +53,11 @@ from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.settings import Quota, settings
 
 Content = dict[str, Any]
+
+# Resident memory of this process, MiB: 40, and what a guest's frames are while they are handled, 350 at most.
+MAX_RESIDENT_MB = 512
+# The server knows it (exit_reason.py).
+EXIT_OUT_OF_MEMORY = 71
 
 
 class StorageFull(ValueError):
@@ -79,7 +88,8 @@ class SandboxKernel(OfferedKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._forwarder = OutputForwarder(self._publish)
+        self._backlog = Backlog(cast(IOPubThread, self.iopub_thread), lambda paused: self._guests.pause(paused))
+        self._forwarder = OutputForwarder(self._publish, self._backlog)
         self._sandbox = self.early_directory or open_directory()
         self._cell: Cell | None = None
         self._installs = Installs(self._forwarder, self._mount)
@@ -120,6 +130,7 @@ class SandboxKernel(OfferedKernel):
     def _open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._guests = Guests(self._sandbox, self._on_frame, self.log, self.early_guest)
+        self._memory = MemoryWatchdog(os.getpid(), MAX_RESIDENT_MB, self._end_for_memory)
         self._storage = StorageWatch(
             self._sandbox.path, settings().quota, lambda: self._cell is not None, self._guests.kill
         )
@@ -271,7 +282,7 @@ class SandboxKernel(OfferedKernel):
         """A frame from a guest that is no reply: for the cell, if it works for it, and not for a comm message."""
         request = self._cell.request_of(guest, frame.id) if self._cell else None
         if frame.type == "call":
-            self._calls.start(guest, frame.content, request)
+            self._calls.start(guest, frame, request)
         elif frame.type not in COMM_TYPES or guest is self._guests.main.guest:  # others have no comms
             self._forwarder.output(frame, request.cell if request else None)
 
@@ -291,10 +302,17 @@ class SandboxKernel(OfferedKernel):
         self.io_loop.stop()  # after this turn, in which the guest's end is not noticed any more
         await self._loop.create_future()
 
+    def _end_for_memory(self, reason: str) -> None:
+        """End this process, whose status says why. What guests send is bounded, so this is for what no bound knows."""
+        self.log.error("the kernel process ends: %s", reason)
+        self.exit_status = EXIT_OUT_OF_MEMORY
+        self.close(keep_files=True)
+        self.io_loop.stop()
+
     def _mount(self, packages: list[dict[str, str]]) -> None:
         self._guests.main.mount(packages)
 
     def _publish(self, message: str, content: Content, metadata: Content, parent: Content) -> None:
-        self.session.send(
-            self.iopub_socket, message, content, parent, ident=self._topic(message), metadata=metadata or None
-        )
+        session = cast(Session, self.session)
+        made = session.msg(message, content, parent=parent, metadata=metadata or None)
+        self._backlog.send(session.serialize(made, ident=self._topic(message)))

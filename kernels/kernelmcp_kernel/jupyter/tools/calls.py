@@ -19,6 +19,7 @@ from kernelmcp_kernel.guests.guest import Guest
 from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.jupyter.tools.messages import (
     MAX_CALLS_AT_ONCE,
+    MAX_CALLS_IN_FRAME,
     Asked,
     Body,
     Content,
@@ -37,6 +38,8 @@ MAX_CALLS = MAX_CALLS_AT_ONCE
 _MAX_HELD_BYTES = 64 * 2**20
 # Calls go in one message up to this size: a server looks closer at larger ones.
 _MESSAGE_BYTES = 200_000
+# Results that a guest has not asked for yet. The next one is refused.
+_MAX_READY_BYTES = 64 * 2**20
 # Results in one answer to a guest.
 _ANSWER_BYTES = 4 * 2**20
 
@@ -57,6 +60,10 @@ class _Asker:
     ready: deque[tuple[int, Body]] = field(default_factory=deque[tuple[int, Body]])
     waiting: tuple[Guest, int] | None = None
     """The host call that waits for a reply."""
+
+    @property
+    def ready_bytes(self) -> int:
+        return sum(len(body.text) for _, body in self.ready)
 
 
 @dataclass(eq=False)
@@ -98,6 +105,9 @@ class Tools:
         asker = self._askers.get(request)
         if asker is None:
             asker = self._askers[request] = _Asker(request)
+        if len(asker.ready) > MAX_CALLS_IN_FRAME:
+            guest.answer(number, error="too many answers wait to be asked for")
+            return
         if asker.waiting is not None:  # this one waits in its place
             earlier, asker.waiting = asker.waiting, (guest, number)
             earlier[0].answer_lines(earlier[1], b"[]")
@@ -175,6 +185,8 @@ class Tools:
             call = self._calls.get(id_)
             if call is not None and call.sent and call.peer == peer:
                 self._forget(call)
+                if len(body.text) + sum(each.ready_bytes for each in self._askers.values()) > _MAX_READY_BYTES:
+                    body = failure("LimitExceeded", f"results that wait are {_MAX_READY_BYTES >> 20} MiB at most")
                 call.asker.ready.append((call.number, body))
                 askers[call.asker] = None
         for asker in askers:

@@ -14,21 +14,21 @@ from typing import Any, cast
 
 from kernelmcp_kernel.guests.frames import MAX_FRAME_BYTES
 from kernelmcp_kernel.guests.host_calls import HostCallError
+from kernelmcp_kernel.json_bounds import JsonBounds, JsonTooLarge, check_json
 
 Content = dict[str, Any]
 
 # As bytes of JSON. A server reads no message that is larger than 10 MiB.
 MAX_ARGUMENTS_BYTES = 8 * 2**20
-# What a server takes for readable (output/sanitize.py there), for arguments that are worth counting.
-_MUCH = 250_000
-_MAX_CONTAINERS = 90_000
-_MAX_KEYS = 90_000
-_MAX_ITEMS = 700_000
 # What all JSON libraries on the way can do.
 MAX_DEPTH = 100
+# A server reads up to 1,000,000 values (output/sanitize.py there).
+_ARGUMENTS = JsonBounds(MAX_ARGUMENTS_BYTES, 900_000, MAX_DEPTH)
 MAX_NAME_CHARS = 1000
 MAX_SERVERS = 1000
 MAX_CALLS_AT_ONCE = 256
+# Each is answered, most with a refusal.
+MAX_CALLS_IN_FRAME = 10_000
 _MAX_MESSAGE_CHARS = 100_000
 
 # Of one reply, in the frame that it shares with nothing then.
@@ -78,6 +78,8 @@ def checked_calls(arguments: Content) -> tuple[list[Asked], list[int]]:
     calls, cancelled = arguments.get("calls"), arguments.get("cancelled", [])
     if not isinstance(calls, list) or not isinstance(cancelled, list):
         raise HostCallError("`tools` has a list of calls")
+    if len(cast("list[Any]", calls)) > MAX_CALLS_IN_FRAME:
+        raise HostCallError(f"`tools` has at most {MAX_CALLS_IN_FRAME:,} calls")
     numbers = cast("list[Any]", cancelled)
     return [_checked_call(each) for each in cast("list[Any]", calls)], [n for n in numbers if _is_number(n)]
 
@@ -95,43 +97,17 @@ def _checked_call(call: Any) -> Asked:
         return Asked(number, "", "", "", failure("ToolError", "a call names a server and a tool, and has arguments"))
     if max(len(server), len(tool)) > MAX_NAME_CHARS:
         return Asked(number, "", "", "", failure("ToolError", "no server and no tool has a name that long"))
-    try:
-        text = json.dumps(arguments)
-    except RecursionError:
-        return Asked(number, server, tool, "", _TOO_DEEP)
-    return Asked(number, server, tool, text, _excess(text, cast("Content", arguments)))
+    text = json.dumps(arguments)
+    return Asked(number, server, tool, text, _excess(text))
 
 
-_TOO_DEEP = failure("LimitExceeded", f"the arguments of a call are nested {MAX_DEPTH} deep at most")
-
-
-def _excess(text: str, arguments: Content) -> Body | None:
+def _excess(text: str) -> Body | None:
     """What is too much about a call's arguments."""
-    if len(text) > MAX_ARGUMENTS_BYTES:
-        limit = f"{MAX_ARGUMENTS_BYTES >> 20} MiB of JSON"
-        return failure("LimitExceeded", f"the arguments of a call are {limit} at most; send less at a time")
-    containers = text.count("[") + text.count("{")
-    if containers > MAX_DEPTH and not _is_flat(arguments):
-        return _TOO_DEEP
-    if len(text) > _MUCH and (
-        containers > _MAX_CONTAINERS or text.count('":') > _MAX_KEYS or text.count(",") > _MAX_ITEMS
-    ):
-        return failure("LimitExceeded", "the arguments of a call have too many values; send less at a time")
+    try:
+        check_json(text.encode("ascii"), _ARGUMENTS)
+    except JsonTooLarge as error:
+        return failure("LimitExceeded", f"the arguments of a call are too large: {error}. Send less at a time")
     return None
-
-
-def _is_flat(value: Any) -> bool:
-    """Whether it is nested no more than MAX_DEPTH deep."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for each in level:
-            inner: Any = cast("Content", each).values() if isinstance(each, dict) else each
-            below += [item for item in inner if isinstance(item, dict | list)]
-        if not below:
-            return True
-        level = below
-    return False
 
 
 def checked_offer(content: Content) -> Offer:
