@@ -87,6 +87,7 @@ def test_where_landlock_is_old_the_system_call_filter_refuses_what_it_does_not_s
     assert found["emptied"].pop("truncate") == "ENOSYS"
     assert set(found["emptied"].values()) == {"EACCES"}
     assert set(found["requests"]) == TERMINAL_QUERIES
+    assert found["locks"] == []
 
 
 @contextmanager

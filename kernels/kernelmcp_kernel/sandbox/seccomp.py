@@ -55,7 +55,8 @@ _PRETENDED = frozenset(
 _O_ACCESS_MODE, _O_TRUNC = os.O_WRONLY | os.O_RDWR, os.O_TRUNC
 
 _TERMINAL_QUERIES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX
-_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)  # duplicate, flags, record locks
+_FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags
+_LOCKS = (5, 6, 7, 36, 37, 38)  # for pip: a guest could lock what it may only read, and hold up programs of the host
 _PRCTL_OPTIONS = (15, 16, 0x53564D41)  # set and get a thread's name, name a memory region
 
 
@@ -138,7 +139,7 @@ def _assemble(program_path: int, pid: int, *, network: bool) -> bytes:
     code.add(_JUMP_EQUAL, architecture, 1, 0)
     code.answer(_KILL_PROCESS)
     code.add(_LOAD, _NUMBER)
-    special = _special_cases(code, numbers, program_path, pid)
+    special = _special_cases(code, numbers, program_path, pid, network=network)
     for name, body in special.items():
         code.for_call(numbers[name], body)
     for name, number in numbers.items():
@@ -151,7 +152,7 @@ def _assemble(program_path: int, pid: int, *, network: bool) -> bytes:
 
 
 def _special_cases(
-    code: _Filter, numbers: dict[str, int], program_path: int, pid: int
+    code: _Filter, numbers: dict[str, int], program_path: int, pid: int, *, network: bool
 ) -> dict[str, Callable[[], None]]:
     """System calls that depend on their arguments."""
 
@@ -205,6 +206,7 @@ def _special_cases(
             "prlimit64": prlimit64,
             "ioctl": lambda: code.allow_when_argument(1, _TERMINAL_QUERIES, errno.ENOTTY),
             "prctl": lambda: code.allow_when_argument(0, _PRCTL_OPTIONS, errno.EINVAL),
-            "fcntl": lambda: code.allow_when_argument(1, _FCNTL_COMMANDS, errno.EINVAL),
+            "fcntl": lambda: code.allow_when_argument(1, _FCNTL_COMMANDS + (_LOCKS if network else ()), errno.EINVAL),
+            "flock": lambda: code.answer(_ALLOW) if network else code.refuse(errno.ENOLCK),
         }
     )

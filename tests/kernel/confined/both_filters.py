@@ -1,16 +1,19 @@
 """Confines itself by one version of Landlock (0: none) and the seccomp filter, then tries what is left.
 
-Prints JSON: the errno of each way of emptying a file that it may only read, whether it could empty one of its own, and
+Prints JSON: the errno of each way of emptying a file that it may only read, the locks that it gets on that, whether it
+could empty one of its own, and
 the requests that ioctl lets through to a terminal. Arguments: its folder, the file, the version.
 """
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import platform
 import pty
 import sys
+from collections.abc import Callable
 
 from kernelmcp_kernel.sandbox import landlock, seccomp
 
@@ -44,6 +47,24 @@ def requests_let_through(terminal: int) -> list[int]:
     return [request for request in REQUESTS if goes_through(request)]
 
 
+LOCKS: dict[str, Callable[[int], object]] = {
+    "flock": lambda fd: fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB),
+    "lockf": lambda fd: fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB),
+}
+
+
+def locks(lock: Callable[[int], object]) -> bool:
+    """Whether it gets a lock on a file that it may only read."""
+    fd = os.open(readable, os.O_RDONLY)
+    try:
+        lock(fd)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
 libc.prctl(38, 1, 0, 0, 0)  # no_new_privs, which both ask for
 with open(own + "/file", "w") as file:
     file.write("x")
@@ -65,6 +86,7 @@ print(
             "emptied": emptied,
             "own": os.stat(own + "/file").st_size,
             "requests": requests_let_through(terminal),
+            "locks": [name for name, lock in LOCKS.items() if locks(lock)],
         }
     )
 )
