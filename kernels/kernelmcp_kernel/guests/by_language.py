@@ -85,6 +85,10 @@ class Guests:
         """The guest of a language that has run a cell, or is the main one."""
         return self._by_name.get(language)
 
+    def pids(self) -> list[int]:
+        """The processes of all guests that live."""
+        return [each.guest.pid for each in self._by_name.values() if each.guest.death is None]
+
     def end_more(self) -> None:
         """End the guests of a language but its first."""
         for name in [name for name in self._by_name if " " in name]:

@@ -1,5 +1,5 @@
-"""Watches resident memory, of a process and of a session's guests together. It includes what no other cap counts: shared
-mappings, caches of files.
+"""Watches resident memory, of a process and of a session's guests together. It includes what no other cap counts:
+shared mappings, caches of files.
 
 A cap on private memory (RLIMIT_DATA) and one on the wasm memory act before; this is the backstop that sees
 everything, a fraction of a second later.
