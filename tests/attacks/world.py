@@ -253,11 +253,14 @@ def disk_bytes(folder: Path, pids: list[int]) -> int:
     """Blocks of all files below a folder, and of the deleted ones that processes have open, in bytes. Links are not
     followed."""
     found: dict[tuple[int, int], int] = {}
-    for above, names, files in os.walk(folder):
-        for name in (*names, *files):
-            with suppress(FileNotFoundError):
-                status = os.lstat(f"{above}/{name}")
-                found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    waiting = [str(folder)]
+    while waiting:
+        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    found[status.st_dev, status.st_ino] = status.st_blocks * 512
+                    waiting += [entry.path] if entry.is_dir(follow_symlinks=False) else []
     for pid in pids:
         with suppress(OSError):
             for name in os.listdir(f"/proc/{pid}/fd"):
