@@ -70,8 +70,8 @@ def scan(root: int, start: tuple[str, ...], found: Listing, max_entries: int) ->
 
 
 def stored_bytes(status: os.stat_result) -> int:
-    """What a file counts against a quota: its size, or its blocks where these are more by a block, as of a file that was
-    given space ahead. The kernel process counts the same."""
+    """What a file counts against a quota: its size, or its blocks where these are more by a block, as of a file with
+    preallocated space. The kernel process counts the same."""
     return max(status.st_size, getattr(status, "st_blocks", 0) * 512 - 4096)
 
 

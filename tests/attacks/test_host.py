@@ -9,16 +9,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
 from mcp import Client
 
 from kernelmcp_kernel.runtime.places import PACKAGE
 
 from ..kernel.test_kernel_memory import ATTACKS as FRAMES
 from ..kernel.test_kernel_memory import FORGE
-from ..processes import forget_peak, peak_mb
+from ..processes import forget_peak, is_alive, peak_mb
 from ..server.conftest import anyio_backend, connect, kernelspec, server_env  # noqa: F401  # fixtures
 from ..server.support import Connect, server_of_test, wait_until
 from .world import DISK_SLACK_MB, disk_bytes
@@ -142,3 +144,27 @@ async def test_no_cell_takes_more_of_the_host_than_it_may(connect: Connect, tmp_
         print(f"server {peak_mb(host.server.pid):.0f} MB, kernel process {peak_mb(host.kernel.pid):.0f} MB")
         print(f"disk {disk_bytes(host.home / 'sandboxes', []) >> 20} MB; {result.content[0].text[:300]}")
         assert host.evidence() == []
+
+
+async def test_a_kernel_process_that_is_too_large_is_ended_and_the_result_says_so(
+    connect: Connect,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """No guest gets it so far. Another client does, with a message of 600 MB."""
+    async with attacked(connect, tmp_path / "home") as host:
+        other = BlockingKernelClient(connection_file=host.kernel.cmdline()[-1])
+        other.load_connection_file()
+        other.start_channels()
+        try:
+            message = other.session.msg("comm_msg", {"comm_id": "x", "data": {}})
+            socket: Any = other.shell_channel.socket
+            other.session.send(socket, message, buffers=[bytes(60_000_000) for _ in range(10)])
+            result = await host.client.call_tool("execute_code", {"code": "input()", "session_id": "s"})
+            assert wait_until(lambda: not is_alive(host.kernel))
+        finally:
+            other.stop_channels()
+        said = result.content[0].text
+        if "too much memory" not in said:  # that cell was over before
+            said = (await host.client.call_tool("execute_code", {"code": "1", "session_id": "s"})).content[0].text
+        assert "All variables" in said
+        assert "too much memory" in said
