@@ -69,6 +69,12 @@ def scan(root: int, start: tuple[str, ...], found: Listing, max_entries: int) ->
             os.close(fd)
 
 
+def stored_bytes(status: os.stat_result) -> int:
+    """What a file counts against a quota: its size, or its blocks where these are more by a block, as of a file with
+    preallocated space. The kernel process counts the same."""
+    return max(status.st_size, getattr(status, "st_blocks", 0) * 512 - 4096)
+
+
 def top(directory: Path, limit: int) -> list[str]:
     """The names of what lies directly in a directory, of directories with a slash, at most `limit`. Raises OSError."""
     fd = os.open(directory, DIRECTORY)
@@ -82,7 +88,7 @@ def top(directory: Path, limit: int) -> list[str]:
 
 def _add(found: Listing, path: str, status: os.stat_result) -> None:
     if stat.S_ISREG(status.st_mode):
-        found.total_bytes += status.st_size
+        found.total_bytes += stored_bytes(status)
         found.files.append(Entry(path, status.st_size, status.st_mtime_ns))
 
 

@@ -61,6 +61,8 @@ class Attacker:
             f"import json; print(await attempt({name!r}, json.loads({json.dumps(self.targets)!r})))"
         )
         found = await self.world.evidence(answer, self.guest)
+        left = [child.pid for child in psutil.Process(self.world.trusted).children() if child.pid != self.guest]
+        found += [f"it left processes: {left}"] if left else []
         self.world.reset()
         return found
 
@@ -136,6 +138,7 @@ async def attacker(mode: str, **extra: str) -> AsyncIterator[Attacker]:
             try:
                 await client.wait_for_ready(timeout=SECONDS)
                 process = psutil.Process(manager.provisioner.pid)
+                world.trusted = process.pid
                 payload = f"open({str(world.outside / 'ran')!r}, 'w').write('x')\n"
                 found = Attacker(client, world, world.targets() | {"payload": payload, "parent": process.pid})
                 world.reset()  # the kernel has emptied the folder of offered files

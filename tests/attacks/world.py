@@ -15,7 +15,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ from typing import Any
 import psutil
 
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
+from kernelmcp_kernel.settings import settings
+
+from ..processes import forget_peak, peak_mb
+
+# Of the disk, beyond the quota: what is written before it is counted.
+DISK_SLACK_MB = 64
+# Of a trusted process, which has 40 MB: it is never larger than 400.
+MAX_GROWTH_MB = 350
 
 CANARY_VARIABLE = "KERNELMCP_ATTACK_CANARY"
 
@@ -45,6 +53,8 @@ class World:
     ports: dict[str, int] = field(default_factory=dict[str, int])
     arrived: list[str] = field(default_factory=list[str])
     descriptor: int = -1
+    trusted: int = 0
+    """The kernel process; 0: the tests' own stands in its place."""
 
     @property
     def secret(self) -> Path:
@@ -109,6 +119,7 @@ class World:
             assert self.victim.stdout is not None
             self.victim.stdout.read(1)
         self._before = self._folder()
+        self.begin()
 
     def _beside(self) -> list[Path]:
         """What there is beside the two directories that a guest may write."""
@@ -157,9 +168,31 @@ class World:
             found.append("it has a child process")
             for child in children:
                 child.kill()
+        found += self._beyond_bounds(pid)
         found += [f"it made a {kind} in its workspace" for kind in self._special_files()]
         found += [f"it made a file of {size >> 30} GB" for size in self._sizes() if size > 5 << 30]
         return found
+
+    def _beyond_bounds(self, pid: int) -> list[str]:
+        """What the attack cost the host: disk, memory of the process that stands for the kernel's, sockets."""
+        found: list[str] = []
+        disk = disk_bytes(self.sandbox.path, [pid])
+        if disk > (settings().workspace_mb + DISK_SLACK_MB) << 20:
+            found.append(f"it took {disk >> 20:,} MB of the disk")
+        trusted = self.trusted or os.getpid()
+        if (peak := peak_mb(trusted)) > self._base_mb + MAX_GROWTH_MB:
+            found.append(f"the process above it grew to {peak:,.0f} MB")
+        if sockets := _sockets(pid):
+            found.append(f"it has sockets: {sockets}")
+        if self.trusted and (sockets := _sockets(self.trusted, "inet")):
+            found.append(f"the process above it has connections: {sockets}")
+        return found
+
+    def begin(self) -> None:
+        """Let the peak of the process above begin at what it has now."""
+        trusted = self.trusted or os.getpid()
+        forget_peak(trusted)
+        self._base_mb = peak_mb(trusted)
 
     def _files(self) -> list[Path]:
         found = [Path(folder, name) for folder, _, names in os.walk(self.sandbox.path) for name in names]
@@ -214,6 +247,35 @@ def _pending_signals(pid: int) -> bool:
         return False
     fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
     return any(int(fields[name], 16) for name in ("SigPnd", "ShdPnd"))
+
+
+def disk_bytes(folder: Path, pids: list[int]) -> int:
+    """Blocks of all files below a folder, and of the deleted ones that processes have open, in bytes. Links are not
+    followed."""
+    found: dict[tuple[int, int], int] = {}
+    waiting = [str(folder)]
+    while waiting:
+        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    found[status.st_dev, status.st_ino] = status.st_blocks * 512
+                    waiting += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+    for pid in pids:
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    status = os.stat(f"/proc/{pid}/fd/{name}")
+                    if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+                        found[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(found.values())
+
+
+def _sockets(pid: int, kind: str = "all") -> list[str]:
+    try:
+        return [f"{one.type.name} {one.status}" for one in psutil.Process(pid).net_connections(kind)]
+    except psutil.Error:
+        return []
 
 
 def _listens(pid: int) -> bool:

@@ -128,9 +128,10 @@ def test_only_a_cell_that_runs_may_end_the_kernel(hostile: Kernel) -> None:
     ran = hostile.run("await asyncio.wait([task]); task.exception()")
     assert "the cell that made this call has ended" in (ran.result or "")
     forged = "frames('call', 1, number=1, arguments={'call': 'kill', 'signal': 'SIGKILL'})"
-    for request in ("''", "'0' * 16", "'x' * 100_000"):
-        forge = f"own = request_id.set({request}); forged = {forged}; request_id.reset(own)"
-        assert hostile.run(f"{FLOOD}\n{forge}\nwrite(forged)").status == "ok"
+    for request, ends in (("''", False), ("'0' * 16", False), ("'x' * 100_000", True)):
+        forge = f"import asyncio; own = request_id.set({request}); forged = {forged}; request_id.reset(own)"
+        ran = hostile.run(f"{FLOOD}\n{forge}\nwrite(forged)\nif {ends}: await asyncio.Event().wait()")
+        assert (ran.status, "it broke the protocol" in ran.error) == ("error" if ends else "ok", ends)
     assert hostile.run("1 + 1").result == "2"
 
 

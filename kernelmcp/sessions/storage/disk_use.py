@@ -17,6 +17,7 @@ import structlog
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, ServerError
 from kernelmcp.files.home import Home
+from kernelmcp.files.listing import stored_bytes
 from kernelmcp.files.workspace import Quota
 from kernelmcp.sessions.storage.record import Record, read_record
 
@@ -194,8 +195,8 @@ def _record(directory: Path) -> Record | None:
 
 
 def measure(folder: Path, unreadable_bytes: int = 0) -> tuple[int, int]:
-    """Sizes of the files below a directory, as `ls` shows them and in whole blocks. Links are not followed. A directory
-    that a guest made so that nobody can count it takes `unreadable_bytes`."""
+    """Sizes of the files below a directory, as their quota counts them and in whole blocks. Links are not followed. A
+    directory that a guest made so that nobody can count it takes `unreadable_bytes`."""
     size = on_disk = 0
     pending = [str(folder)]
     while pending:
@@ -206,7 +207,7 @@ def measure(folder: Path, unreadable_bytes: int = 0) -> tuple[int, int]:
                         pending.append(entry.path)
                         on_disk += BLOCK_BYTES
                         continue
-                    found = entry.stat(follow_symlinks=False).st_size
+                    found = stored_bytes(entry.stat(follow_symlinks=False))
                     size += found
                     on_disk += -(-max(found, 1) // BLOCK_BYTES) * BLOCK_BYTES
         except FileNotFoundError:  # it went away while we looked

@@ -1,5 +1,5 @@
 """The guests of a kernel: one for its main language from the start, and one for each other language from its first
-cell on. They share the sandbox directory and the queue; each has the limits for itself."""
+cell on. They share the sandbox directory, the queue and the memory of the flavor."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from kernelmcp_kernel import languages
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.frames import Frame
 from kernelmcp_kernel.guests.guest import Guest
+from kernelmcp_kernel.guests.memory_watchdog import SharedMemoryWatchdog
 from kernelmcp_kernel.guests.supervisor import GuestSupervisor
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
+
+# Beside the flavor's memory, which is WebAssembly's: compiled code, V8's heaps, buffers. MiB, of all guests together.
+UNCOUNTED_MB = 192
 
 
 class StartFailed(ValueError):
@@ -38,9 +42,13 @@ class Guests:
         self._quota = settings().quota
         self._closed = False
         self._starting = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
         self._preparing: asyncio.Future[None] | None = None
         self.main = GuestSupervisor(languages.main_language(), sandbox, on_frame, log, early)
         self._by_name = {languages.table()[0].name: self.main}
+        self._memory = SharedMemoryWatchdog(
+            lambda: [supervisor.guest for supervisor in self._by_name.values()], settings().memory_mb + UNCOUNTED_MB
+        )
 
     async def of(self, language: str, level: int = 0) -> GuestSupervisor:
         """The guest of a language, started if there is none yet; with a level, one more of them, for what is to be done
@@ -77,6 +85,10 @@ class Guests:
         """The guest of a language that has run a cell, or is the main one."""
         return self._by_name.get(language)
 
+    def pids(self) -> list[int]:
+        """The processes of all guests that live."""
+        return [each.guest.pid for each in self._by_name.values() if each.guest.death is None]
+
     def end_more(self) -> None:
         """End the guests of a language but its first."""
         for name in [name for name in self._by_name if " " in name]:
@@ -110,5 +122,6 @@ class Guests:
     def close(self) -> None:
         """End all guests for good. From any thread."""
         self._closed = True
+        self._loop.call_soon_threadsafe(self._memory.stop)
         for supervisor in list(self._by_name.values()):
             supervisor.close()

@@ -19,7 +19,7 @@ from kernelmcp_kernel.guests.channel import Channel
 from kernelmcp_kernel.guests.cpu import BackgroundLimit, CpuLimit, cpu_seconds
 from kernelmcp_kernel.guests.death import GuestDied, explain
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, MAX_FRAME_BYTES, Frame, encode_frame
-from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog
+from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog, resident_mb
 from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.settings import Quota
 
@@ -65,6 +65,7 @@ class Guest:
         self.death: str | None = None
         self.exit_status: int | None = None
         self.started = False
+        self.base_mb: float | None = None
         self.ended = asyncio.Event()
         self.background = BackgroundLimit(background_cpu_seconds)
         self._group = spawned.group
@@ -239,6 +240,8 @@ class Guest:
         """Handle one frame; False when the guest has ended, so that nothing more is read."""
         if frame.type == "ready":
             self.started = True
+            if self.base_mb is None:
+                self.base_mb = resident_mb(self.pid)
             if not self._ready.done():
                 self._ready.set_result(None)
         elif frame.type == "reply":

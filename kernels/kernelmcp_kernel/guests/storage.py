@@ -1,19 +1,23 @@
 """What a guest's files take, counted in trusted code: the host side in the guest (storage.mjs) answers ENOSPC, but
 guest JavaScript can take that out.
 
-Counting follows no link and is bounded. A hostile guest that moves its directories meanwhile can make it count wrong,
-until the next count, but not look or change anything elsewhere.
+Guests are stopped while their files are counted, so that none is moved to where the count has been. Blocks count and
+not only sizes, and files that were deleted while a guest has them open. The count follows no link and costs the same
+for a deep tree as for a flat one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import signal
+import stat
 import sys
-from collections.abc import Callable
-from itertools import takewhile
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from kernelmcp_kernel.settings import Quota
@@ -30,72 +34,195 @@ _BUSY_SECONDS = 1.0
 _IDLE_SECONDS = 5.0
 _SHARE = 20
 
+# A guest can write gigabytes in a second. So this often the system is asked what guests have written, and what the file
+# system has lost, for it may not know. Half of what is left of the quota is followed by a count, but nothing less than
+# this.
+_LOOK_SECONDS = 0.01
+# While it writes, it is looked at more often: a page cache takes 3 MB in a millisecond.
+_WRITING_LOOK_SECONDS = 0.002
+_LOST_BYTES = 4 * 1024 * 1024
+
+# A process stops within milliseconds, but not in the middle of a large write.
+_STOP_SECONDS = 2.0
+_STOP_CHECK_SECONDS = 0.001
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Descriptors of one count. Deeper trees than this are opened again from above now and then.
-_MAX_OPEN = 32
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_PATH_MAX = 4096
+_BLOCK_BYTES = 512  # the unit of st_blocks
+_ROUNDING_BYTES = 4096
 
 
 class Excess(Exception):
     """A guest has stored more than its quota and the slack. The text says what."""
 
 
-def count(folder: Path, quota: Quota) -> Quota:
-    """Count bytes and files. Blocking. Raises Excess as soon as there are too many."""
-    max_bytes = int(quota.max_bytes * _SLACK) + _SLACK_BYTES
-    max_files = int(quota.max_files * _SLACK) + _SLACK_FILES
-    size = files = 0
-    with contextlib.suppress(OSError), contextlib.closing(_Descent(folder)) as descent:
-        pending = [""]
-        while pending:
-            current = pending.pop()
-            with contextlib.suppress(OSError), os.scandir(descent.open(current)) as entries:
-                for entry in entries:
-                    files += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(f"{current}/{entry.name}" if current else entry.name)
-                    else:
-                        with contextlib.suppress(OSError):
-                            size += entry.stat(follow_symlinks=False).st_size
-                    if size > max_bytes:
-                        raise Excess(f"its files take more than the {quota.max_bytes:,} bytes that are allowed")
-                    if files > max_files:
-                        raise Excess(f"it has more than the {quota.max_files:,} files that are allowed")
-    return Quota(size, files)
+class Stopped:
+    """Stops processes, from now until the end of the context, which gives those that have stopped.
 
-
-class _Descent:
-    """Opens the directories below one, component by component and through no link, so that a guest which moves them
-    meanwhile leads nowhere else.
-
-    Quick for a walk that goes down before it goes on: descriptors of the deepest directories on the way stay open, a
-    bounded number, because a guest can nest them a thousand deep.
+    Made in the thread that waits for these processes, so that no number is another's by then; the context blocks.
     """
 
-    def __init__(self, top: Path) -> None:
-        # The path to the top is the host's, and may have links.
-        real = os.path.realpath(top)
-        self._max_length = os.pathconf(real, "PC_PATH_MAX") - len(os.fsencode(real)) - 2
-        self._names: list[str] = []
-        self._open = {0: _open_directory(real, None)}
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids: dict[int, int | None] = {}
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                self._pids[pid] = os.pidfd_open(pid) if sys.platform == "linux" else None
+        self._send(signal.SIGSTOP)
 
-    def open(self, path: str) -> int:
-        """A descriptor of the directory at this path below the top, until the next call. Raises OSError, Excess."""
-        if len(os.fsencode(path)) > self._max_length:  # only renaming makes such a tree
-            raise Excess("its directories are nested too deeply for any path to name them")
-        names = path.split("/") if path else []
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._names, names, strict=False)))
-        for depth in [depth for depth in self._open if depth > shared]:
-            os.close(self._open.pop(depth))
-        self._names = names
-        for depth in range(max(self._open), len(names)):
-            self._open[depth + 1] = _open_directory(names[depth], self._open[depth])
-            if len(self._open) > _MAX_OPEN:
-                os.close(self._open.pop(min(filter(None, self._open))))
-        return self._open[len(names)]
+    def __enter__(self) -> list[int]:
+        end = time.monotonic() + _STOP_SECONDS
+        return [pid for pid in self._pids if _has_stopped(pid, end)]
 
-    def close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
+    def __exit__(self, *_: object) -> None:
+        self._send(signal.SIGCONT)
+        for fd in self._pids.values():
+            if fd is not None:
+                os.close(fd)
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid, fd in self._pids.items():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if sys.platform == "linux" and fd is not None:
+                    signal.pidfd_send_signal(fd, number)
+                else:
+                    os.kill(pid, number)
+
+
+def _has_stopped(pid: int, end: float) -> bool:
+    flags = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < end:
+            if (found := os.waitid(os.P_PID, pid, flags)) is not None:
+                return found.si_code == os.CLD_STOPPED
+            time.sleep(_STOP_CHECK_SECONDS)
+    return False
+
+
+class _Count:
+    """A sum that raises Excess as soon as it is too much."""
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.size = self.files = 0
+        self._max_bytes = _most_bytes(quota)
+        self._max_files = int(quota.max_files * _SLACK) + _SLACK_FILES
+
+    def add(self, size: int, files: int = 1) -> None:
+        self.size += size
+        self.files += files
+        if self.size > self._max_bytes:
+            raise Excess(f"its files take more than the {self.quota.max_bytes:,} bytes that are allowed")
+        if self.files > self._max_files:
+            raise Excess(f"it has more than the {self.quota.max_files:,} files that are allowed")
+
+
+def _most_bytes(quota: Quota) -> int:
+    return int(quota.max_bytes * _SLACK) + _SLACK_BYTES
+
+
+def stored_bytes(status: os.stat_result) -> int:
+    """What a file counts: its size, or its blocks where these are more by a block: it was given space ahead."""
+    return max(status.st_size, getattr(status, "st_blocks", 0) * _BLOCK_BYTES - _ROUNDING_BYTES)
+
+
+def count(folder: Path, quota: Quota, pids: Iterable[int] = ()) -> Quota:
+    """Count bytes and files: what the folder has, and what these processes have open that was deleted. Blocking.
+
+    Raises Excess as soon as there are too many.
+    """
+    found = _Count(quota)
+    real = os.path.realpath(folder)  # the path to the top is the host's, and may have links
+    with contextlib.suppress(FileNotFoundError):
+        _count_tree(real, found)
+        _count_deleted(real, pids, found)
+    return Quota(found.size, found.files)
+
+
+def _count_tree(top: str, found: _Count) -> None:
+    """Down by names and up by "..", with one directory open at a time: each is opened twice, however deep it lies."""
+    fd = _open_directory(top, None)
+    above: list[tuple[tuple[int, int], list[str], int]] = []  # who they are, what is left there, the length of the path
+    length = len(os.fsencode(top)) + 1
+    try:
+        names = _count_entries(fd, found)
+        while names or above:
+            if names:
+                name = names.pop()
+                try:
+                    child = _open_directory(name, fd)
+                except OSError as error:
+                    if error.errno not in _GONE:
+                        raise Excess(f"one of its directories cannot be counted: {error.strerror}") from error
+                    continue
+                above.append((_identity(fd), names, length))
+                os.close(fd)
+                fd = child
+                length += len(os.fsencode(name)) + 1
+                if length > _PATH_MAX:  # only renaming makes such a tree
+                    raise Excess("its directories are nested too deeply for any path to name them")
+                names = _count_entries(fd, found)
+            else:
+                identity, names, length = above.pop()
+                fd, child = os.open("..", _DIRECTORY, dir_fd=fd), fd
+                os.close(child)
+                if _identity(fd) != identity:
+                    raise Excess("its directories move while they are counted")
+    finally:
+        os.close(fd)
+
+
+def _count_entries(fd: int, found: _Count) -> list[str]:
+    """Count what lies in a directory; the names of the directories among it."""
+    found.add(max(0, os.fstat(fd).st_blocks * _BLOCK_BYTES - _ROUNDING_BYTES), files=0)
+    names: list[str] = []
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                names.append(entry.name)
+                found.add(0)
+                continue
+            try:
+                found.add(stored_bytes(entry.stat(follow_symlinks=False)))
+            except FileNotFoundError:
+                found.add(0)
+    return names
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino
+
+
+def _count_deleted(top: str, pids: Iterable[int], found: _Count) -> None:
+    """Count files that were deleted and that these processes have open. What is mapped only cannot be looked at."""
+    if sys.platform != "linux":
+        return
+    seen: set[tuple[int, int]] = set()
+    device = os.stat(top).st_dev
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):
+                    status = os.stat(f"/proc/{pid}/fd/{name}")
+                    identity = status.st_dev, status.st_ino
+                    is_deleted = stat.S_ISREG(status.st_mode) and status.st_nlink == 0
+                    if is_deleted and status.st_dev == device and identity not in seen:
+                        seen.add(identity)
+                        found.add(stored_bytes(status))
+            for identity in _deleted_mappings(pid, os.fsencode(top)):
+                if identity not in seen:
+                    raise Excess("it maps a file that was deleted, whose size cannot be seen")
+
+
+def _deleted_mappings(pid: int, top: bytes) -> Iterator[tuple[int, int]]:
+    """Device and inode of each file below a folder that a process has mapped, and that was deleted."""
+    with open(f"/proc/{pid}/maps", "rb") as maps:
+        for line in maps:
+            if line.endswith(b" (deleted)\n") and b" " + top + b"/" in line:
+                device, inode = line.split(None, 5)[3:5]
+                major, minor = (int(part, 16) for part in device.split(b":"))
+                yield os.makedev(major, minor), int(inode)
 
 
 def _open_directory(name: str, above: int | None) -> int:
@@ -127,10 +254,21 @@ def _each(choose: Callable[[int, int], int], one: Quota, other: Quota) -> Quota:
 
 
 class StorageWatch:
-    """Counts a guest's files now and then, from the first cell on, and calls `on_excess` when there are too many."""
+    """Counts a guest's files now and then, from the first cell on, and calls `on_excess` when there are too many.
 
-    def __init__(self, folder: Path, quota: Quota, busy: Callable[[], bool], on_excess: Callable[[str], None]):
+    `pids`: the guests, which are stopped meanwhile.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        quota: Quota,
+        busy: Callable[[], bool],
+        on_excess: Callable[[str], None],
+        pids: Callable[[], list[int]] = list,
+    ):
         self._folder = folder
+        self._pids = pids
         self._quota = quota
         self._busy = busy
         self._on_excess = on_excess
@@ -138,6 +276,8 @@ class StorageWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._earliest = 0.0
+        self._look: asyncio.TimerHandle | None = None
+        self._free_bytes = self._written_bytes = 0
         self._stored = Quota(0, 0)
         self._granted = quota
         self._reason: str | None = None
@@ -155,6 +295,21 @@ class StorageWatch:
         """Count soon: a cell begins, and may write files."""
         if self._task is None:
             self._schedule(_BUSY_SECONDS)
+        if self._look is None:
+            self._free_bytes, self._written_bytes = _free_bytes(self._folder), _written_bytes(self._pids())
+            self._look_again()
+
+    def _look_again(self) -> None:
+        """While a cell runs: count at once when much of what guests may still take may be gone."""
+        room = _most_bytes(self._quota) - self._stored.max_bytes
+        lost = self._free_bytes - _free_bytes(self._folder)
+        written = _written_bytes(self._pids()) - self._written_bytes
+        if max(lost, written) > max(_LOST_BYTES, room // 2) and self._task is None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._start()
+        seconds = _WRITING_LOOK_SECONDS if max(lost, written) > _LOST_BYTES else _LOOK_SECONDS
+        self._look = self._loop.call_later(seconds, self._look_again) if self._busy() else None
 
     async def refusal(self) -> str | None:
         """Why no cell may run: the last count was over, and it is still so."""
@@ -163,8 +318,9 @@ class StorageWatch:
         return self._reason
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._look):
+            if timer is not None:
+                timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
@@ -194,8 +350,30 @@ class StorageWatch:
         self._schedule(_BUSY_SECONDS if self._busy() else _IDLE_SECONDS)
 
     async def _count(self) -> None:
+        stopped = Stopped(self._pids())
+        self._free_bytes, self._written_bytes = _free_bytes(self._folder), _written_bytes(self._pids())
         try:
-            self._stored = await asyncio.to_thread(count, self._folder, self._quota)
+            self._stored = await asyncio.to_thread(_count_stopped, self._folder, self._quota, stopped)
             self._reason = None
         except Excess as error:
             self._reason = str(error)
+
+
+def _count_stopped(folder: Path, quota: Quota, guests: Stopped) -> Quota:
+    with guests as pids:
+        return count(folder, quota, pids)
+
+
+def _written_bytes(pids: list[int]) -> int:
+    """What these processes have written in their lives, to files and pipes, by calls or to memory that is a file's."""
+    total = 0
+    for pid in pids if sys.platform == "linux" else []:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/io", "rb", buffering=0) as file:
+            words = file.read(500).split()
+            total += max(int(words[words.index(b"wchar:") + 1]), int(words[words.index(b"write_bytes:") + 1]))
+    return total
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bfree * found.f_frsize

@@ -132,7 +132,7 @@ class SandboxKernel(OfferedKernel):
         self._guests = Guests(self._sandbox, self._on_frame, self.log, self.early_guest)
         self._memory = MemoryWatchdog(os.getpid(), MAX_RESIDENT_MB, self._end_for_memory)
         self._storage = StorageWatch(
-            self._sandbox.path, settings().quota, lambda: self._cell is not None, self._guests.kill
+            self._sandbox.path, settings().quota, lambda: self._cell is not None, self._guests.kill, self._guests.pids
         )
 
     async def do_shutdown(self, restart: bool) -> Content:

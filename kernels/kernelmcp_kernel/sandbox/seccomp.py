@@ -204,6 +204,8 @@ def _special_cases(
             "kill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
             "tgkill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
             "prlimit64": prlimit64,
+            # Without a mode: what is allocated is within the file, whose size is limited.
+            "fallocate": lambda: code.allow_when_argument(1, (0,), errno.EOPNOTSUPP),
             "ioctl": lambda: code.allow_when_argument(1, _TERMINAL_QUERIES, errno.ENOTTY),
             "prctl": lambda: code.allow_when_argument(0, _PRCTL_OPTIONS, errno.EINVAL),
             "fcntl": lambda: code.allow_when_argument(1, _FCNTL_COMMANDS + (_LOCKS if network else ()), errno.EINVAL),

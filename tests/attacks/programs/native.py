@@ -511,6 +511,14 @@ def sparse_file(t):
     os.ftruncate(fd, 100 << 30)
 
 
+def preallocate(t):
+    """fallocate behind the end of a file"""
+    fd = os.open(f"{t['workspace']}/ahead", os.O_CREAT | os.O_WRONLY)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    if libc.fallocate(fd, 1, 0, 3 << 30) != 0:  # FALLOC_FL_KEEP_SIZE
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
 def open_files(t):
     """2,000 open files"""
     import contextlib
