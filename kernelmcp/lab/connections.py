@@ -9,7 +9,7 @@ from jupyter_client.session import DELIM
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.tame import tame, tame_bundle
+from kernelmcp.lab.tame import tame_bundle, tame_metadata, tame_state
 from kernelmcp.output.sanitize import UNREAD, as_dict, as_list, is_readable
 
 # Of the executions of others, a browser needs to know when the kernel is busy, and what became of its own displays and
@@ -83,9 +83,10 @@ def tamed_content(kind: str, content: dict[str, Any]) -> dict[str, Any]:
         payload = map(as_dict, as_list(content.get("payload")))
         return content | {"payload": [_with_tame_data(one) if "data" in one else one for one in payload]}
     if kind in ("comm_open", "comm_msg"):
-        return tame(content)
+        return tame_state(content)
     return _with_tame_data(content)
 
 
 def _with_tame_data(content: dict[str, Any]) -> dict[str, Any]:
-    return content | {"data": tame_bundle(as_dict(content.get("data")))}
+    data, metadata = as_dict(content.get("data")), as_dict(content.get("metadata"))
+    return content | {"data": tame_bundle(data), "metadata": tame_metadata(metadata)}

@@ -8,6 +8,7 @@ from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import url_path_join
 from jupyter_server_ydoc.handlers import YDocWebSocketHandler
 
+from kernelmcp.lab import policy
 from kernelmcp.lab.connections import BrowserConnection
 from kernelmcp.lab.descriptors import Descriptors
 from kernelmcp.lab.handlers import HANDLERS, WATCH
@@ -26,6 +27,7 @@ def points() -> list[dict[str, Any]]:
 
 
 def load(app: Any) -> None:
+    policy.install()
     # Its own answer is True: a page of any other site (or port) could join with the cookie of this browser.
     handler: Any = YDocWebSocketHandler
     handler.check_origin = WebSocketMixin.check_origin
@@ -43,7 +45,7 @@ def load(app: Any) -> None:
         ".*$",
         [
             (url_path_join(base, pattern), handler)
-            for pattern, handler in (*HANDLERS, (r"/kernelmcp/questions", QuestionsHandler))
+            for pattern, handler in (*HANDLERS, *policy.NEEDLESS, (r"/kernelmcp/questions", QuestionsHandler))
         ],
     )
     app.io_loop.add_callback(lambda: setattr(app, "kernelmcp_watching", asyncio.ensure_future(watch.run())))

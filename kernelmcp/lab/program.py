@@ -24,27 +24,13 @@ DISABLED_EXTENSIONS = (
     "@jupyterlab/pdf-extension",
     "@jupyterlab/launcher-extension",
     "@jupyterlab/lsp-extension",
-    "@jupyterlab/fileeditor-extension:language-server",
+    # Notebooks are all that is here: no other files are made or changed, and no settings.
+    "@jupyterlab/fileeditor-extension",
+    "@jupyterlab/settingeditor-extension",
+    "@jupyterlab/csvviewer-extension",
+    "@jupyterlab/imageviewer-extension",
+    "@jupyterlab/markdownviewer-extension",
     "@jupyterlab/notebook-extension:language-server",
-)
-# Objects that the model made are shown by persons' cells, which Lab trusts. `unsafe-eval` is Lab's own need; what would
-# eval an output is disabled above. No other host is asked for anything: an image's address can carry data away.
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'self'",
-        "script-src 'self' 'unsafe-eval'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "font-src 'self' data:",
-        "media-src 'self' data: blob:",
-        "connect-src 'self'",
-        "worker-src 'self' blob:",
-        "frame-src 'none'",
-        "object-src 'none'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
 )
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8888
@@ -53,7 +39,8 @@ _SETTINGS = {
         "fetchNews": "false",
         "checkForUpdates": False,
         "doNotDisturbMode": True,
-    }
+    },
+    "@jupyterlab/apputils-extension:sanitizer": {"allowCommandLinker": False},
 }
 
 
@@ -146,7 +133,6 @@ def _configuration(
             "contents_manager_class": "kernelmcp.lab.shared.contents.Contents",
             "tornado_settings": {
                 "headers": {
-                    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
                     "X-DNS-Prefetch-Control": "off",
                 },
                 "kernelmcp_lab": ours,
@@ -174,5 +160,6 @@ def _configuration(
         "ArbitraryFileIdManager": file_ids,
         "LocalFileIdManager": file_ids,
         "FileContentsManager": {"use_atomic_writing": False},  # ours is always: contents.py
+        "Contents": {"files_handler_class": "kernelmcp.lab.policy.Files"},
         "ContentsManager": {"allow_hidden": False},
     }

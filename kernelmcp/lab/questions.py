@@ -109,6 +109,7 @@ def _parsed(line: bytes) -> list[dict[str, Any]]:
             "session_id": str(one.get("session_id")),
             "prompt": str(one.get("prompt")),
             "password": one.get("password") is True,
+            "choices": [str(choice) for choice in as_list(one.get("choices"))],
         }
         for one in map(as_dict, as_list(as_dict(json.loads(line)).get("questions")))
     ]

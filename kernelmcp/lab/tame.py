@@ -1,42 +1,176 @@
-"""Takes out of markup what no Content-Security-Policy stops, before a browser gets it: Lab shows what a person's cell
-puts out as it is, and the model may have made the object that the cell shows.
+"""What a guest puts out, as Lab's page may have it: markup from an allow-list, kept by nh3, before a document or a
+browser gets it. Lab shows what a person's cell puts out as it is, and the model may have made the object that is shown.
 
-`<meta http-equiv=refresh>` leads the tab to another page, `<link rel=dns-prefetch>` asks a name server for a name that
-holds somebody's data, `<base>` moves every address of the page. They become text.
+No script, frame, form or button, no attribute that Lab or a browser acts upon, no style that reaches beyond its
+element, no address but that of a link which a person clicks. The page's policy (`policy.py`) is the second wall.
 """
 
 import re
 from typing import Any, cast
 
+import nh3
+
 from kernelmcp.notebook.cells import with_texts
 
-_TAG = re.compile(r"<(?=(?:meta|link|base)(?![a-z0-9_]))", re.IGNORECASE)
+# Longer, it is left out: cleaning it would hold up the page, and nobody reads it.
+MAX_HTML_CHARS = 1_000_000
+# A parser takes quadratic time for elements in elements, and its result may have quadratic size.
+MAX_DEPTH = 100
+_TAGS = {
+    *("a", "abbr", "b", "blockquote", "br", "caption", "center", "cite", "code", "col", "colgroup", "dd", "del"),
+    *("details", "dfn", "div", "dl", "dt", "em", "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i"),
+    *("img", "ins", "kbd", "li", "mark", "ol", "p", "pre", "q", "rp", "rt", "ruby", "s", "samp", "small", "span"),
+    *("strike", "strong", "sub", "summary", "sup", "table", "tbody", "td", "tfoot", "th", "thead", "time", "tr", "tt"),
+    *("u", "ul", "var", "wbr"),
+}
+_ATTRIBUTES = {
+    "*": {"style", "title", "lang", "dir", "align"},
+    "a": {"href"},
+    "col": {"span", "width"},
+    "colgroup": {"span", "width"},
+    "details": {"open"},
+    "img": {"src", "alt", "width", "height"},
+    "ol": {"start", "type"},
+    "table": {"border", "width"},
+    "td": {"colspan", "rowspan", "valign"},
+    "th": {"colspan", "rowspan", "scope", "valign"},
+}
+# Of an element itself: what moves, enlarges or covers is not among them.
+_STYLES = {
+    *("background-color", "border", "border-bottom", "border-collapse", "border-color", "border-left", "border-radius"),
+    *(
+        "border-right",
+        "border-spacing",
+        "border-style",
+        "border-top",
+        "border-width",
+        "color",
+        "font-style",
+        "font-weight",
+    ),
+    *("font-family", "padding", "padding-left", "padding-right", "text-align", "text-decoration", "vertical-align"),
+    *("white-space", "max-width", "width"),
+}
+_LINK = re.compile(r"(?:https?://|mailto:|#)", re.IGNORECASE)
+_PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|svg\+xml)[;,]", re.IGNORECASE)
 # What only shows something with a script or in a frame, and neither is there.
-_ACTIVE = re.compile(r"<(?:script|iframe)\b", re.IGNORECASE)
+_ACTIVE = re.compile(r"<(?:script|iframe|object|embed)\b", re.IGNORECASE)
+_MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
+# In Markdown: a tag that says nothing but its name, or an address; every other one becomes text.
+_IN_MARKDOWN = re.compile(
+    r"<(?!/?(?:b|i|em|strong|s|u|br|hr|sub|sup|kbd|small|mark|code|details|summary|p)\s*/?>|(?:https?://|mailto:)[^\s<>]*>)"
+    r"(?=[a-z/!?])",
+    re.IGNORECASE,
+)
+# Between a bracket and its name: what follows is no tag then, in code neither, and reads the same.
+_APART = "<\N{WORD JOINER}"
+_NOT_SHOWN = "[this HTML is too long to be shown, or nested too deep]"
+_TAG = re.compile(r"<(/?)([a-z][^\s/>]*)[^>]*", re.IGNORECASE)
+_EMPTY = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
+# What the next one of its kind ends, or the end of what it is in.
+_OPTIONAL_END = {"dd", "dt", "li", "p", "rp", "rt", "tbody", "td", "tfoot", "th", "thead", "tr"}
 
 
-def prefer_pictures(data: dict[str, Any]) -> dict[str, Any]:
-    """A mime bundle without its HTML, where that would stay empty and there is a picture: figures of plotly, bokeh."""
-    html = data.get("text/html")
-    if isinstance(html, str) and _ACTIVE.search(html) and data.keys() & {"image/png", "image/jpeg", "image/svg+xml"}:
-        return {mime: value for mime, value in data.items() if mime != "text/html"}
-    return data
+def clean_html(markup: str) -> str:
+    """Of an output. What is left of one that is too long says so."""
+    if not _MARKUP.search(markup):
+        return markup
+    if len(markup) > MAX_HTML_CHARS or _is_deep(markup):
+        return _NOT_SHOWN
+    return nh3.clean(
+        markup,
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
+        attribute_filter=_address,
+        allowed_classes={"table": {"dataframe"}},
+        filter_style_properties=_STYLES,
+        url_schemes={"http", "https", "mailto", "data"},
+        clean_content_tags={"script", "style", "template", "noscript"},
+        link_rel="noopener noreferrer",
+    )
 
 
-def tame(value: Any) -> Any:
-    """A JSON value with every text made harmless. A list of texts may be one text with a tag spread over its lines."""
-    if isinstance(value, str):
-        return _TAG.sub("&lt;", value) if "<" in value else value
-    if isinstance(value, dict):
-        return {key: tame(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        items = [tame(item) for item in cast("list[Any]", value)]
-        if all(isinstance(item, str) for item in items) and _TAG.search(whole := "".join(items)):
-            return [tame(whole)]
-        return items
+def _is_deep(markup: str) -> bool:
+    """Whether elements may be nested deeper than `MAX_DEPTH`. An end that a parser could ignore ends nothing here."""
+    if markup.count("<") <= MAX_DEPTH:
+        return False
+    is_foreign = "<svg" in (lower := markup.lower()) or "<math" in lower  # where each element has an end
+    optional: set[str] = set() if is_foreign else _OPTIONAL_END
+    stack: list[str] = []
+    for ends, name in _TAG.findall(lower):
+        if not ends:
+            if name in optional and stack and stack[-1] == name:
+                continue
+            if name not in _EMPTY or is_foreign:
+                stack.append(name)
+                if len(stack) > MAX_DEPTH:
+                    return True
+        else:
+            top = len(stack) - 1
+            while top >= 0 and stack[top] != name and stack[top] in optional:
+                top -= 1
+            if top >= 0 and stack[top] == name:
+                del stack[top:]
+    return False
+
+
+def _address(tag: str, attribute: str, value: str) -> str | None:
+    """An attribute's value; None where it is left out."""
+    if attribute == "href":
+        return value if _LINK.match(value) else None
+    if attribute == "src":
+        return value if _PICTURE.match(value) else None
     return value
 
 
 def tame_bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """A mime bundle as a notebook may have it: texts are texts, whatever the guest made of them."""
-    return prefer_pictures(tame(with_texts(data)))
+    """A mime bundle as a notebook may have it: texts are texts, whatever the guest made of them. Without HTML that says
+    nothing without its scripts, where there is something else: figures of plotly and bokeh."""
+    given = with_texts(data)
+    html = given.get("text/html")
+    is_active = isinstance(html, str) and _ACTIVE.search(html) is not None
+    if is_active and given.keys() & {"image/png", "image/jpeg", "image/svg+xml"}:
+        del given["text/html"]
+    tamed = {mime: _tamed(mime, value) for mime, value in given.items()}
+    if is_active and len(tamed) > 1 and not _says_anything(tamed.get("text/html", "x")):
+        del tamed["text/html"]
+    return tamed
+
+
+def _says_anything(html: str) -> bool:
+    return html != _NOT_SHOWN and ("<img" in html or bool(re.sub(r"<[^>]*>", "", html).strip()))
+
+
+def _tamed(mime: str, value: Any) -> Any:
+    if not isinstance(value, str) or mime.startswith(("image/", "text/plain")):
+        return value  # Lab shows pictures, of which SVG is one, as images: nothing in them runs or is fetched
+    if mime in ("text/markdown", "text/latex"):
+        return _IN_MARKDOWN.sub(_APART, value)
+    return clean_html(value)
+
+
+def tame_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """An output's: sizes of its pictures, and nothing that asks for another way of showing it (`isolated`: a frame)."""
+    sized: dict[str, Any] = {}
+    for mime, value in metadata.items():
+        if isinstance(value, dict):
+            found = cast("dict[str, Any]", value)
+            sizes = {name: found[name] for name in ("width", "height", "needs_background") if name in found}
+            sized[mime] = {name: size for name, size in sizes.items() if isinstance(size, int | float | str)}
+    return {mime: sizes for mime, sizes in sized.items() if sizes}
+
+
+def tame_state(value: Any) -> Any:
+    """A JSON value of a widget's with every text cleaned that has markup in it: a widget shows some of its texts as
+    HTML, and only its own code knows which."""
+    if isinstance(value, str):
+        return clean_html(value)
+    if isinstance(value, dict):
+        return {key: tame_state(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        items = [tame_state(item) for item in cast("list[Any]", value)]
+        if all(isinstance(item, str) for item in items) and _MARKUP.search(whole := "".join(items)):
+            joined = clean_html(whole)
+            return items if joined == whole else [joined]
+        return items
+    return value

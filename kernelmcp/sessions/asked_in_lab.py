@@ -14,7 +14,6 @@ from kernelmcp.executions.questions import Questions
 
 # Of JupyterLabs at once; more is a mistake.
 MAX_WATCHERS = 20
-HOW_TO_ANSWER = f"Answer with one of: {'; '.join(CHOICES)}."
 
 
 class AskedInLab:
@@ -73,8 +72,9 @@ class AskedInLab:
             {
                 "execution_id": key,
                 "session_id": execution.session_id,
-                "prompt": f"{question(execution.session_id, execution.code, approval)}\n\n{HOW_TO_ANSWER}",
+                "prompt": question(execution.session_id, execution.code, approval),
                 "password": False,
+                "choices": list(CHOICES),
             }
             for key, (execution, _, approval) in self._approvals.items()
         ]
@@ -84,6 +84,7 @@ class AskedInLab:
                 "session_id": execution.session_id,
                 "prompt": execution.questions.open.prompt,
                 "password": execution.questions.open.is_password,
+                "choices": [],
             }
             for execution in self._open.values()
             if execution.questions is not None and execution.questions.open is not None

@@ -139,7 +139,7 @@ async def test_what_waits_is_in_the_result_and_is_answered_in_lab(model: Modelli
         assert (pending["server"], pending["tool"]) == ("crm", "create_deal")
         assert "waits for the user's approval of crm.create_deal" in text
         [asked] = await lab.until(lambda questions: bool(questions))
-        assert "Answer with one of: once; this tool for this execution" in asked["prompt"]
+        assert asked["choices"] == ["once", "this tool for this execution", "this tool for this session", "no"]
         assert await lab.answer(asked["execution_id"], "once") == {"ok": True}
         assert await lab.answer(asked["execution_id"], "once") != {"ok": True}
         _, fields = await one.call("get_execution", execution_id=fields["execution_id"], wait_seconds=30)

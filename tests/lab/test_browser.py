@@ -6,9 +6,11 @@ The tests follow one another in one tab, as a person's afternoon does; each begi
 import asyncio
 import json
 import os
+import re
+import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import psutil
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
-from playwright.async_api import async_playwright
+from playwright.async_api import Error, async_playwright
 
 from ..server.http_support import serving
 from ..starting import over_stdio
@@ -44,6 +46,7 @@ PICTURES = Path(__file__).parents[2] / ".cache" / "lab"
 CELLS = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell"
 NAME_OF_KERNEL = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Toolbar-kernelName"
 ASKED = ".kernelmcp-question dialog"
+READY = "button:enabled:text-is('Answer')"
 OUTPUTS = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output"
 
 
@@ -72,6 +75,24 @@ class Desk:
         self.away = 0
         """A port on which somebody listens for what leaves Lab."""
         self.asked: list[bytes] = []
+        self.net_log = folder / "net.json"
+        self.notebooks = folder / "home" / "lab" / "notebooks"
+
+    async def looked_up(self) -> set[str]:
+        """Names that end in .invalid and that the browser has asked for by now, by its own log."""
+        control = f"{secrets.token_hex(4)}.invalid"
+        page = await self.page.context.browser.new_page()
+        with suppress(Error):
+            await page.goto(f"http://{control}/")
+        await page.close()
+        found: set[str] = set()
+
+        def is_logged() -> bool:
+            found.update(re.findall(r"[\w.-]+\.invalid", self.net_log.read_text(errors="replace")))
+            return control in found
+
+        await self.until(is_logged)
+        return found - {control}
 
     async def open(self, stack: AsyncExitStack) -> None:
         stdio = over_stdio(env=self.environment)
@@ -86,7 +107,7 @@ class Desk:
         self.away = listener.sockets[0].getsockname()[1]
         await self.start_lab()
         browser = await (await stack.enter_async_context(async_playwright())).chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS
+            executable_path=CHROMIUM, args=[*FLAGS, f"--log-net-log={self.net_log}"]
         )
         stack.push_async_callback(browser.close)
         self.page = await browser.new_page(viewport={"width": 1400, "height": 900})
@@ -277,6 +298,8 @@ async def test_a_person_is_asked_what_the_models_cell_asks(desk: Desk) -> None:
     await dialog.filter(has_text="Secret:").wait_for()
     assert await dialog.locator("input").get_attribute("type") == "password"
     await desk.page.keyboard.type("s3cret")
+    await desk.page.keyboard.press("Enter")  # not before it has been readable for a second
+    await dialog.locator(READY).wait_for()
     await desk.page.keyboard.press("Enter")
     await dialog.filter(has_text="Again?").get_by_role("button", name="No answer").click()
     result = await running
@@ -312,7 +335,7 @@ async def test_no_output_covers_or_changes_what_a_person_is_asked(desk: Desk) ->
     await desk.page.wait_for_selector(f"{OUTPUTS}:has-text('it covers all')", state="attached")
     running = asyncio.create_task(desk.execute("alpha", "input('<b>Really?</b> ')"))
     asked = desk.page.locator(ASKED)
-    await asked.wait_for()
+    await asked.locator(READY).wait_for()
     await desk.page.screenshot(path=PICTURES / "covered.png")
     on_top = """asked => {
       const {left, right, top, bottom} = asked.getBoundingClientRect(), host = asked.getRootNode().host, found = [];
@@ -330,8 +353,91 @@ async def test_no_output_covers_or_changes_what_a_person_is_asked(desk: Desk) ->
     assert await asked.locator("label").inner_text() == "<b>Really?</b> "
     await desk.page.keyboard.press("Escape")
     assert (await running)["error"]["name"] == "EOFError"
-    await desk.execute("alpha", "cover.update('uncovered')")
-    await desk.page.wait_for_selector(".cover", state="detached")
+
+
+# What a style could do to the page, if one came through.
+UNREADABLE = {
+    "zoomed": "html { zoom: .05 !important }",
+    "turned": "html { transform: scale(.1) !important }",
+    "clear": "html { opacity: 0 !important }",
+    "blurred": "body { filter: blur(9px) !important } html { filter: blur(9px) !important }",
+    "right to left": "* { direction: rtl !important }",
+    "hidden": "html { visibility: hidden !important }",
+}
+
+
+async def test_a_question_that_nobody_could_read_takes_no_answer(desk: Desk) -> None:
+    page = desk.page
+    running = asyncio.create_task(desk.execute("alpha", "input('Pay 500? ')"))
+    asked = page.locator(ASKED)
+    answer = asked.get_by_role("button", name="Answer", exact=True)
+    await asked.locator(READY).wait_for()
+    await asked.locator("input").fill("yes")
+    for name, style in UNREADABLE.items():
+        # As a constructed style sheet at its strongest, and without what the dialog does against it.
+        add = """css => {
+          for (const each of [document.documentElement, document.body]) each.removeAttribute('style');
+          const sheet = new CSSStyleSheet(); sheet.replaceSync(css); document.adoptedStyleSheets = [sheet];
+        }"""
+        await page.evaluate(add, style)
+        await page.keyboard.press("Enter")
+        await answer.dispatch_event("click")
+        assert await asked.count() == 1, name
+        assert await answer.is_disabled(), name
+        await page.evaluate("document.adoptedStyleSheets = []")
+    cover = """() => { const one = document.createElement('div'); one.popover = 'manual'; one.id = 'cover';
+      one.style.cssText = 'inset: 0; width: 100vw; height: 100vh'; document.body.append(one); one.showPopover() }"""
+    await page.evaluate(cover)
+    await page.keyboard.press("Enter")
+    assert await asked.count() == 1
+    await page.evaluate("document.getElementById('cover').remove()")
+    await asked.locator(READY).wait_for()
+    await answer.click()
+    assert (await running)["result"] == "'yes'"
+
+
+async def test_whether_a_tool_may_be_called_is_said_by_a_click_only(desk: Desk) -> None:
+    choices = ["once", "this tool for this execution", "this tool for this session", "no"]
+    asked = {"execution_id": "e/1", "session_id": "alpha", "prompt": "Call crm?", "password": False, "choices": choices}
+    answers: list[Any] = []
+
+    async def answered(route: Any) -> None:
+        if route.request.method == "POST":
+            answers.append(json.loads(route.request.post_data)["text"])
+            await route.fulfill(status=204)
+        else:
+            await route.fulfill(json={"version": "x", "questions": [] if answers else [asked]})
+
+    await desk.page.route("**/kernelmcp/questions*", answered)
+    running = asyncio.create_task(desk.execute("alpha", "input('Ends the request that waits. ')"))
+    dialog = desk.page.locator(ASKED).filter(has_text="Call crm?")
+    await dialog.or_(desk.page.locator(ASKED)).first.wait_for()
+    assert (await desk.call("alpha", "cancel_execution"))["cancelled"]
+    await running
+    once = dialog.get_by_role("button", name="once", exact=True)
+    await dialog.locator("button:enabled:text-is('once')").wait_for()
+    assert await dialog.locator("input").count() == 0
+    await once.focus()
+    await desk.page.keyboard.press("Enter")
+    await desk.page.keyboard.press("Space")
+    assert answers == []
+    await once.click()
+    await dialog.wait_for(state="detached")
+    assert answers == ["once"]
+    await desk.page.unroute("**/kernelmcp/questions*")
+
+
+async def test_while_a_question_is_open_no_style_shrinks_the_page(desk: Desk) -> None:
+    shrink = "const sheet = new CSSStyleSheet(); sheet.replaceSync('html { zoom: .05; direction: rtl }');"
+    await desk.page.evaluate(f"() => {{ {shrink} document.adoptedStyleSheets = [sheet] }}")
+    running = asyncio.create_task(desk.execute("alpha", "input('Size? ')"))
+    asked = desk.page.locator(ASKED)
+    await asked.locator(READY).wait_for()
+    assert (await asked.bounding_box())["width"] >= 320
+    await desk.page.evaluate("document.adoptedStyleSheets = []")
+    await desk.page.keyboard.press("Escape")
+    assert (await running)["error"]["name"] == "EOFError"
+    assert await desk.page.evaluate("document.documentElement.style.zoom") == ""
 
 
 EVIL = r"""
@@ -352,7 +458,15 @@ def markup(name):
         f"<form action='javascript:{mark('form')}'><button class=evil>evil button</button></form>"
         f"<img src='{away}/img'><div style='background:url({away}/css)'>.</div><style>@import '{away}/import';</style>"
         f"<link rel=stylesheet href='{away}/link'><link rel=prefetch href='{away}/prefetch'><base href='{away}/base'>"
-        f"<meta http-equiv=refresh content='0;url={away}/refresh'>")
+        f"<meta http-equiv=refresh content='0;url={away}/refresh'>"
+        f"<iframe srcdoc=\"&lt;meta http-equiv=refresh content='0;url={away}/srcdoc'&gt;\"></iframe>"
+        f"<iframe srcdoc=\"&lt;meta http-equiv=refresh content='0;url=http://{name}.lookup.invalid/'&gt;\"></iframe>"
+        f"<img src='/logout'><embed src='{away}/embed'><portal src='{away}/portal'></portal>"
+        f"<button class=evil data-commandlinker-command='notebook:insert-cell-below'>add</button>"
+        f"<b class='evil jp-Dialog' data-commandlinker-command='apputils:run-all-enabled' data-commandlinker-args='"
+        + '{"commands":["notebook:insert-cell-below","docmanager:new-untitled"],"args":[{},{"type":"file","ext":"js"}]}'
+        + f"'>run</b><style>html {{ zoom: .05 }}</style>"
+        f"<details class=evil><summary class=evil>more</summary>more</details><label class=evil for=q>label</label>")
 
 vega = {'$schema': 'https://vega.github.io/schema/vega/v5.json',
     'data': [{'name': 'a', 'url': f'http://127.0.0.1:{PORT}/vega'}]}
@@ -382,8 +496,10 @@ async def test_nothing_that_the_model_made_runs_in_lab_or_leaves_it(desk: Desk) 
     await desk.shows("shown pager")
     await desk.page.wait_for_selector(f"{OUTPUTS}:has-text('all shown') >> nth=1")
     assert await desk.page.locator(OUTPUTS, has_text="shown html").count() >= 2
-    # Not the buttons: for a form that the policy refuses to send (test_command.py) the browser's driver waits for ever.
-    clicked = "document.querySelectorAll('a.evil, .jp-OutputArea a[href^=javascript]').forEach(one => one.click())"
+    before = await desk.page.locator(CELLS).count()
+    # All but a link that says where it leads: Lab makes links of addresses in a text.
+    clicked = """document.querySelectorAll('.jp-OutputArea-output *').forEach(
+      one => one.click && !one.closest('a[href^=http]') && one.click())"""
     await desk.page.evaluate(clicked)
     # What runs at all has run by then: the page has taken another turn with the server, and drawn.
     await desk.execute("alpha", "print('after', 'evil')")
@@ -391,7 +507,15 @@ async def test_nothing_that_the_model_made_runs_in_lab_or_leaves_it(desk: Desk) 
     await desk.page.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 500)))")
     assert await desk.page.evaluate("Object.keys(window).filter(name => name.startsWith('EVIL'))") == []
     assert desk.asked == []
+    assert await desk.looked_up() == set()
     assert desk.page.url.endswith("/lab/tree/alpha.ipynb")
+    assert await desk.page.locator(CELLS).count() == before + 1, (
+        "the model's own cell, and none that a command has made"
+    )
+    gone = "iframe, object, embed, form, button, style, link, meta, base, [class*=evil], [data-commandlinker-command]"
+    assert await desk.page.locator(OUTPUTS).locator(gone).count() == 0
+    assert (await desk.page.evaluate("fetch('/api/status').then(answer => answer.status)")) == 200, "signed in still"
+    assert [file.name for file in desk.notebooks.iterdir() if file.suffix != ".ipynb" and file.is_file()] == []
 
 
 async def test_a_widget_of_the_model_is_moved_by_a_person(desk: Desk) -> None:

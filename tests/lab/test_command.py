@@ -84,9 +84,11 @@ def test_what_could_run_code_or_ask_the_internet_is_off(hostile: Hostile) -> Non
     status, page, headers = lab.get("/lab")
     assert status == 200
     policy = dict(part.strip().partition(" ")[::2] for part in headers["Content-Security-Policy"].split(";"))
-    assert policy["script-src"] == "'self' 'unsafe-eval'"
+    own = f"{lab.root.removeprefix('http://')}/"
+    assert policy["script-src"] == f"{own}static/ {own}lab/extensions/ 'unsafe-eval'"
     assert [policy[name] for name in ("object-src", "frame-src", "base-uri", "form-action")] == ["'none'"] * 4
-    assert policy["img-src"] == "'self' data: blob:"
+    assert "'self'" not in policy["img-src"]
+    assert "//" not in policy["img-src"]
     assert policy["connect-src"] == "'self'"
     [data] = re.findall(rb'<script id="jupyter-config-data"[^>]*>(.*?)</script>', page, re.DOTALL)
     config = json.loads(data)
@@ -99,6 +101,23 @@ def test_what_could_run_code_or_ask_the_internet_is_off(hostile: Hostile) -> Non
     notification = json.loads(lab.get("/lab/api/settings/@jupyterlab/apputils-extension:notification")[1])
     properties = notification["schema"]["properties"]
     assert (properties["fetchNews"]["default"], properties["checkForUpdates"]["default"]) == ("false", False)
+
+
+def test_a_file_of_the_users_is_text_wherever_it_is_asked_for(hostile: Hostile) -> None:
+    lab, folder, _ = hostile
+    for name, content in {"a.js": "window.EVIL=1", "b.html": "<script>EVIL=1</script>", "c.svg": "<svg/>"}.items():
+        file = folder / "home" / "lab" / "notebooks" / name
+        file.write_text(content)
+        try:
+            status, body, headers = lab.get(f"/files/{name}")
+        finally:
+            file.unlink()
+        assert (status, body.decode()) == (200, content)
+        assert headers["Content-Type"] == "text/plain; charset=UTF-8"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Content-Security-Policy"] == "default-src 'none'; sandbox"
+    for path in ("/view/b.html", "/nbconvert/html/x.ipynb", "/api/nbconvert"):
+        assert lab.get(path)[0] == 404, path
 
 
 def test_only_notebooks_are_shown_of_the_home(hostile: Hostile) -> None:

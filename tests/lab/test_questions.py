@@ -14,7 +14,7 @@ from kernelmcp.lab.questions import Questions
 
 pytestmark = pytest.mark.anyio
 DEADLINE_SECONDS = 60
-ASKED = {"execution_id": "e", "session_id": "s", "prompt": "Name? ", "password": False}
+ASKED = {"execution_id": "e", "session_id": "s", "prompt": "Name? ", "password": False, "choices": []}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The record of a session in its shared document: what a kernel does becomes cells, whatever a guest sends."""
 
 import json
+import re
 from typing import Any
 
 import nbformat
@@ -325,17 +326,16 @@ def test_odd_messages_leave_a_valid_notebook(opened: Opened, kind: str, content:
 def test_no_output_claims_trust_nor_another_ones_display_id(opened: Opened) -> None:
     metadata = {"trusted": True, "a": {"trusted": True, "b": 1}, "kernelmcp_display_id": "forged"}
     opened.run("one", ("display_data", {"data": {"text/html": "<b>"}, "metadata": metadata}))
-    assert opened.outputs("one")[0]["metadata"] == {"a": {"b": 1}}
+    assert opened.outputs("one")[0]["metadata"] == {}
 
 
-@pytest.mark.parametrize("mime", ["text/html", "text/markdown", "image/svg+xml"])
-def test_tags_that_no_policy_stops_become_text(opened: Opened, mime: str) -> None:
+@pytest.mark.parametrize("mime", ["text/html", "text/markdown", "application/x-of-somebody"])
+def test_no_tag_of_an_output_leads_away(opened: Opened, mime: str) -> None:
     markup = ["<b>kept</b><ME", "TA http-equiv=refresh content='0;url=//evil'><link rel=dns-prefetch><base/><metadata>"]
     opened.run("one", ("display_data", {"data": {mime: markup}}))
     shown = "".join(opened.outputs("one")[0]["data"][mime])
-    assert shown == (
-        "<b>kept</b>&lt;META http-equiv=refresh content='0;url=//evil'>&lt;link rel=dns-prefetch>&lt;base/><metadata>"
-    )
+    assert shown.startswith("<b>kept</b>")
+    assert not re.search(r"<(meta|link|base)", shown, re.IGNORECASE)
 
 
 def test_a_chart_that_would_need_a_script_shows_as_its_picture(opened: Opened) -> None:
@@ -344,7 +344,7 @@ def test_a_chart_that_would_need_a_script_shows_as_its_picture(opened: Opened) -
     only = {"text/html": "<iframe></iframe>", "text/plain": "x"}
     opened.run("one", display(chart), display(table), display(only))
     shown = [set(output["data"]) for output in opened.outputs("one")]
-    assert shown == [{"image/png", "text/plain"}, set(table), set(only)]
+    assert shown == [{"image/png", "text/plain"}, set(table), {"text/plain"}]
 
 
 def test_source_that_a_guest_cannot_bound_is_cut(opened: Opened) -> None:

@@ -124,7 +124,7 @@ def serving(folder: Path, *arguments: str, **settings: str) -> Iterator[HttpServ
 async def run(client: Client, code: str, **arguments: Any) -> dict[str, Any]:
     result = await client.call_tool("execute_code", {"code": code, **arguments})
     assert result.structured_content is not None
-    assert not result.is_error, result
+    assert "execution_id" in result.structured_content, result
     return result.structured_content
 
 

@@ -6,8 +6,8 @@ The caps are those of the transcript (`notebook/cells.py`).
 import json
 from typing import Any
 
-from kernelmcp.lab.tame import prefer_pictures, tame
-from kernelmcp.notebook.cells import MAX_METADATA_BYTES, bundle, size, untrusted
+from kernelmcp.lab.tame import tame_bundle, tame_metadata
+from kernelmcp.notebook.cells import MAX_METADATA_BYTES, bundle, size
 from kernelmcp.output.outputs import (
     MAX_DISPLAY_ID_CHARS,
     MAX_ERROR_NAME_CHARS,
@@ -27,13 +27,12 @@ def display(kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
     given = as_dict(content.get("data"))
     named = [mime for mime in given if is_mime_type(mime)][:MAX_MIME_TYPES]
     try:
-        data = prefer_pictures(tame(bundle(clean_json({mime: given[mime] for mime in named}))))
-        metadata = untrusted(clean_json(as_dict(content.get("metadata"))))
+        data = tame_bundle(bundle(clean_json({mime: given[mime] for mime in named})))
+        metadata = tame_metadata(clean_json(as_dict(content.get("metadata"))))
     except ValueError:
         return None
     if not data:
         return None
-    metadata.pop(DISPLAY_ID, None)
     if size(metadata) > MAX_METADATA_BYTES:
         metadata = {}
     if shown_as := display_id(content):

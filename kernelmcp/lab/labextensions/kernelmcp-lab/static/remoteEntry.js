@@ -1,6 +1,6 @@
 /**
- * JupyterLab's part of kernelmcp: a dialog for each question of a cell that the model has started (input(), getpass()),
- * and widgets in the model's own cells.
+ * JupyterLab's part of kernelmcp: a dialog for each question of a cell (input(), getpass(), whether a tool may be called),
+ * widgets in the model's own cells, and outputs that pass Lab's sanitizer whoever ran their cell.
  *
  * Written as webpack's module federation would build it, so that there is nothing to build: Lab gives `init` the modules
  * that it shares, and `get` returns the plugin. Prompts are a guest's: they are shown as text and never as markup.
@@ -11,7 +11,16 @@
   const RETRY_MS = 2000;
   const WIDGET = 'application/vnd.jupyter.widget-view+json';
 
-  /** @typedef {{execution_id: string, session_id: string, prompt: string, password: boolean}} Question */
+  /** Where markup is drawn as such. */
+  const MARKUP = ['text/html', 'text/markdown', 'text/latex'];
+  /** How long a question must have been readable before it is answered. */
+  const SEEN_MS = 1000;
+  const LOOK_MS = 100;
+
+  /**
+   * `choices`: what a person may choose, by buttons; none for a line of input.
+   * @typedef {{execution_id: string, session_id: string, prompt: string, password: boolean, choices: string[]}} Question
+   */
 
   /** @type {Record<string, Record<string, {get: () => Promise<() => any>}>>} */
   let shared = {};
@@ -36,9 +45,38 @@
     button { padding: 4px 12px; font: inherit; }
   `);
 
+  /** What a page can do to all that is in it, and how it is while a question is open. */
+  const PLAIN = {
+    'clip-path': 'none',
+    direction: 'ltr',
+    display: 'block',
+    filter: 'none',
+    mask: 'none',
+    'mix-blend-mode': 'normal',
+    opacity: '1',
+    perspective: 'none',
+    rotate: 'none',
+    scale: 'none',
+    transform: 'none',
+    translate: 'none',
+    visibility: 'visible',
+    'writing-mode': 'horizontal-tb',
+    zoom: '1'
+  };
+
+  /** @param {HTMLElement} element @param {Record<string, string>} style @returns {() => void} puts back what was there */
+  function dress(element, style) {
+    const before = element.getAttribute('style');
+    for (const [name, value] of Object.entries(style)) {
+      element.style.setProperty(name, value, 'important');
+    }
+    return () => (before === null ? element.removeAttribute('style') : element.setAttribute('style', before));
+  }
+
   /**
    * An open question. It lies in the browser's top layer, in a shadow tree and with fonts and colours of the browser's: the
-   * HTML of an output, whose styles are for the whole page, neither covers it nor changes what a person reads.
+   * HTML of an output neither covers it nor changes what a person reads. It takes no answer but "no" before it has been
+   * readable for a second, as it looks at itself; and whether a tool may be called is said by a click only.
    */
   class Asked {
     /** @param {Question} question @param {(text: string | null) => void} answer called once, unless it is taken away */
@@ -46,33 +84,112 @@
       this.answer = answer;
       this.host = document.createElement('div');
       this.host.className = 'kernelmcp-question';
-      this.host.style.cssText = 'all: initial !important';
+      dress(this.host, { all: 'initial', direction: 'ltr', 'unicode-bidi': 'isolate' });
       const root = this.host.attachShadow({ mode: 'open' });
       root.adoptedStyleSheets = [LOOK];
-      const dialog = element('dialog', '');
-      dialog.style.colorScheme = document.body.dataset.jpThemeLight === 'false' ? 'dark' : 'light';
+      this.dialog = element('dialog', '');
+      this.dialog.style.colorScheme = document.body.dataset.jpThemeLight === 'false' ? 'dark' : 'light';
+      this.label = element('label', question.prompt);
+      const buttons = element('div', '');
+      const form = element('form', '');
+      form.append(element('h2', `Code of session ${question.session_id} asks`), this.label, buttons);
+      /** Those that need a person who has read. @type {HTMLButtonElement[]} */
+      this.grants = [];
+      if (question.choices.length) {
+        buttons.append(...question.choices.map(choice => this.#choice(choice)).reverse());
+      } else {
+        this.#takeLine(form, buttons, question.password);
+      }
+      this.dialog.addEventListener('close', () => this.#end(null)); // Escape
+      this.dialog.append(form);
+      root.append(this.dialog);
+      document.documentElement.append(this.host);
+      this.undress = [document.documentElement, document.body].map(each => dress(each, PLAIN));
+      this.readableFrom = Infinity;
+      this.looking = setInterval(() => this.#look(), LOOK_MS);
+      this.dialog.showModal();
+      this.#look();
+    }
+
+    /** @param {string} text @returns {HTMLButtonElement} */
+    #choice(text) {
+      const button = element('button', text);
+      button.type = 'button';
+      if (text === 'no') {
+        button.autofocus = true;
+        button.addEventListener('click', () => this.#end(text));
+      } else {
+        this.grants.push(button);
+        // A key that was pressed for something else is no click.
+        button.addEventListener('click', event => event.detail > 0 && this.#isRead() && this.#end(text));
+      }
+      return button;
+    }
+
+    /** @param {HTMLFormElement} form @param {HTMLElement} buttons @param {boolean} isPassword */
+    #takeLine(form, buttons, isPassword) {
       const input = element('input', '');
-      input.type = question.password ? 'password' : 'text';
+      input.type = isPassword ? 'password' : 'text';
       input.autocomplete = 'off';
       input.autofocus = true;
-      const label = element('label', question.prompt);
-      label.append(input);
+      this.label.append(input);
       const none = element('button', 'No answer');
       none.type = 'button';
-      const buttons = element('div', '');
-      buttons.append(none, element('button', 'Answer'));
-      const form = element('form', '');
-      form.append(element('h2', `Code of session ${question.session_id} asks`), label, buttons);
+      none.addEventListener('click', () => this.#end(null));
+      const answer = element('button', 'Answer');
+      this.grants.push(answer);
+      buttons.append(none, answer);
       form.addEventListener('submit', event => {
         event.preventDefault();
-        this.#end(input.value);
+        if (this.#isRead()) {
+          this.#end(input.value);
+        }
       });
-      none.addEventListener('click', () => this.#end(null));
-      dialog.addEventListener('close', () => this.#end(null)); // Escape
-      dialog.append(form);
-      root.append(dialog);
-      document.body.append(this.host);
-      dialog.showModal();
+    }
+
+    #look() {
+      if (!this.#isReadable()) {
+        this.readableFrom = Infinity;
+      } else if (this.readableFrom === Infinity) {
+        this.readableFrom = performance.now();
+      }
+      const isRead = performance.now() - this.readableFrom >= SEEN_MS;
+      for (const button of this.grants) {
+        button.disabled = !isRead;
+      }
+    }
+
+    #isRead() {
+      this.#look();
+      return performance.now() - this.readableFrom >= SEEN_MS;
+    }
+
+    /** Whether it is drawn in its own size, where a person sees it, with nothing above it. */
+    #isReadable() {
+      const { left, top, width, height } = this.dialog.getBoundingClientRect();
+      const isWhole = left >= 0 && top >= 0 && left + width <= innerWidth + 1 && top + height <= innerHeight + 1;
+      const scale = width / this.dialog.offsetWidth;
+      if (!isWhole || width < 300 || height < 80 || !(Math.abs(scale - 1) < 0.02) || document.hidden) {
+        return false;
+      }
+      const above = [document.documentElement, document.body, this.host, this.dialog, this.label];
+      const isPlain = above.every(each => {
+        const style = getComputedStyle(each);
+        const isDrawn = style.visibility === 'visible' && style.opacity === '1' && style.filter === 'none';
+        return isDrawn && style.transform === 'none' && style.direction === 'ltr' && (style.zoom || '1') === '1';
+      });
+      const text = getComputedStyle(this.label);
+      if (!isPlain || parseFloat(text.fontSize) < 13 || text.writingMode !== 'horizontal-tb') {
+        return false;
+      }
+      for (let x = 0.05; x < 1; x += 0.15) {
+        for (let y = 0.05; y < 1; y += 0.15) {
+          if (document.elementFromPoint(left + x * width, top + y * height) !== this.host) {
+            return false;
+          }
+        }
+      }
+      return true;
     }
 
     /** @param {string | null} text */
@@ -84,7 +201,11 @@
     }
 
     remove() {
+      clearInterval(this.looking);
       this.host.remove();
+      for (const undress of this.undress) {
+        undress();
+      }
     }
   }
 
@@ -119,6 +240,24 @@
     };
     tracker.forEach(patch);
     tracker.widgetAdded.connect((/** @type {any} */ _, /** @type {any} */ panel) => patch(panel));
+  }
+
+  /**
+   * Lab draws the markup of cells that a person ran as it is. Here it passes Lab's sanitizer in every cell: what the server
+   * has left of it is clean, and this is for what comes another way, such as a notebook that was copied here.
+   * @param {any} rendermime
+   */
+  function sanitizeAll(rendermime) {
+    for (const mime of MARKUP) {
+      const factory = rendermime.getFactory(mime);
+      const createRenderer = (/** @type {any} */ options) => {
+        const renderer = factory.createRenderer(options);
+        const render = renderer.renderModel.bind(renderer);
+        renderer.renderModel = (/** @type {any} */ model) => render(Object.create(model, { trusted: { value: false } }));
+        return renderer;
+      };
+      rendermime.addFactory(Object.assign(Object.create(factory), { createRenderer, mimeTypes: [mime] }));
+    }
   }
 
   async function askQuestions() {
@@ -177,6 +316,7 @@
 
   async function makePlugins() {
     const { INotebookTracker } = await load('@jupyterlab/notebook');
+    const { IRenderMimeRegistry } = await load('@jupyterlab/rendermime');
     return [
       {
         id: `${NAME}:questions`,
@@ -190,6 +330,13 @@
         autoStart: true,
         requires: [INotebookTracker],
         activate: (/** @type {any} */ app, /** @type {any} */ tracker) => showWidgets(tracker)
+      },
+      {
+        id: `${NAME}:sanitizer`,
+        description: 'Draws no markup of an output as it is.',
+        autoStart: true,
+        requires: [IRenderMimeRegistry],
+        activate: (/** @type {any} */ app, /** @type {any} */ rendermime) => sanitizeAll(rendermime)
       }
     ];
   }

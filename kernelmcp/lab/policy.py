@@ -1,0 +1,70 @@
+"""What Lab's page may load, run and show, as a Content-Security-Policy: the second wall behind `tame.py`.
+
+Scripts come from Lab's own folders and from nowhere else on the same server: a file of the user's is none, whatever its
+name. `unsafe-eval` is Lab's own need. No other host is asked for anything: an address can carry data away.
+"""
+
+import re
+from typing import Any
+
+from jupyter_server.base.handlers import AuthenticatedFileHandler, JupyterHandler
+from tornado import web
+
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,255}(?::\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
+# Of Lab, of its extensions, and of Jupyter Server's own pages.
+_SCRIPTS = ("static/", "lab/extensions/")
+_PICTURES = (*_SCRIPTS, "lab/api/themes/", "kernelspecs/")
+
+
+def content_security_policy(host: str, base: str) -> str:
+    """`host`: as the browser calls this server. A source with a path needs one; of a strange one nothing is loaded."""
+
+    def own(folders: tuple[str, ...]) -> str:
+        return " ".join(f"{host}{base}{folder}" for folder in folders) if _HOST.fullmatch(host) else ""
+
+    return "; ".join(
+        (
+            "default-src 'self'",
+            f"script-src {own(_SCRIPTS)} 'unsafe-eval'",
+            "style-src 'self' 'unsafe-inline'",
+            f"img-src {own(_PICTURES)} data: blob:",
+            "font-src 'self' data:",
+            "media-src data: blob:",
+            "connect-src 'self'",
+            "worker-src 'self' blob:",
+            "frame-src 'none'",
+            "object-src 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+def install() -> None:
+    """For every handler of this process."""
+    handler: Any = JupyterHandler
+    handler.content_security_policy = property(
+        lambda self: content_security_policy(self.request.host, self.settings["base_url"])
+    )
+
+
+class Files(AuthenticatedFileHandler):
+    """Files of the user's, as text: nothing that a page could run or draw, in a page without an origin."""
+
+    @property
+    def content_security_policy(self) -> str:
+        return "default-src 'none'; sandbox"
+
+    def get_content_type(self) -> str:
+        return "text/plain; charset=UTF-8"
+
+
+class Gone(JupyterHandler):
+    """What Jupyter Server has and Lab does not need: conversion, and pages made of users' files."""
+
+    def prepare(self) -> None:
+        raise web.HTTPError(404)
+
+
+NEEDLESS = [(pattern, Gone) for pattern in (r"/nbconvert/.*", r"/api/nbconvert", r"/view/.*")]
