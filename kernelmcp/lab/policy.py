@@ -60,7 +60,7 @@ class Files(AuthenticatedFileHandler):
         return "text/plain; charset=UTF-8"
 
 
-class Gone(JupyterHandler):
+class Gone(web.RequestHandler):
     """What Jupyter Server has and Lab does not need: conversion, and pages made of users' files."""
 
     def prepare(self) -> None:
