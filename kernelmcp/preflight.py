@@ -5,14 +5,17 @@ must then be refused what it could do before.
 """
 
 import subprocess
+import sys
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import LayersMissing
+from kernelmcp.errors import ConfigurationError, LayersMissing
 from kernelmcp.files.volumes import check_volumes
 from kernelmcp.process_start import python_command
 
 PROBE_SECONDS = 30.0
+# Of a server with one session: with fewer, its cells end as if a kernel had died.
+MIN_OPEN_FILES = 128
 ADVICE = "`kernelmcp doctor` shows what it has; take the layer out of required_layers to run without it."
 
 
@@ -23,6 +26,7 @@ def check_start(settings: Settings) -> None:
         from kernelmcp.observability import telemetry
 
         telemetry.check_installed()
+    _check_open_files()
     check_volumes(settings)
     if settings.policy.required_layers:
         _check_layers(settings)
@@ -33,6 +37,20 @@ def check_change(settings: Settings) -> None:
     check_volumes(settings)
     if settings.policy.required_layers:
         _check_kernelspec(settings)
+
+
+def _check_open_files() -> None:
+    """Raises `ConfigurationError`."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < MIN_OPEN_FILES:
+        raise ConfigurationError(
+            f"this process may open {soft} files, and a server needs {MIN_OPEN_FILES}",
+            f"Raise the limit where it is started: ulimit -n {8 * MIN_OPEN_FILES}",
+        )
 
 
 def _check_layers(settings: Settings) -> None:

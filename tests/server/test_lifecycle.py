@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -176,3 +177,23 @@ def test_nobody_else_writes_what_it_makes_whatever_the_umask(server_env: dict[st
     finally:
         process.kill()
         process.wait(DEADLINE)
+
+
+def test_too_few_descriptors_are_refused_at_the_start(server_env: dict[str, str]) -> None:
+    def lower() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+
+    command = [sys.executable, "-P", "-m", "kernelmcp"]
+    done = subprocess.run(
+        command,
+        env=server_env,
+        preexec_fn=lower,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 2
+    assert "this process may open 100 files, and a server needs 128" in done.stderr
+    assert "ulimit -n 1024" in done.stderr
+    assert "Traceback" not in done.stderr
