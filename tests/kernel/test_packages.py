@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import resource
 import secrets
 import shutil
@@ -407,6 +408,30 @@ def test_addresses_in_metadata_are_not_followed(
     with pytest.raises(e.PackageError):
         install(settings, store, "lure")
     assert not (tmp_path / "ran").exists(), "its code ran on the host"
+
+
+def test_what_is_pinned_is_that_file_or_is_refused(index: Index, settings: PackageSettings, store: Store) -> None:
+    index.add("pinned", requires=("needed",))
+    index.add("needed")
+    found = {each.wheel.name: each.wheel.sha256 for each in install(settings, store, "pinned").installed}
+    other = "--hash=sha256:" + "0" * 64
+    right = {name: f"{name}==1.0 --hash=sha256:{sha256}" for name, sha256 in found.items()}
+    assert names(install(settings, store, right["pinned"] + f" {other}", right["needed"])).keys() == {
+        "pinned",
+        "needed",
+    }
+    for asked, said in (
+        (
+            [f"pinned==1.0 {other}", right["needed"]],
+            f"sha256:{found['pinned']}, which is none of the 1 that are pinned",
+        ),
+        ([right["pinned"], f"needed {other}"], "needed 1.0: its file has sha256:"),
+        ([right["pinned"]], "needed 1.0 is needed too, and has no --hash"),
+        (["pinned --hash=md5:0", "needed"], "is not sha256:"),
+        ([f"pinned {other[:-1]}g"], "is not sha256:"),
+    ):
+        with pytest.raises(e.PackageError, match=re.escape(said)):
+            install(settings, store, *asked)
 
 
 def test_a_damaged_cache_entry_is_made_again(index: Index, settings: PackageSettings, store: Store) -> None:

@@ -19,7 +19,7 @@ from .wheels import Index, make_wheel, serve_index
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     with serve_index(tmp_path_factory.mktemp("index")) as index:
-        for name in ("one", "two", "three", "four", "five", "sixth", "seven", "eight"):
+        for name in ("one", "two", "three", "four", "five", "sixth", "seven", "eight", "nine"):
             index.add(name)
         index.add("growing", "1.0")
         index.add("early", "1.0")
@@ -50,7 +50,7 @@ def told(ran: Ran) -> str:
 
 FILES = """
 open('r.txt', 'w').write('--requirement s.txt  # more')
-open('s.txt', 'w').write('eight --hash=sha256:0')
+open('s.txt', 'w').write('eight')
 """
 
 
@@ -70,6 +70,26 @@ open('s.txt', 'w').write('eight --hash=sha256:0')
 def test_it_is_an_installation(kernel: Kernel, code: str, name: str) -> None:
     ran = kernel.run(code)
     assert (ran.status, told(ran)) == ("ok", f"Successfully installed {name}-1.0"), ran.error
+
+
+COMPILED = r"""
+open('p.txt', 'w').write('''#
+# made by pip-compile
+nine==1.0 \
+    --hash=sha256:%s \
+    --hash=sha256:%s
+    # via -r requirements.in
+''')
+%%pip install -r p.txt
+"""
+
+
+def test_hashes_of_a_requirements_file_are_compared(kernel: Kernel) -> None:
+    wrong = kernel.run(COMPILED % ("0" * 64, "1" * 64)).error
+    assert wrong.startswith("PackageInvalid: nine 1.0: its file has sha256:")
+    assert "none of the 2 that are pinned" in wrong
+    [own] = re.findall(r"sha256:([0-9a-f]{64})", wrong)
+    assert told(kernel.run(COMPILED % ("0" * 64, own))) == "Successfully installed nine-1.0"
 
 
 WHY_NOT = {

@@ -34,9 +34,11 @@ from kernelmcp_kernel.packages.requirements import (
     check_allowed,
     check_enabled,
     check_not_denied,
+    check_pins,
     holds,
     is_exact,
     parse_all,
+    parse_pinned,
     resolution_key,
     unmet,
     without_versions,
@@ -108,16 +110,18 @@ class Installer:
 
     async def install(self, asked: Any, say: Say, options: Options = PLAIN) -> Outcome:
         """Install these requirements (a list of text, hostile) and what they need. Raises PackageError."""
-        requirements = parse_all(asked)
+        requirements, pins = parse_pinned(asked)
         check_enabled(self._settings)
         packages = distribution.packages_by_import(self._settings)
         by_name = {canonicalize_name(module): package for module, package in packages.items()}
         for requirement in requirements:  # the name of a module is taken for its package's: cv2, sklearn
             if (name := canonicalize_name(requirement.name)) not in packages.values():
                 requirement.name = by_name.get(name, requirement.name)
+                if name in pins:
+                    pins[canonicalize_name(requirement.name)] = pins.pop(name)
         if not options.no_deps:  # as it was, for a session that comes back
             check_useful(requirements, self._present)
-        return await self._install(requirements, say, options)
+        return await self._install(requirements, say, options, pins=pins)
 
     def unmet(self) -> list[str]:
         """What installed packages need and do not find, which is so only of those that were installed alone."""
@@ -133,17 +137,21 @@ class Installer:
         options: Options = PLAIN,
         *,
         from_distribution: bool = False,
+        pins: Mapping[str, frozenset[str]] = {},  # nobody changes it
     ) -> Outcome:
         check_allowed(self._settings, requirements)
         async with self._one_at_a_time:
             if not self._present:
                 self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
             wanted, there = self._sort_out(requirements)
+            own = [self._packages.get(canonicalize_name(present.name)) for present in there]
+            check_pins(pins, [_identity(package) for package in own if package is not None])
             notes = [await self._about_newest(package, options) for package in there if options.upgrade]
             if not wanted:
                 return Outcome([], there, tuple(notes))
             try:
                 packages, left_out = await self._fetch(wanted, say, options, from_distribution)
+                check_pins(pins, map(_identity, packages))
                 for package in packages:
                     await self._add(package)
                 self._whole = self._whole and not options.no_deps
@@ -292,6 +300,10 @@ class Installer:
         self._store.remember(resolution_key(self._settings, exact, own.values(), Options(no_deps=True)), wheels)
         if self._whole:
             self._store.remember(resolution_key(self._settings, exact, own.values(), PLAIN), wheels)
+
+
+def _identity(package: Package) -> tuple[str, str, str]:
+    return package.wheel.name, package.wheel.version, package.wheel.sha256
 
 
 def _present(package: Package) -> Present:

@@ -23,7 +23,7 @@ from packaging.version import Version
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import InvalidRequirement, PackageDenied, PackagesDisabled
+from kernelmcp_kernel.packages.errors import InvalidRequirement, PackageDenied, PackageInvalid, PackagesDisabled
 from kernelmcp_kernel.settings import PackageSettings
 
 # Longer than any real one, with its markers.
@@ -58,6 +58,7 @@ _LINE = re.compile(rf"{_NAME}(?:\[{_NAME}(?:,{_NAME})*\])?(?:{_SPECIFIER}(?:,{_S
 # Means something to shells, to pip's files or to paths, and nothing here.
 _FORBIDDEN = re.compile(r"[$/\\`@{}|&]")
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _ARCHIVES = (".whl", ".zip", ".tar", ".gz", ".bz2", ".xz", ".tgz", ".tbz", ".txz", ".tlz", ".lzma", ".lz")
 
 
@@ -71,6 +72,53 @@ def parse_all(asked: Any) -> list[Requirement]:
     if len(texts) > MAX_REQUIREMENTS:
         raise InvalidRequirement(f"{len(texts)} packages in one call; install at most {MAX_REQUIREMENTS} at a time")
     return [requirement for text in texts if (requirement := _parse(text)) is not None]
+
+
+def parse_pinned(asked: Any) -> tuple[list[Requirement], dict[str, frozenset[str]]]:
+    """The same for texts that may end with `--hash=sha256:...`, as `pip-compile` writes them; and the hashes by name.
+
+    Raises InvalidRequirement, also for another kind of hash."""
+    if not isinstance(asked, list):
+        return parse_all(asked), {}
+    found: list[Requirement] = []
+    pins: dict[str, frozenset[str]] = {}
+    texts = cast("list[Any]", asked)
+    split = [text.split(" --hash=") if isinstance(text, str) else [text] for text in texts[: MAX_REQUIREMENTS + 1]]
+    if not split or len(split) > MAX_REQUIREMENTS:
+        return parse_all(texts), {}
+    for text, *hashes in split:
+        (requirement,) = parse_all([text]) or [None]
+        if hashes and requirement is not None:
+            pins[canonicalize_name(requirement.name)] = frozenset(map(_sha256, hashes))
+        if requirement is not None:
+            found.append(requirement)
+    return found, pins
+
+
+def _sha256(pin: str) -> str:
+    digest = pin.strip().removeprefix("sha256:")
+    if not _SHA256.fullmatch(digest):
+        raise InvalidRequirement(
+            f"--hash={pin[:40]!a} is not sha256: and 64 hexadecimal digits, which is all that is compared"
+        )
+    return digest
+
+
+def check_pins(pins: Mapping[str, frozenset[str]], chosen: Iterable[tuple[str, str, str]]) -> None:
+    """Raises PackageInvalid unless each of the chosen files (name, version, sha256) is one that was pinned. As with
+    pip, a pin for one asks for a pin for all."""
+    for name, version, sha256 in chosen if pins else ():
+        if (allowed := pins.get(canonicalize_name(name))) is None:
+            raise PackageInvalid(
+                f"{name} {version} is needed too, and has no --hash: pin every package, as pip-compile does with "
+                "--generate-hashes"
+            )
+        if sha256 not in allowed:
+            raise PackageInvalid(
+                f"{name} {version}: its file has sha256:{sha256}, which is none of the {len(allowed)} that are pinned. "
+                "A file that is built for the sandbox is another one than the index has for other machines: leave "
+                "--hash out to install it"
+            )
 
 
 def _parse(text: Any) -> Requirement | None:

@@ -34,6 +34,7 @@ _OPTIONS = {
 _INDEX = "which index is asked is the server's setting packages.index_url; install by name from that one"
 _FOLDERS = "each session's packages have their own place; install without it"
 _SOURCE = "packages of source code are not built here; take one that has a wheel"
+_CONTINUED = re.compile(r"\\\n")
 _CONSTRAINTS = "write the versions into the requirements themselves, as in: %pip install 'pydantic>=2'"
 _PROJECT = (
     "a folder or file is not installed: %pip install NAME brings what it needs by name, and its modules are imported "
@@ -198,13 +199,14 @@ def _read_requirements(file: str, inside: tuple[str, ...]) -> list[str]:
     if file in inside:
         raise packages.kind("InvalidRequirement")(f"{file} names itself: {' -> '.join((*inside, file))}")
     with open(file, encoding="utf-8") as stream:
-        lines = [line.partition(" #")[0].strip() for line in stream]
+        text = _CONTINUED.sub(" ", stream.read())
+    lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
     found: list[str] = []
     for line in lines:
         if line.startswith("-"):
             found += _requirements(_split(line), (*inside, file))
         elif line and not line.startswith("#"):
-            found.append(line.partition(" --hash=")[0].rstrip("\\ "))  # the kernel process has checked what comes
+            found.append(" ".join(line.split()))  # with its hashes: the kernel process compares them
     return found
 
 
