@@ -434,6 +434,23 @@ def test_what_is_pinned_is_that_file_or_is_refused(index: Index, settings: Packa
             install(settings, store, *asked)
 
 
+MODULES = {
+    "serial": "pyserial", "Crypto": "pycryptodome", "attr": "attrs", "slugify": "python-slugify",
+    "telegram": "python-telegram-bot", "usb": "pyusb",
+}  # fmt: skip
+
+
+def test_the_name_of_a_module_is_no_strangers_package(index: Index, settings: PackageSettings, store: Store) -> None:
+    for name in (*MODULES, *MODULES.values()):
+        index.add(name.lower(), "6.6")
+    for module, package in MODULES.items():
+        outcome = install(settings, store, module)
+        assert list(names(outcome)) == [package]
+    assert "usb is the name of a module; its package is pyusb" in outcome.notes
+    with pytest.raises(e.InvalidRequirement, match="its package is pyserial; ask for that"):
+        install(settings, store, "serial==6.6")
+
+
 def test_a_damaged_cache_entry_is_made_again(index: Index, settings: PackageSettings, store: Store) -> None:
     index.add("fragile")
     (package,) = install(settings, store, "fragile").installed

@@ -25,6 +25,7 @@ from kernelmcp_kernel.packages.errors import (
     PackageNotFound,
     PackageNotSupported,
 )
+from kernelmcp_kernel.packages.module_names import as_packages
 from kernelmcp_kernel.packages.outcome import Outcome, Package
 from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.pip_run import Request, about_newer
@@ -112,16 +113,22 @@ class Installer:
         """Install these requirements (a list of text, hostile) and what they need. Raises PackageError."""
         requirements, pins = parse_pinned(asked)
         check_enabled(self._settings)
+        asked_as = {id(requirement): canonicalize_name(requirement.name) for requirement in requirements}
         packages = distribution.packages_by_import(self._settings)
         by_name = {canonicalize_name(module): package for module, package in packages.items()}
         for requirement in requirements:  # the name of a module is taken for its package's: cv2, sklearn
             if (name := canonicalize_name(requirement.name)) not in packages.values():
                 requirement.name = by_name.get(name, requirement.name)
-                if name in pins:
-                    pins[canonicalize_name(requirement.name)] = pins.pop(name)
+        said = as_packages(requirements)
+        pins = {
+            canonicalize_name(requirement.name): pins[asked_as[id(requirement)]]
+            for requirement in requirements
+            if asked_as[id(requirement)] in pins
+        }
         if not options.no_deps:  # as it was, for a session that comes back
             check_useful(requirements, self._present)
-        return await self._install(requirements, say, options, pins=pins)
+        outcome = await self._install(requirements, say, options, pins=pins)
+        return replace(outcome, notes=(*said, *outcome.notes))
 
     def unmet(self) -> list[str]:
         """What installed packages need and do not find, which is so only of those that were installed alone."""
