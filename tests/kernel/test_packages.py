@@ -18,10 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.module_names import as_packages
 from kernelmcp_kernel.packages.outcome import Outcome
 from kernelmcp_kernel.packages.store import Store, sha256_of
 from kernelmcp_kernel.settings import PackageSettings
@@ -441,12 +443,14 @@ MODULES = {
 
 
 def test_the_name_of_a_module_is_no_strangers_package(index: Index, settings: PackageSettings, store: Store) -> None:
-    for name in (*MODULES, *MODULES.values()):
-        index.add(name.lower(), "6.6")
-    for module, package in MODULES.items():
-        outcome = install(settings, store, module)
-        assert list(names(outcome)) == [package]
-    assert "usb is the name of a module; its package is pyusb" in outcome.notes
+    asked = [Requirement(module) for module in MODULES]
+    assert as_packages(asked) == [f"{name} is the name of a module; its package is {MODULES[name]}" for name in MODULES]
+    assert [requirement.name for requirement in asked] == list(MODULES.values())
+    for name in ("serial", "pyserial"):
+        index.add(name, "6.6")
+    outcome = install(settings, store, "serial")
+    assert list(names(outcome)) == ["pyserial"]
+    assert outcome.notes == ("serial is the name of a module; its package is pyserial",)
     with pytest.raises(e.InvalidRequirement, match="its package is pyserial; ask for that"):
         install(settings, store, "serial==6.6")
 

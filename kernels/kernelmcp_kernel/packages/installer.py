@@ -121,7 +121,7 @@ class Installer:
                 requirement.name = by_name.get(name, requirement.name)
         said = as_packages(requirements)
         pins = {
-            canonicalize_name(requirement.name): pins[asked_as[id(requirement)]]
+            str(canonicalize_name(requirement.name)): pins[asked_as[id(requirement)]]
             for requirement in requirements
             if asked_as[id(requirement)] in pins
         }
