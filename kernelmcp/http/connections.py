@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelmcp.http.first_steps import explaining
 from kernelmcp.mcp_server.callers import CLOSING_KEY, Callers, principal_of
-from kernelmcp.mcp_server.request_bounds import excess
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
+from kernelmcp.stdio.message_bounds import excess
 
 # How long a DELETE waits for what it interrupts, and then for the answers of the calls under way.
 ANSWER_SECONDS = 5.0

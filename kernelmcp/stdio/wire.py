@@ -34,7 +34,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from kernelmcp.mcp_server.request_bounds import excess
+from kernelmcp.stdio.message_bounds import excess
 
 # A 5 MB cell must pass, with room; beyond this the line is thrown away and answered with an error.
 MAX_LINE_BYTES = 64 * 1024 * 1024

@@ -136,7 +136,9 @@ async def attacked(connect: Connect, home: Path) -> AsyncIterator[Host]:  # noqa
     assert wait_until(lambda: not any(each.is_running() and each.status() != "zombie" for each in left))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "programs that wait")) for name in CASES]
+)
 async def test_no_cell_takes_more_of_the_host_than_it_may(connect: Connect, tmp_path: Path, name: str) -> None:  # noqa: F811
     async with attacked(connect, tmp_path / "home") as host:
         host.begin()

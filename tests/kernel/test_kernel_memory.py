@@ -130,7 +130,9 @@ def test_output_that_a_client_does_not_read_waits_in_the_guest(kernel: Kernel) -
     assert ran.kinds() == ["display_data"] * DISPLAYS + ["stdout"]
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "programs that wait")) for name in ATTACKS]
+)
 def test_no_frame_makes_the_kernel_process_large(kernel: Kernel, name: str) -> None:
     pid = kernel.process.pid
     forget_peak(pid)

@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer
-from kernelmcp_kernel.packages.module_names import as_packages
 from kernelmcp_kernel.packages.outcome import Outcome
+from kernelmcp_kernel.packages.standins.module_names import as_packages
 from kernelmcp_kernel.packages.store import Store, sha256_of
 from kernelmcp_kernel.settings import PackageSettings
 

@@ -35,6 +35,7 @@ SERVER_ORDER = [
     "config",
     "atomic",
     "errors",
+    "json_bounds",
     "process_start",
 ]
 KERNEL_ORDER = [
@@ -48,6 +49,7 @@ KERNEL_ORDER = [
     "runtime",
     "sandbox",
     "settings",
+    "json_bounds",
     "__init__",
 ]
 # Libraries that one folder has to itself, and who may know them besides.

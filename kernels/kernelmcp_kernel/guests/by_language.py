@@ -19,7 +19,7 @@ from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
 
 # Beside the flavor's memory, which is WebAssembly's: compiled code, V8's heaps, buffers. MiB, of all guests together.
-UNCOUNTED_MB = 192
+UNCOUNTED_MB = 256
 
 
 class StartFailed(ValueError):

@@ -4,6 +4,8 @@ guest JavaScript can take that out.
 Guests are stopped while their files are counted, so that none is moved to where the count has been. Blocks count and
 not only sizes, and files that were deleted while a guest has them open. The count follows no link and costs the same
 for a deep tree as for a flat one.
+
+It is long because a count that a guest cannot dodge is one thing: when to look, who is stopped, what is added up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Jupyter kernel: messages in, the guest's answers out. Subclasses ipykernel's Kernel, which owns busy, idle,
 reply and the order of requests; handlers here take content and return content.
 
-It must not know pipes or processes.
+It must not know pipes or processes. It is long because each message type of the protocol is a method of this class.
 """
 
 # ipykernel declares its traits (session, streams) without types that a checker understands.

@@ -1,6 +1,8 @@
 """Installs packages for one guest: parse, resolve, fetch, verify, unpack, and remember what is there.
 
 It must not know messages or guests.
+
+It is long because an installation is one way: what was asked, what is there, what is prepared, cached or fetched.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ from kernelmcp_kernel.packages.errors import (
     PackageNotFound,
     PackageNotSupported,
 )
-from kernelmcp_kernel.packages.module_names import as_packages
 from kernelmcp_kernel.packages.outcome import Outcome, Package
 from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.pip_run import Request, about_newer
@@ -47,6 +48,7 @@ from kernelmcp_kernel.packages.requirements import (
 from kernelmcp_kernel.packages.resolver import download
 from kernelmcp_kernel.packages.sources.builder import Builder
 from kernelmcp_kernel.packages.standins import wheels as standins
+from kernelmcp_kernel.packages.standins.module_names import as_packages
 from kernelmcp_kernel.packages.standins.useless import check_useful
 from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.runtime.places import packages_root

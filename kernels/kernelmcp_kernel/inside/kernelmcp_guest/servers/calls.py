@@ -16,7 +16,7 @@ from pyodide.ffi import JsException
 
 from kernelmcp_guest import blocking
 from kernelmcp_guest.bridge import bridge, request_id
-from kernelmcp_guest.servers.errors import ServerUnavailable, ToolError, error_of
+from kernelmcp_guest.servers.errors import LimitExceeded, ServerUnavailable, ToolError, error_of
 from kernelmcp_guest.servers.results import value_of
 
 # Calls that the kernel process has at a time; it refuses more than 256. The rest wait here.
@@ -78,6 +78,8 @@ class _Channel:
     def begin(self, server: str, tool: str, arguments: dict[str, Any]) -> PendingCall:
         name = f"{server}.{tool}"
         text = _as_json(arguments, name)
+        if len(text) > _MAX_CHARS:  # more than the kernel process reads
+            raise LimitExceeded(f"{name}: the arguments have {len(text):,} bytes of JSON; send them in parts")
         number = next(_numbers)
         call = PendingCall(number, name, self)
         self.pending[number] = call
