@@ -174,10 +174,11 @@ def test_host_calls_of_a_guest(tmp_path: Path) -> None:
     calls = inputs_of("host_calls", altered("host_calls"))
     (tmp_path / "workspace").mkdir()
     with running_kernel(KERNELMCP_KEEP_GLOBALS="1", KERNELMCP_SANDBOX_DIRECTORY=str(tmp_path)) as kernel:
-        (tmp_path / "workspace" / "inputs").write_bytes(b"\n".join(calls))
         kernel.run("kept = 41")
-        ran = kernel.run(SEND)
-        assert (ran.status, ran.state_lost) == ("ok", False), ran.error
+        for start in range(0, len(calls), 500):
+            (tmp_path / "workspace" / "inputs").write_bytes(b"\n".join(calls[start : start + 500]))
+            ran = kernel.run(SEND)
+            assert (ran.status, ran.state_lost) == ("ok", False), ran.error
         assert kernel.run("kept + 1").result == "42"
         assert peak_memory(kernel.process.pid) < MAX_PROCESS_BYTES
 

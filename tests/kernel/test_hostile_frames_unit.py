@@ -110,13 +110,12 @@ def test_a_guest_that_ends_gives_its_room_back() -> None:
 
 
 def test_text_that_no_encoder_takes_is_made_harmless() -> None:
-    body = (
-        b'{"type": "stream", "id": "", "content": {"a": "\\ud800", "b": NaN, "c": [Infinity], "d": "\\ud83d\\ude80"}}'
-    )
+    numbers = b'"b": NaN, "c": [Infinity, 1e999, -1E999, 1e30]'
+    body = b'{"type": "stream", "id": "", "content": {"a": "\\ud800", %b, "d": "\\ud83d\\ude80"}}' % numbers
     assert next(FrameDecoder().feed(packed(body))).content == {
         "a": "\\ud800",
         "b": "NaN",
-        "c": ["Infinity"],
+        "c": ["Infinity", "1e999", "-1E999", 1e30],
         "d": "\U0001f680",
     }
 

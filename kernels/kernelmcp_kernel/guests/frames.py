@@ -9,6 +9,7 @@ checked before the frame is collected (size) and before it is parsed (values, de
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -68,6 +69,8 @@ _HEAD = re.compile(
 _HEAD_BYTES = 256
 # A text takes one to four bytes in memory for each of its characters: as many as the widest of them.
 _MAX_WIDE_BYTES = 16 * 2**20
+# What may be more than a float has room for: JSON's own numbers have no bound.
+_HUGE_NUMBER = re.compile(rb"[eE]\+?\d{3}|\d{300}")
 _WIDE_ESCAPE = re.compile(rb"\\u(?!00)")
 
 
@@ -242,7 +245,9 @@ def _parse(head: _Head, body: bytes) -> Frame:
     except JsonTooLarge as error:
         return _unread(head, len(body), f"it has too much: {error}")
     try:
-        value = json.loads(body, parse_constant=str)  # NaN and infinities have no place in JSON: "NaN", "Infinity"
+        # NaN and infinities have no place in JSON: "NaN", "Infinity", "1e999".
+        floats = {"parse_float": _finite} if _HUGE_NUMBER.search(body) else {}
+        value = json.loads(body, parse_constant=str, **floats)
         if b"\\ud" in body or b"\\uD" in body:
             value = _without_surrogates(value)
     except (ValueError, RecursionError) as error:
@@ -257,6 +262,11 @@ def _parse(head: _Head, body: bytes) -> Frame:
         if not isinstance(arguments, dict) or cast("dict[str, Any]", arguments).get("call") != head.call:
             raise FrameError("a call without arguments, or of two kinds")
     return Frame(head.type, head.id, content, len(body))
+
+
+def _finite(text: str) -> float | str:
+    found = float(text)
+    return found if math.isfinite(found) else text
 
 
 def _is_wide(body: bytes) -> bool:
