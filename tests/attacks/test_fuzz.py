@@ -1,7 +1,7 @@
 """Each parser of a stranger's bytes gets bytes that nobody thought of: whatever comes, it goes on, and stays small.
 
 The corpus has what each of them reads; inputs are edits of that, and values that are costly to parse. They are the same
-in each run. More of them: KERNELMCP_FUZZ_INPUTS=100000 pytest tests/attacks/test_fuzz.py
+in each run. More of them: FUZZ_INPUTS=100000 pytest tests/attacks/test_fuzz.py
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..starting import DEADLINE, start_server
 
 CORPUS = Path(__file__).parent / "corpus"
 # Of all four together.
-INPUTS = int(os.environ.get("KERNELMCP_FUZZ_INPUTS", "2000"))
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "2000"))
 MAX_PARSER_BYTES = 64 << 20
 MAX_PROCESS_BYTES = 400 << 20
 NAMES = st.sampled_from(["type", "id", "content", "call", "calls", "number", "params", "arguments", "result", "name"])
