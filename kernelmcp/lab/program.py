@@ -54,6 +54,7 @@ def run(
     on_ready: Callable[[int], None],
 ) -> None:
     """Runs until it is told to end. `on_ready` gets the port. The caller has made `lab` and holds its lock."""
+    os.umask(0o077)  # databases of others' make their files by it
     notebooks, state = lab / "notebooks", lab / "state"
     for folder in ("config", "data", "runtime", "settings", "workspaces", "app-settings", "ipython"):
         (state / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
