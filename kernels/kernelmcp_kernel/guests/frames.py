@@ -246,8 +246,7 @@ def _parse(head: _Head, body: bytes) -> Frame:
         return _unread(head, len(body), f"it has too much: {error}")
     try:
         # NaN and infinities have no place in JSON: "NaN", "Infinity", "1e999".
-        floats = {"parse_float": _finite} if _HUGE_NUMBER.search(body) else {}
-        value = json.loads(body, parse_constant=str, **floats)
+        value = json.loads(body, parse_constant=str, parse_float=_finite if _HUGE_NUMBER.search(body) else None)
         if b"\\ud" in body or b"\\uD" in body:
             value = _without_surrogates(value)
     except (ValueError, RecursionError) as error:
