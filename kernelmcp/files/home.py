@@ -1,6 +1,7 @@
 """The server's directories on disk: those that are kept (home) and those of one server process (runtime).
 
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/, drafts in running/
+    home/trash/<session>/        the same, of one that was not used for long (sessions/storage/old_sessions.py)
     home/skills/<principal>/     what a person has promoted (upstreams/skills.py)
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
     runtime/<random>/            sockets and connection files of one server process, lock
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kernelmcp.atomic import read_small
-from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, SessionDamaged, StorageFailed
+from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, SessionDamaged, StorageFailed
 from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
@@ -78,6 +79,7 @@ class SandboxDirectory:
                 self.workspace.mkdir(mode=0o700)
         empty_tree(self.workspace)
         empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else would ever empty it
+        empty_tree(self.workspace)  # a guest that runs may have moved files there
 
     def delete(self) -> None:
         """Delete as much as possible, without an error."""
@@ -130,6 +132,7 @@ class Home:
         self.root = root
         self.runtime = runtime
         self.sessions = root / "sessions"
+        self.trash = root / "trash"
         self.sandboxes = root / "sandboxes"
         self.skills = root / "skills"
 
@@ -147,6 +150,24 @@ class Home:
         if not SANDBOX_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a sandbox directory")
         return SandboxDirectory(self.sandboxes / name)
+
+    def trashed(self) -> list[Path]:
+        """The sessions in the trash. Raises OSError."""
+        return list(self.trash.iterdir()) if self.trash.is_dir() else []
+
+    def restore(self, name: str) -> bool:
+        """Bring a session back from the trash. False when it is not there, or cannot be had."""
+        try:
+            lock = lock_session(self.trash / name, name, make=False)
+        except (ServerError, OSError):
+            return False
+        try:
+            os.rename(self.trash / name, self.sessions / name)
+        except OSError:
+            return False
+        finally:
+            lock.close()
+        return True
 
 
 def runtime_root_of(configured: Path | None) -> Path:
@@ -216,8 +237,8 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
 
 def _is_dead(lock_file: Path) -> bool:
     try:
-        # A server that starts right now has made its lock file but may not hold it yet.
-        if time.time() - lock_file.stat().st_mtime < LOCK_SETTLE_SECONDS:
+        # A server that starts right now has made its lock file but may not hold it yet. The clock may have been ahead.
+        if abs(time.time() - lock_file.stat().st_mtime) < LOCK_SETTLE_SECONDS:
             return False
         lock = Lock(lock_file)
     except OSError:
@@ -238,7 +259,7 @@ def _sweep_sandboxes(home: Home) -> None:
     """Delete the sandbox directories of servers that are gone, except those that a session's record names."""
     recorded: set[str] = set()
     damaged = False
-    for directory in home.sessions.iterdir():
+    for directory in (*home.sessions.iterdir(), *home.trashed()):
         names = _recorded_sandboxes(directory)
         recorded.update(names or ())
         damaged = damaged or names is None
@@ -270,13 +291,15 @@ def _recorded_sandboxes(session: Path) -> list[str] | None:
     return sorted(found) if found is not None else None if files else []
 
 
-def lock_session(directory: Path, session_id: str) -> Lock:
+def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock:
     """Lock a session for this server: two servers may share one home (two clients on one machine), but not a session.
+    `make` its directory when there is none.
 
     Raises `ResourceLimitExceeded` when another server has it, `SessionDamaged`, `StorageFailed`.
     """
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
+        if make:
+            directory.mkdir(mode=0o700, exist_ok=True)
         lock = Lock(directory / "lock")
     except (IsADirectoryError, FileExistsError) as exc:
         raise SessionDamaged(

@@ -10,8 +10,8 @@ import errno
 import os
 import struct
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,8 @@ _ATTEMPTS = 8
 _DELETE_ROUNDS = 100
 _MAY_READ, _MAY_ENTER = 0o4, 0o1
 _UNREADABLE = {errno.EACCES, errno.EPERM}
+# What such a guest has made of an entry since it was read: it is gone, or of another kind, or has something in it.
+_CHANGED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST}
 
 
 def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0, *, reader: int | None = None) -> int:
@@ -173,7 +175,8 @@ def delete_for_good(path: Path) -> None:
 
 
 def empty_tree(path: Path) -> None:
-    """Delete everything in a directory. Raises OSError when there is none, or when something cannot be deleted.
+    """Delete everything in a directory, also what a guest moves about in it meanwhile. Raises OSError when there is
+    none, or when something cannot be deleted.
 
     Not shutil.rmtree: that goes down recursively, and a guest can nest directories deeper than any stack or limit of
     descriptors. Here each directory within another is moved to the top before its turn comes, so two are open at most.
@@ -184,12 +187,12 @@ def empty_tree(path: Path) -> None:
         prefix = os.urandom(8).hex()
         for _ in range(_DELETE_ROUNDS):
             folders = _delete_files(top)
-            if not folders:
+            if not folders and not os.listdir(top):
                 return
             while folders:
                 name = folders.pop()
-                _move_to_top(top, name, folders, lambda: f".{prefix}-{next(numbers)}")
-                with suppress(FileNotFoundError):
+                with _unless_changed():
+                    _move_to_top(top, name, folders, lambda: f".{prefix}-{next(numbers)}")
                     os.rmdir(name, dir_fd=top)
         raise OSError(errno.EBUSY, "files are being made faster than they are deleted", str(path))
     finally:
@@ -208,12 +211,13 @@ def _move_to_top(top: int, name: str, folders: list[str], new_name: Callable[[],
     try:
         for inner in _delete_files(fd):
             moved = new_name()
-            try:
-                os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
-            except PermissionError:  # to move a directory is to write in it
-                reveal(inner, fd)
-                os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
-            folders.append(moved)
+            with _unless_changed():
+                try:
+                    os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
+                except PermissionError:  # to move a directory is to write in it
+                    reveal(inner, fd)
+                    os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
+                folders.append(moved)
     finally:
         os.close(fd)
 
@@ -224,6 +228,16 @@ def _delete_files(fd: int) -> list[str]:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
     for name, is_dir in entries:
         if not is_dir:
-            with suppress(FileNotFoundError):
+            with _unless_changed():
                 os.unlink(name, dir_fd=fd)
     return [name for name, is_dir in entries if is_dir]
+
+
+@contextmanager
+def _unless_changed() -> Iterator[None]:
+    """The next round finds what became of it."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in _CHANGED:
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -166,6 +167,10 @@ def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
         target.writestr(f"wheels/{first['sha256']}/{wild}", "x")
     with zipfile.ZipFile(tmp_path / "changed-bytes.zip", "w", zipfile.ZIP_DEFLATED) as target:
         target.writestr("setup.json", json.dumps(listed))
+    with zipfile.ZipFile(tmp_path / "changed-zeros.zip", "w", zipfile.ZIP_DEFLATED) as target:
+        zeros = listed["wheels"][0] | {"sha256": hashlib.sha256(bytes(1 << 20)).hexdigest()}
+        target.writestr("setup.json", json.dumps(listed | {"wheels": [zeros]}), zipfile.ZIP_STORED)
+        target.writestr(f"wheels/{zeros['sha256']}/{zeros['file']}", bytes(1 << 20))
     packed = bytearray((tmp_path / "changed-bytes.zip").read_bytes())
     packed[42:60] = b"\xff" * 18  # within what was deflated
     (tmp_path / "changed-bytes.zip").write_bytes(packed)
@@ -189,6 +194,8 @@ def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
         assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
         assert done.stderr.startswith("kernelmcp: ")
         assert done.stderr.removesuffix("\n").isprintable(), done.stderr
+    done = prepare(tmp_path / "third", offline, f"--offline={tmp_path / 'changed-zeros.zip'}")
+    assert "is compressed" in done.stderr, "a few bytes would become as many as there is room for"
     done = prepare(tmp_path / "third", offline | {"allowed": ["helper"]}, f"--offline={archive}")
     assert "pure is not among the packages that this server allows" in done.stderr
     assert not (tmp_path / "third" / "setup.json").exists()

@@ -4,6 +4,7 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +15,7 @@ from .support import Connect, kernel_pids, server_of_test, wait_until
 pytestmark = pytest.mark.anyio
 
 
-async def call(client: Client, tool: str, **arguments: object) -> dict:
+async def call(client: Client, tool: str, **arguments: object) -> dict[str, Any]:
     return (await client.call_tool(tool, arguments)).structured_content
 
 
@@ -107,7 +108,7 @@ async def test_a_damaged_transcript_is_put_aside_and_the_session_goes_on(connect
     assert len(json.loads((folder / "notebook.ipynb").read_text())["cells"]) == 2, "the journal has the first"
 
 
-async def test_sessions_that_nobody_used_for_long_are_deleted(connect: Connect, tmp_path: Path) -> None:
+async def test_sessions_that_nobody_used_for_long_go_to_the_trash(connect: Connect, tmp_path: Path) -> None:
     async with connect() as client:
         for name in ("old", "new"):
             await call(client, "execute_code", code="open('f', 'w').write('kept')", session_id=name)
@@ -121,6 +122,7 @@ async def test_sessions_that_nobody_used_for_long_are_deleted(connect: Connect, 
         folder = tmp_path / "home/sessions"
         assert await anyio.to_thread.run_sync(wait_until, lambda: [one.name for one in folder.iterdir()] == ["new"])
         assert [one["session_id"] for one in (await call(client, "get_sessions"))["sessions"]] == ["new"]
+        assert [one.name for one in (tmp_path / "home/trash").iterdir()] == ["old"]  # for a week: test_clock.py
         assert files_in(tmp_path) == {"f": "kept"}
 
 

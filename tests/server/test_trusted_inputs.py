@@ -124,22 +124,48 @@ PLANTED = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["a stranger's", "a volume"])
 @pytest.mark.parametrize(
     "command",
-    [["replay", "report.ipynb"], ["demo"], ["doctor"], ["audit"], ["skills", "list"], ["upstreams", "list"]],
+    [
+        ["replay", "report.ipynb"],
+        ["demo"],
+        ["doctor"],
+        ["audit"],
+        ["install", "claude-desktop", "--dry-run"],
+        ["skills", "list"],
+        ["upstreams", "list"],
+        ["serve"],
+    ],
     ids=lambda command: command[0],
 )
-def test_no_command_runs_what_lies_in_its_working_directory(
-    tmp_path: Path, server_env: dict[str, str], command: list[str]
+def test_no_command_reads_what_lies_in_its_working_directory(
+    tmp_path: Path, server_env: dict[str, str], command: list[str], shared: bool
 ) -> None:
     """A folder that guests write, or a repository that somebody else has made."""
     folder, ran = tmp_path / "shared", tmp_path / "ran"
-    for name in PLANTED:
-        (folder / name).mkdir(parents=True)
-        (folder / name / "__init__.py").write_text(f"open({str(ran)!r}, 'a').write({name!r} + ' ')\n")
+    planted = [folder / name / "__init__.py" for name in PLANTED]
+    for file in planted:
+        file.parent.mkdir(parents=True)
+        file.write_text(f"open({str(ran)!r}, 'a').write({file.parent.name!r} + ' ')\n")
+        os.utime(file, (0, file.stat().st_mtime))  # the first that reads it changes the time
     cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "source": "print(6)"}
     (folder / "report.ipynb").write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "cells": [cell]}))
     script = str(Path(sys.executable).with_name("kernelmcp"))  # `python -m` itself looks into the folder first
-    done = subprocess.run([script, *command], cwd=folder, env=server_env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [script, *command],
+        cwd=folder,
+        env=server_env
+        | ({"KERNELMCP_VOLUMES__SHARED": json.dumps({"path": str(folder), "mode": "rw"})} if shared else {}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert not ran.exists(), ran.read_text()
+    assert [file.parent.name for file in planted if file.stat().st_atime] == []
+    planted[0].read_bytes()
+    assert planted[0].stat().st_atime or os.statvfs(folder).f_flag & os.ST_NOATIME, (
+        "this file system keeps no such times"
+    )

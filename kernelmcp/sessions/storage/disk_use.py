@@ -112,9 +112,10 @@ class DiskUse:
         return found
 
     def unused_since(self, limit: datetime) -> list[tuple[Path, str]]:
-        """All sessions without a kernel that were not used since `limit`, and when each was used."""
+        """All sessions without a kernel that were not used since `limit`, and when each was used; the oldest first."""
         used = [(path, taken.last_used_at) for path, taken in self._sessions.items() if path not in self._live]
-        return [(path, at) for path, at in used if datetime.fromisoformat(at) < limit]
+        unused = [(path, at) for path, at in used if datetime.fromisoformat(at) < limit]
+        return sorted(unused, key=lambda session: datetime.fromisoformat(session[1]))
 
     def _left(self, principal: str) -> int:
         return max(0, self._settings.policy.storage_max_mb * 2**20 - self._totals.get(principal, 0))

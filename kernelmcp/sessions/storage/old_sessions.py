@@ -1,23 +1,34 @@
 """Deletes old sessions from the disk: those not used for `keep_days`, and a principal's oldest beyond `max_stored`.
 
-Only sessions that no server has open: each is locked and checked once more before anything is deleted.
+Only sessions that no server has open: each is locked and checked once more before anything is deleted. A clock may be
+wrong, so what is too old goes to the trash first. It comes back when somebody asks for it, or when it is not too old
+any more, and is deleted when it was seen there on `TRASH_DATES` dates: a clock that jumps shows only a few of them.
 """
 
+import json
+import os
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio.to_thread
 import structlog
 
+from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ServerError
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
-from kernelmcp.sessions.storage.record import read_record
+from kernelmcp.sessions.storage.record import Record, read_record
 
 # Disks are searched only after the first kernels had time to start.
 FIRST_SWEEP_SECONDS = 3.0
+# A week, and the date on which it was moved.
+TRASH_DATES = 8
+# In one sweep, of those that are too old.
+MAX_TRASHED = 10
+DATES_FILE = "trashed.json"
 
 log = structlog.get_logger(__name__)
 
@@ -32,27 +43,61 @@ class OldSessions:
 
     async def run(self) -> None:
         """Sweep again and again."""
+        await self._carefully(lambda: anyio.to_thread.run_sync(self.sweep_trash))
         await anyio.sleep(FIRST_SWEEP_SECONDS)
         while True:
-            try:
-                await self.sweep()
-            except Exception:  # a disk in any state must not end the server
-                log.exception("old sessions could not be looked for")
+            await self._carefully(self.sweep)
             await anyio.sleep(CHECK_SECONDS)
 
-    async def sweep(self) -> None:
-        """Measure all sessions on disk, and delete those that are too old or too many."""
-        await self._disk.measure_all()
-        sessions = self._settings.config.sessions
-        doomed = self._disk.beyond(sessions.max_stored)
-        if sessions.keep_days:
-            doomed += self._disk.unused_since(datetime.now(UTC) - timedelta(days=sessions.keep_days))
-        for directory, last_used_at in dict(doomed).items():
-            if await anyio.to_thread.run_sync(self._delete, directory, last_used_at):
-                self._disk.forget(directory)
+    async def _carefully(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception:  # a disk in any state must not end the server
+            log.exception("old sessions could not be looked for")
 
-    def _delete(self, directory: Path, last_used_at: str) -> bool:
-        """Unless somebody has it, or has used it since. Blocking."""
+    async def sweep(self) -> None:
+        """Measure all sessions on disk, delete those that are too many, and see to those that are too old."""
+        await self._disk.measure_all()
+        for directory, last_used_at in self._disk.beyond(self._settings.config.sessions.max_stored):
+            if await anyio.to_thread.run_sync(self._take, directory, last_used_at, self._delete):
+                self._disk.forget(directory)
+        if (oldest := self._oldest()) is not None:
+            for directory, last_used_at in self._disk.unused_since(oldest)[:MAX_TRASHED]:
+                if await anyio.to_thread.run_sync(self._take, directory, last_used_at, self._trash):
+                    self._disk.forget(directory)
+        await anyio.to_thread.run_sync(self.sweep_trash)
+
+    def sweep_trash(self) -> None:
+        """Blocking."""
+        today = datetime.now(UTC).date().isoformat()
+        for directory in self._home.trashed():
+            try:
+                self._look_at(directory, today)
+            except (ServerError, OSError) as exc:
+                log.error("a session in the trash cannot be looked at", directory=directory.name, error=str(exc))
+
+    def _look_at(self, directory: Path, today: str) -> None:
+        record, oldest = read_record(directory), self._oldest()
+        if record is None:
+            return
+        if oldest is None or datetime.fromisoformat(record.last_used_at) >= oldest:
+            if self._home.restore(directory.name):
+                log.warning("a session is back from the trash: it is not too old", session=record.session_id)
+            return
+        before = _dates(directory)
+        dates = before | {today}
+        if len(dates) >= TRASH_DATES:
+            self._take(directory, record.last_used_at, self._delete)
+        elif dates != before:
+            replace_text(directory / DATES_FILE, json.dumps(sorted(dates)))
+
+    def _oldest(self) -> datetime | None:
+        """Who was used before is too old."""
+        days = self._settings.config.sessions.keep_days
+        return datetime.now(UTC) - timedelta(days=days) if days else None
+
+    def _take(self, directory: Path, last_used_at: str, act: Callable[[Path, Record], None]) -> bool:
+        """Trash or delete a session, unless somebody has it, or has used it since. Blocking."""
         if not directory.is_dir():
             return False
         try:
@@ -63,13 +108,30 @@ class OldSessions:
             record = read_record(directory)
             if record is None or record.last_used_at != last_used_at:
                 return False
-            log.info("deleting an old session", session=record.session_id, last_used_at=last_used_at)
-            for name in record.sandboxes:
-                self._home.sandbox(name).delete()
-            delete_tree(directory)
+            act(directory, record)
         except (ServerError, OSError) as exc:
             log.error("an old session could not be deleted", directory=directory.name, error=str(exc))
             return False
         finally:
             lock.close()
         return True
+
+    def _trash(self, directory: Path, record: Record) -> None:
+        log.info("an old session goes to the trash", session=record.session_id, last_used_at=record.last_used_at)
+        self._home.trash.mkdir(mode=0o700, exist_ok=True)
+        replace_text(directory / DATES_FILE, "[]")
+        os.rename(directory, self._home.trash / directory.name)
+
+    def _delete(self, directory: Path, record: Record) -> None:
+        log.info("deleting an old session", session=record.session_id, last_used_at=record.last_used_at)
+        for name in record.sandboxes:
+            self._home.sandbox(name).delete()
+        delete_tree(directory)
+
+
+def _dates(directory: Path) -> set[str]:
+    """On which a session was seen in the trash."""
+    try:
+        return set(map(str, json.loads(read_small(directory / DATES_FILE))))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return set()

@@ -32,9 +32,13 @@ class StoredSessions:
         return self._home.sessions / f"{prefix}{handle}"
 
     def record(self, caller: Caller, handle: str) -> Record | None:
-        """The record of one of the caller's sessions. Raises `InvalidArgument` and `SessionDamaged`."""
+        """The record of one of the caller's sessions, brought back from the trash if it is there. Raises
+        `InvalidArgument` and `SessionDamaged`."""
         check_name(handle)
-        record = read_record(self.directory(caller.principal, handle))
+        directory = self.directory(caller.principal, handle)
+        record = read_record(directory)
+        if record is None and self._home.restore(directory.name):
+            record = read_record(directory)
         is_own = record is not None and (record.principal, record.session_id) == (caller.principal, handle)
         return record if is_own else None
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from kernelmcp_kernel.packages.errors import PackageError, PackageInvalid
 from kernelmcp_kernel.packages.requirements import parse_all
@@ -44,7 +45,8 @@ def read_archive(file: Path, store: Store, max_wheel_bytes: int) -> tuple[list[s
     """What was asked for, and the wheels, which are in the cache then. Raises PackageError, OSError."""
     try:
         with zipfile.ZipFile(file) as archive:
-            listed: Any = json.loads(_read(archive, _LIST, _MAX_LIST_BYTES))
+            with _open(archive, _LIST, _MAX_LIST_BYTES) as content:
+                listed: Any = json.loads(content.read())
             requirements = [str(each) for text in listed["requirements"] for each in parse_all([text])]
             if not requirements or len(listed["wheels"]) > _MAX_WHEELS:
                 raise ValueError(f"it has no requirements, or more than {_MAX_WHEELS:,} wheels")
@@ -65,15 +67,18 @@ def _add(archive: zipfile.ZipFile, listed: dict[str, str], store: Store, max_byt
         return wheel
     with store.staging() as staging:
         place = staging / name
-        place.write_bytes(_read(archive, f"wheels/{sha256}/{name}", max_bytes))
+        with _open(archive, f"wheels/{sha256}/{name}", max_bytes) as content, place.open("wb") as copy:
+            shutil.copyfileobj(content, copy)
         if sha256_of(place) != sha256:
             raise ValueError(f"{name} is another file than the list says")
         return store.add_wheel(place, source)
 
 
-def _read(archive: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:
-    with archive.open(name) as stream:
-        content = stream.read(max_bytes + 1)
-    if len(content) > max_bytes:
+def _open(archive: zipfile.ZipFile, name: str, max_bytes: int) -> IO[bytes]:
+    """Nothing is compressed in an archive that `write_archive` wrote: a wheel is already."""
+    found = archive.getinfo(name)
+    if found.compress_type != zipfile.ZIP_STORED or found.file_size != found.compress_size:
+        raise ValueError(f"{name} is compressed")
+    if found.file_size > max_bytes:
         raise ValueError(f"{name} is larger than {max_bytes:,} bytes")
-    return content
+    return archive.open(found)
