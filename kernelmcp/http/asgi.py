@@ -82,10 +82,10 @@ class Web:
         app.server.middleware.append(self.metrics.count_call)
         async with manager.run():
             ends = ConnectionEnds(app.registry, app.callers)
-            self._connections = Connections(manager.handle_request, limit, interrupt=ends.interrupt, stop=ends.stop)
+            self._connections = Connections(manager, self.throttle, limit, interrupt=ends.interrupt, stop=ends.stop)
             self._app, self.draining = app, False
             self._sse = SseServerTransport("/messages/", max_request_body_size=limit)
-            self._sse_messages = within_bounds(self._sse.handle_post_message, limit)
+            self._sse_messages = within_bounds(self._sse.handle_post_message, self.throttle, limit)
             try:
                 yield
             finally:
@@ -97,10 +97,10 @@ class Web:
     def _routes(self) -> list[BaseRoute]:
         section = self.settings.config.transport_http
         routes: list[BaseRoute] = [
-            Route("/", Guard(_Endpoint(self.status), self._gate), methods=["GET"]),
+            Route("/", Guard(_Endpoint(self.status), self._gate, has_place=True), methods=["GET"]),
             Route("/health", self.health, methods=["GET"]),
             Route("/ready", self.ready, methods=["GET"]),
-            Route("/metrics", Guard(_Endpoint(self.show_metrics), self._gate), methods=["GET"]),
+            Route("/metrics", Guard(_Endpoint(self.show_metrics), self._gate, has_place=True), methods=["GET"]),
             Route(section.path, Guard(self.streamable_http, self._gate)),
         ]
         if section.sse:

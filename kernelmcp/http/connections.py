@@ -7,18 +7,21 @@ transport closes the streams of calls under way, so calls are ended first.
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import anyio
-from mcp.server.transport_security import RequestBodyLimitMiddleware
-from starlette.datastructures import MutableHeaders
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kernelmcp.errors import RateLimited
 from kernelmcp.http.first_steps import explaining
-from kernelmcp.mcp_server.callers import CLOSING_KEY, Callers, principal_of
+from kernelmcp.http.guard import share_of
+from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, LEAST_PLACES, Throttle
+from kernelmcp.mcp_server.callers import ANONYMOUS, CLOSING_KEY, Callers, principal_of
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.stdio.message_bounds import excess
@@ -27,8 +30,12 @@ from kernelmcp.stdio.message_bounds import excess
 ANSWER_SECONDS = 5.0
 # JSON-RPC 2.0.
 INVALID_REQUEST = -32600
+# Smaller requests, such as a cancel, are read whatever else is held.
+SMALL_BYTES = 16 * 1024
 # What mcp answers when a connection has ended, or never was.
 ENDED = "Not Found: Session has been terminated"
+# The method whose answers have no bound.
+READ = "resources/read"
 
 OnDelete = Callable[[str, str], Awaitable[None]]
 """Called with a principal and a connection's id."""
@@ -51,53 +58,75 @@ class Connections:
     """An ASGI app around mcp's. `interrupt` and `stop` are called for a connection that is being deleted: before its
     calls are answered, and after. `max_bytes`: of a request's body."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int, *, interrupt: OnDelete, stop: OnDelete) -> None:
-        self._app = app
-        self._bounded = RequestBodyLimitMiddleware(self._serve, max_bytes)
+    def __init__(
+        self,
+        manager: StreamableHTTPSessionManager,
+        throttle: Throttle,
+        max_bytes: int,
+        *,
+        interrupt: OnDelete,
+        stop: OnDelete,
+    ) -> None:
+        self._app = manager.handle_request
+        self._manager = manager
+        self._throttle = throttle
+        self._max_bytes = max_bytes
         self._interrupt = interrupt
         self._stop = stop
         self._connections: dict[tuple[str, str], _Connection] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._bounded(scope, receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Events have no ids here, so there is nothing to resume after; the specification lets a server begin afresh.
         headers = MutableHeaders(scope=scope)
         del headers["last-event-id"]
         connection = headers.get("mcp-session-id")
         if scope["method"] == "POST":
-            await self._post(connection, scope, receive, send)
+            with self._throttle.body(share_of(scope)) as take:
+                body = await _whole(scope, receive, send, self._max_bytes, take)
+                if body is not None:
+                    await self._post(connection, body, scope, receive, send)
         elif scope["method"] == "DELETE" and connection:
             await self._delete((principal_of(scope), connection), scope, receive, send)
         else:
             await self._app(scope, receive, send if connection else explaining(send))
 
-    async def _post(self, connection: str | None, scope: Scope, receive: Receive, send: Send) -> None:
-        messages = await _whole(receive)
-        if messages is None:
-            return  # the client has gone: nobody is there to be answered
-        replay = _replaying(messages, receive)
-        if (refusal := excess(_body(messages))) is not None:
-            await _refusal(413, None, refusal)(scope, receive, send)
-            return
-        raw_id = _request_id(messages) if connection else None
-        if connection is None:
-            await self._app(scope, replay, explaining(send))
-            return
-        key = (principal_of(scope), connection)
-        # A notification has no id, and is under way all the same: mcp handles it after it has answered.
-        call: object = object() if raw_id is None else str(raw_id)
-        found = self._connections.get(key)
-        if found is not None and found.ending:
-            await _refusal(404, raw_id, ENDED)(scope, receive, send)
-        elif found is not None and call in found.calls:
-            text = "a request with this id is under way already; give each request of a connection an id of its own"
-            await _refusal(400, raw_id, text)(scope, receive, send)
-        else:
-            async with self._under_way(key, call) as closing:
-                scope[CLOSING_KEY] = closing
-                await self._app(scope, replay, send)
+    async def _post(self, connection: str | None, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        method, raw_id = _head(body)
+        replay = _replaying(body, receive)
+        async with AsyncExitStack() as held:
+            if method == READ:
+                await held.enter_async_context(self._throttle.read(share_of(scope)))
+            if connection is None:
+                if method == "initialize":
+                    self._check_room(principal_of(scope))
+                await self._app(scope, replay, explaining(send))
+                return
+            key = (principal_of(scope), connection)
+            # A notification has no id, and is under way all the same: mcp handles it after it has answered.
+            call: object = object() if raw_id is None else str(raw_id)
+            found = self._connections.get(key)
+            if found is not None and found.ending:
+                await _refusal(404, raw_id, ENDED)(scope, receive, send)
+            elif found is not None and call in found.calls:
+                text = "a request with this id is under way already; give each request of a connection an id of its own"
+                await _refusal(400, raw_id, text)(scope, receive, send)
+            else:
+                async with self._under_way(key, call) as closing:
+                    scope[CLOSING_KEY] = closing
+                    await self._app(scope, replay, send)
+
+    def _check_room(self, principal: str) -> None:
+        """Raises `RateLimited` when the principal has as many connections open as others can still open."""
+        manager: Any = self._manager
+        opened, owners = manager._server_instances, manager._session_owners
+        mine = sum((owners.get(each) or {"client_id": ANONYMOUS})["client_id"] == principal for each in opened)
+        left = (self._manager.max_sessions or 0) - len(opened)
+        if mine >= max(left, LEAST_PLACES):
+            raise RateLimited(
+                f"you have {mine:,} connections open, and the {left:,} that are left are for others",
+                "End those that you no longer need (DELETE with their Mcp-Session-Id).",
+                retry_after_seconds=BUSY_RETRY_SECONDS,
+            )
 
     @asynccontextmanager
     async def _under_way(self, key: tuple[str, str], call: object) -> AsyncIterator[anyio.Event]:
@@ -128,19 +157,16 @@ class Connections:
             self._connections.pop(key, None)
 
 
-def within_bounds(app: ASGIApp, max_bytes: int) -> ASGIApp:
+def within_bounds(app: ASGIApp, throttle: Throttle, max_bytes: int) -> ASGIApp:
     """The app, for requests whose JSON may be parsed. `max_bytes`: of their bodies."""
 
     async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
-        messages = await _whole(receive)
-        if messages is None:
-            return
-        if (refusal := excess(_body(messages))) is not None:
-            await _refusal(413, None, refusal)(scope, receive, send)
-        else:
-            await app(scope, _replaying(messages, receive), send)
+        with throttle.body(share_of(scope)) as take:
+            body = await _whole(scope, receive, send, max_bytes, take)
+            if body is not None:
+                await app(scope, _replaying(body, receive), send)
 
-    return RequestBodyLimitMiddleware(bounded, max_bytes)
+    return bounded
 
 
 class ConnectionEnds:
@@ -164,38 +190,55 @@ class ConnectionEnds:
             await session.stop()
 
 
-async def _whole(receive: Receive) -> list[Message] | None:
-    """A request's messages; None when its client has gone before the end, or sent what is not HTTP."""
-    messages: list[Message] = []
-    while not messages or messages[-1].get("more_body"):
+async def _whole(
+    scope: Scope, receive: Receive, send: Send, max_bytes: int, take: Callable[[int], None]
+) -> bytes | None:
+    """A request's body. None when it was refused, or when its client has gone before the end, or sent what is not HTTP.
+    Raises `RateLimited` when there is no room for it."""
+    body, more = bytearray(), True
+    length = Headers(scope=scope).get("content-length", "")
+    declared = int(length) if length.isdecimal() else 0
+    while more and declared <= max_bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
-        messages.append(message)
-    return messages
+        before = len(body)
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            break
+        take(max(0, len(body) - SMALL_BYTES) - max(0, before - SMALL_BYTES))
+        more = message.get("more_body", False)
+    if more:
+        await _refusal(413, None, f"a request has at most {max_bytes:,} bytes")(scope, receive, send)
+        return None
+    whole = bytes(body)
+    if (refusal := excess(whole)) is not None:
+        await _refusal(413, None, refusal)(scope, receive, send)
+        return None
+    return whole
 
 
-def _body(messages: list[Message]) -> bytes:
-    return b"".join(message.get("body", b"") for message in messages)
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-
-def _replaying(messages: list[Message], receive: Receive) -> Receive:
     async def replay() -> Message:
-        return messages.pop(0) if messages else await receive()
+        return messages.pop() if messages else await receive()
 
     return replay
 
 
-def _request_id(messages: list[Message]) -> str | int | None:
-    """The id of a JSON-RPC request; None for a notification, a response, or what mcp will refuse."""
+def _head(body: bytes) -> tuple[str | None, str | int | None]:
+    """The method and the id of a JSON-RPC request. Both None for a response, or what mcp will refuse; a notification
+    has no id."""
     try:
-        found: Any = json.loads(_body(messages))
+        found: Any = json.loads(body)
     except (ValueError, RecursionError):
-        return None
+        return None, None
     message = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    if "method" not in message or not isinstance(message.get("id"), str | int):
-        return None
-    return cast("str | int", message["id"])
+    method, request_id = message.get("method"), message.get("id")
+    if not isinstance(method, str):
+        return None, None
+    return method, request_id if isinstance(request_id, str | int) else None
 
 
 def _refusal(status: int, request_id: str | int | None, text: str) -> Response:

@@ -20,12 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
-from kernelmcp.http.rate_limits import ServerBusy, Throttle
+from kernelmcp.http.rate_limits import ServerBusy, Throttle, address_key
 from kernelmcp.http.tokens import Authenticator, Identity, Rejected
 from kernelmcp.mcp_server.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
 
 # A client that accepts no data for this long has stopped reading, seconds.
 SEND_SECONDS = 30.0
+SEND_BYTES = 256 * 1024
 # A request gets at least this much more time than `inline_wait_seconds`, seconds.
 ANSWER_MARGIN_SECONDS = 15.0
 # A cancellation is short, and comes at once.
@@ -33,6 +34,8 @@ MAX_CANCELLATION_BYTES = 4096
 CANCELLATION_SECONDS = 5.0
 # JSON-RPC: what a server may define for itself.
 REFUSED_CODE = -32000
+# Where in an ASGI scope stands whose share of the server a request takes.
+SHARE_KEY = "kernelmcp.share"
 
 log = structlog.get_logger(__name__)
 
@@ -57,12 +60,13 @@ class Gate:
 
 class Guard:
     """An ASGI app around one endpoint. `tools_answer`: the endpoint's answers go another way (SSE), so the tool call
-    itself must say that it was refused."""
+    itself must say that it was refused. `has_place`: it is answered at once, also when the server is full."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, *, tools_answer: bool = False) -> None:
+    def __init__(self, app: ASGIApp, gate: Gate, *, tools_answer: bool = False, has_place: bool = False) -> None:
         self._app = app
         self._gate = gate
         self._tools_answer = tools_answer
+        self._has_place = has_place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gate = self._gate
@@ -104,6 +108,8 @@ class Guard:
 
     def _enter(self, scope: Scope, identity: Identity) -> None:
         scope[PRINCIPAL_KEY] = identity.principal
+        anonymous = identity.principal == ANONYMOUS
+        scope[SHARE_KEY] = f"{ANONYMOUS}:{address_key(_address(scope))}" if anonymous else identity.principal
         if identity.principal != ANONYMOUS:
             # mcp keeps its connections apart by this.
             scope["user"] = AuthenticatedUser(
@@ -118,7 +124,7 @@ class Guard:
         address = _address(scope)
         log.warning("refused a token", client=address, reason=str(error)[:200])
         try:
-            self._gate.throttle.check_failures(address)
+            self._gate.throttle.check_failures(address_key(address))
         except RateLimited as exc:
             await _refusal(exc)(scope, receive, send)
         else:
@@ -138,8 +144,7 @@ class Guard:
     # -- how much -----------------------------------------------------------------------------------------------
 
     def _check_rate(self, scope: Scope) -> None:
-        principal = scope[PRINCIPAL_KEY]
-        key = f"{ANONYMOUS}:{_address(scope)}" if principal == ANONYMOUS else principal
+        key = share_of(scope)
         try:
             self._gate.throttle.check_rate(key)
         except RateLimited as exc:
@@ -151,11 +156,13 @@ class Guard:
             self._gate.on_denied("rate")
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if is_stream(scope):
-            with self._gate.throttle.stream():
+        if self._has_place:
+            await self._answer_in_time(scope, receive, send)
+        elif is_stream(scope):
+            with self._gate.throttle.stream(share_of(scope)):
                 await self._app(scope, receive, _bounded(send))
         else:
-            with self._gate.throttle.request():
+            with self._gate.throttle.request(share_of(scope)):
                 await self._answer_in_time(scope, receive, send)
 
     async def _answer_in_time(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -179,6 +186,11 @@ class Guard:
 def is_stream(scope: Scope) -> bool:
     """Whether the answer lasts as long as the client likes. The header is checked against the body by mcp."""
     return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == "subscriptions/listen"
+
+
+def share_of(scope: Scope) -> str:
+    """Whose share of the server a request takes: its principal's, or without authentication its address's."""
+    return str(scope[SHARE_KEY])
 
 
 def metadata_url(settings: Settings) -> str | None:
@@ -210,9 +222,15 @@ def _address(scope: Scope) -> str:
 
 
 def _bounded(send: Send) -> Send:
+    """Sends in pieces: uvicorn waits for one to leave before it takes the next, and not for the last."""
+
     async def bounded(message: Message) -> None:
-        with anyio.fail_after(SEND_SECONDS):
-            await send(message)
+        body: bytes = message.get("body", b"")
+        for start in range(0, max(len(body), 1), SEND_BYTES):
+            end = start + SEND_BYTES
+            more = end < len(body) or message.get("more_body", False)
+            with anyio.fail_after(SEND_SECONDS):
+                await send({**message, "body": body[start:end], "more_body": more} if body else message)
 
     return bounded
 

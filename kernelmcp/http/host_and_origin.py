@@ -1,5 +1,5 @@
 """Which Host and Origin a request may carry: against pages in a browser that reach the server through a name of their
-own (DNS rebinding), and against pages of other sites.
+own (DNS rebinding), and against pages of other sites. And that there is one way to tell where it ends.
 
 Checked for every request, before anything else.
 """
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class HostMiddleware:
-    """421 for a Host that is not ours, 403 for an Origin that may not use us."""
+    """421 for a Host that is not ours, 403 for an Origin that may not use us, 400 for two lengths."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -35,6 +35,12 @@ class HostMiddleware:
             return
         section = self._settings.config.transport_http
         headers = Headers(scope=scope)
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A proxy before us may have gone by the other one: RFC 9112, 6.1.
+            log.warning("refused a request with Content-Length and Transfer-Encoding")
+            error = {"error": "a request has Content-Length or Transfer-Encoding, not both"}
+            await JSONResponse(error, 400, {"Connection": "close"})(scope, receive, send)
+            return
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not host_allowed(hosts[0], section, scope.get("server")):
             log.warning("refused a Host", host=repr(hosts)[:200])

@@ -4,8 +4,9 @@ Must not know MCP.
 """
 
 import asyncio
+import ipaddress
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import ClassVar, Self, cast
 
@@ -19,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from kernelmcp.config.models import HttpSection
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.http.host_and_origin import is_loopback
+from kernelmcp.http.rate_limits import LEAST_PLACES, Shares, address_key
 
 # How long the rest of a refused request is read and thrown away, seconds: its client sees the answer only after it has
 # sent everything.
@@ -35,6 +37,10 @@ MAX_HALF_SENT = 128
 # At the end, until connections are cut, seconds.
 CLOSE_SECONDS = 1
 BACKLOG = 1024
+_NO_PLACE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Type: text/plain\r\nContent-Length: 50\r\n"
+    b"Connection: close\r\n\r\nyou have too many connections open to this server\n"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -45,10 +51,21 @@ class PatientProtocol(H11Protocol):
     head_seconds: ClassVar[float]
     half_sent: ClassVar[dict[str, dict[Self, None]]]
     """By address, in the order in which they began: what waits for a head, or for the rest of one."""
+    opened: ClassVar[Shares]
+    """Connections, by address. Those of a reverse proxy are everybody's."""
+    proxies: ClassVar[Sequence[str]]
     _deadline: asyncio.TimerHandle | None = None
+    _has_place = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if not any(_is_within(self.client[0] if self.client else "", proxy) for proxy in self.proxies):
+            self._has_place = self.opened.take(self._address)
+            if not self._has_place:
+                log.warning("refused a connection: its address has its share", client=self._address)
+                transport.write(_NO_PLACE)
+                transport.close()
+                return
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -65,6 +82,9 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        if self._has_place:
+            self.opened.give_back(self._address)
+            self._has_place = False
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -88,7 +108,7 @@ class PatientProtocol(H11Protocol):
 
     @property
     def _address(self) -> str:
-        return self.client[0] if self.client else ""
+        return address_key(self.client[0]) if self.client else ""
 
     def _arm(self, seconds: float) -> None:
         if self._deadline is None:
@@ -107,6 +127,14 @@ class PatientProtocol(H11Protocol):
         self._disarm()
         log.warning("cut off a client that sends too slowly", client=self.client[0] if self.client else None)
         self.transport.abort()
+
+
+def _is_within(address: str, network: str) -> bool:
+    """As `trusted_proxies` names them: an address, a network, or `*`."""
+    try:
+        return network == "*" or ipaddress.ip_address(address) in ipaddress.ip_network(network)
+    except ValueError:  # a name
+        return False
 
 
 class _Uvicorn(uvicorn.Server):
@@ -171,9 +199,13 @@ def url_of(section: HttpSection, sockets: list[socket.socket]) -> str:
 async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.socket]) -> AsyncIterator[None]:
     """Answer requests that come in by these sockets. Leaving it closes them and, within seconds, every connection."""
 
+    limit = section.max_concurrent_requests + section.max_streams + SPARE_CONNECTIONS
+
     class Protocol(PatientProtocol):
         head_seconds = section.head_timeout_seconds
         half_sent: ClassVar = {}
+        opened: ClassVar = Shares(lambda: limit, LEAST_PLACES)
+        proxies: ClassVar = tuple(section.trusted_proxies)
 
     config = uvicorn.Config(
         app,
@@ -187,7 +219,7 @@ async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.soc
         server_header=False,
         proxy_headers=bool(section.trusted_proxies),
         forwarded_allow_ips=section.trusted_proxies,
-        limit_concurrency=section.max_concurrent_requests + section.max_streams + SPARE_CONNECTIONS,
+        limit_concurrency=limit,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=CLOSE_SECONDS,
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,

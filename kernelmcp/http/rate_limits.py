@@ -1,13 +1,15 @@
-"""How much of the server one principal, and all together, may take: requests per window, requests at one time, streams.
+"""How much of the server one principal, and all together, may take: requests per window; and at one time requests,
+streams, connections, bytes of requests, and answers without a bound.
 
 Counting only; `guard` asks and answers.
 """
 
+import ipaddress
 import math
 import time
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
@@ -20,6 +22,57 @@ MAX_KEYS = 10_000
 MAX_FAILURES = 30
 # When the server is full: how soon to try again, seconds.
 BUSY_RETRY_SECONDS = 1
+# What everybody may have at one time, while there is room for it.
+LEAST_PLACES = 2
+# Bodies of requests that are held at one time, in bodies of the largest size.
+LARGEST_BODIES = 4
+# Resources have no bound of their own: so many are read and sent at one time.
+MAX_READS = 4
+
+
+def address_key(address: str) -> str:
+    """Who has this address. Of IPv6 a client has 64 bits to choose from."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
+class Shares:
+    """So much of something that is `total()`, and who has it. Each may have as much as is left: one alone gets half of
+    it, two a third each, so that there is always some for one more. `least`: what each may have while it is there."""
+
+    def __init__(self, total: Callable[[], int], least: int) -> None:
+        self._total = total
+        self._least = least
+        self._held: Counter[str] = Counter()
+        self.taken = 0
+
+    @property
+    def left(self) -> int:
+        return self._total() - self.taken
+
+    def held(self, key: str) -> int:
+        return self._held[key]
+
+    def take(self, key: str, amount: int = 1) -> bool:
+        """Whether it could be had."""
+        if amount > self.left or self._held[key] + amount > max(self.left, self._least):
+            return False
+        self._held[key] += amount
+        self.taken += amount
+        return True
+
+    def give_back(self, key: str, amount: int = 1) -> None:
+        self._held[key] -= amount
+        self.taken -= amount
+        if not self._held[key]:
+            del self._held[key]
 
 
 class ServerBusy(RateLimited):
@@ -50,11 +103,21 @@ class Throttle:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        section = settings.config.transport_http
+        largest = int(section.max_request_size_mb * 2**20)
         self._requests = Windows()
         self._failures = Windows()
-        self.active = 0
-        """Requests being answered now."""
+        self._active = Shares(lambda: settings.config.transport_http.max_concurrent_requests, LEAST_PLACES)
+        self._open_streams = Shares(lambda: settings.config.transport_http.max_streams, LEAST_PLACES)
+        self._bodies = Shares(lambda: LARGEST_BODIES * largest, largest)
+        self._reads = Shares(lambda: MAX_READS, 1)
+        self._read_ended = anyio.Event()
         self._streams: set[anyio.CancelScope] = set()
+
+    @property
+    def active(self) -> int:
+        """Requests being answered now."""
+        return self._active.taken
 
     def check_rate(self, principal: str) -> None:
         """Count a request. Raises `RateLimited`."""
@@ -76,36 +139,72 @@ class Throttle:
             raise RateLimited("too many wrong tokens", "Wait.", retry_after_seconds=max(1, math.ceil(wait)))
 
     @contextmanager
-    def request(self) -> Iterator[None]:
-        """Take a place while a request is answered. Raises `ServerBusy` when all are taken."""
-        self._check_room(self.active, self._settings.config.transport_http.max_concurrent_requests, "requests")
-        self.active += 1
-        try:
+    def request(self, key: str) -> Iterator[None]:
+        """Take a place while a request is answered. Raises `RateLimited`."""
+        with _place(self._active, key, "requests"):
             yield
-        finally:
-            self.active -= 1
 
     @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Take a place while a stream of events is open. `close_streams` ends it."""
-        self._check_room(len(self._streams), self._settings.config.transport_http.max_streams, "streams")
-        with anyio.CancelScope() as scope:
+    def stream(self, key: str) -> Iterator[None]:
+        """Take a place while a stream of events is open. `close_streams` ends it. Raises `RateLimited`."""
+        with _place(self._open_streams, key, "streams"), anyio.CancelScope() as scope:
             self._streams.add(scope)
             try:
                 yield
             finally:
                 self._streams.discard(scope)
 
+    @contextmanager
+    def body(self, key: str) -> Iterator[Callable[[int], None]]:
+        """What it gives takes room for so many more bytes of a request, until its end. Raises `RateLimited`."""
+        held = 0
+
+        def take(amount: int) -> None:
+            nonlocal held
+            if not self._bodies.take(key, amount):
+                raise _refusal(self._bodies, key, "bytes of requests")
+            held += amount
+
+        try:
+            yield take
+        finally:
+            self._bodies.give_back(key, held)
+
+    @asynccontextmanager
+    async def read(self, key: str) -> AsyncIterator[None]:
+        """Wait for a place to read a resource in, and have it until its answer was sent."""
+        while not self._reads.take(key):
+            await self._read_ended.wait()
+        try:
+            yield
+        finally:
+            self._reads.give_back(key)
+            self._read_ended.set()
+            self._read_ended = anyio.Event()
+
     @property
     def streams(self) -> int:
-        return len(self._streams)
+        return self._open_streams.taken
 
     def close_streams(self) -> None:
         for scope in self._streams:
             scope.cancel()
 
-    def _check_room(self, taken: int, limit: int, what: str) -> None:
-        if taken >= limit:
-            raise ServerBusy(
-                f"the server has {limit} {what} open", "Try again.", retry_after_seconds=BUSY_RETRY_SECONDS
-            )
+
+@contextmanager
+def _place(places: Shares, key: str, what: str) -> Iterator[None]:
+    if not places.take(key):
+        raise _refusal(places, key, what)
+    try:
+        yield
+    finally:
+        places.give_back(key)
+
+
+def _refusal(shares: Shares, key: str, what: str) -> RateLimited:
+    held = shares.held(key)
+    if held and shares.left:
+        text = f"you have {held:,} {what} open, and the {shares.left:,} that are left are for others"
+        return RateLimited(text, "Wait until one of yours has ended.", retry_after_seconds=BUSY_RETRY_SECONDS)
+    text = f"the server has {shares.taken:,} {what} open, and room for no more"
+    return ServerBusy(text, "Try again.", retry_after_seconds=BUSY_RETRY_SECONDS)

@@ -20,6 +20,7 @@ FILES = "kernelmcp://sessions/{session_id}/files/{path}"
 _SCHEME, _, _ = FILES.partition("{")
 # It goes out in one message, base64 when it is binary; more is read in pieces with read_file.
 MAX_FILE_BYTES = 8 * 2**20
+_CONTROLS = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\b")))
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class FileResources:
         return FileName(unquote(session_id), unquote(path, errors="surrogateescape"))
 
     async def read(self, file: FileName, ctx: Ctx) -> ReadResourceContents:
-        """Text when it is UTF-8, else binary. A stopped session is not started."""
+        """Text when it is UTF-8 and can be read, else binary. A stopped session is not started."""
 
         def read(workspace: Workspace | None) -> Piece:
             if workspace is None:
@@ -75,6 +76,13 @@ class FileResources:
             )
         guessed = file_type(file.path)
         try:
+            # JSON makes six characters of a control character, base64 four of three bytes.
+            if _controls(piece.data) > len(piece.data) // 16:
+                return ReadResourceContents(piece.data, guessed or "application/octet-stream")
             return ReadResourceContents(piece.data.decode(), guessed or "text/plain")
         except UnicodeDecodeError:
             return ReadResourceContents(piece.data, guessed or "application/octet-stream")
+
+
+def _controls(data: bytes) -> int:
+    return len(data) - len(data.translate(None, _CONTROLS))

@@ -5,6 +5,7 @@ import os
 import stat
 from urllib.parse import unquote
 
+import anyio
 import anyio.to_thread
 
 from kernelmcp.config.settings import Settings
@@ -32,9 +33,14 @@ class NotebookSources:
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._settings = settings
         self._registry = registry
+        self._one = anyio.Lock()  # a notebook may take 64 MB, and as much again while it is read
 
     async def read(self, source: str, caller: Caller, session_id: str | None) -> list[CodeCell]:
         """The code cells of the notebook. `session_id`: whose workspace a path means. Raises `ServerError`s only."""
+        async with self._one:
+            return await self._read(source, caller, session_id)
+
+    async def _read(self, source: str, caller: Caller, session_id: str | None) -> list[CodeCell]:
         if source.startswith(SESSIONS):
             other, _, what = source.removeprefix(SESSIONS).partition("/")
             data = await self._of_session(caller, unquote(other), unquote(what), source)

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,8 @@ def shown(notebook: Any) -> dict[str, list[Any]]:
 def _shown(outputs: list[Any]) -> list[Any]:
     found: list[Any] = []
     for output in outputs:
+        if output.output_type == "stream":  # a server of times names the day of the week, which is longer on some
+            output.text = re.sub(r"(?<='tokens_saved': )[1-9]\d{2}\b", "some hundred", output.text)
         if output.output_type == "error":
             # Not the traceback: it has the cell's number, which a session counts otherwise than a notebook.
             found.append((output.ename, output.evalue))

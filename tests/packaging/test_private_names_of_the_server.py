@@ -14,6 +14,7 @@ from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.session import ServerSession
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from packaging.requirements import Requirement
@@ -53,6 +54,10 @@ NAMES = {
                 "token_expiry_time",
             )
         ),
+    ],
+    "kernelmcp/http/connections.py": [
+        ("mcp", StreamableHTTPSessionManager, "_server_instances"),
+        ("mcp", StreamableHTTPSessionManager, "_session_owners"),
     ],
     "kernelmcp/http/listener.py": [
         ("uvicorn", UvicornServer, "capture_signals"),

@@ -2,18 +2,20 @@
 
 import concurrent.futures
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import psutil
 import pytest
 
 from kernelmcp.http.listener import SPARE_CONNECTIONS
 
-from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
+from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, bearer, error_code, run, serving
 from .support import DEADLINE, wait_until
 
 TOKEN = "a-token-0123456789"
@@ -163,7 +165,7 @@ def gone(connection: socket.socket) -> bool:
 
 
 def test_half_sent_requests_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
-    settings = {"MAX_CONCURRENT_REQUESTS": "2", "MAX_STREAMS": "1", "HEAD_TIMEOUT_SECONDS": "600"}
+    settings = {"MAX_STREAMS": "400", "HEAD_TIMEOUT_SECONDS": "600"}
     with ExitStack() as opened:
         server = opened.enter_context(
             serving(tmp_path, **{f"TRANSPORT_HTTP__{name}": value for name, value in settings.items()})
@@ -176,6 +178,70 @@ def test_half_sent_requests_of_one_address_leave_room_for_others(tmp_path: Path)
             assert status_of(other.recv(1000)) == 200
         half[-1].sendall(b"Host: localhost\r\n\r\n")
         assert status_of(half[-1].recv(1000)) == 200, "the newest go on"
+
+
+def test_connections_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with ExitStack() as opened:
+        settings = {"TRANSPORT_HTTP__MAX_CONCURRENT_REQUESTS": "2", "TRANSPORT_HTTP__MAX_STREAMS": "2"}
+        server = opened.enter_context(serving(tmp_path, **settings))
+        answers: list[bytes] = []
+        for _ in range(SPARE_CONNECTIONS + 10):
+            connection = opened.enter_context(server.connect())
+            connection.sendall(request)
+            answers.append(connection.recv(1000))
+        assert [status_of(one) for one in answers] == [200] * 130 + [503] * (len(answers) - 130)
+        assert b"Retry-After: 1\r\n" in answers[-1]
+        with socket.create_connection(("127.0.0.1", server.port), DEADLINE, ("127.0.0.2", 0)) as other:
+            other.sendall(request)
+            assert status_of(other.recv(1000)) == 200
+
+
+def test_two_ways_to_tell_where_a_request_ends_are_refused(server: HttpServer) -> None:
+    """A proxy may go by the other one, and take what follows for another client's request."""
+    lines = ("Content-Length: 4", "Transfer-Encoding: chunked")
+    answer = exchange(server, head(*AUTHORIZED, *lines) + b"0\r\n\r\n" + head("Content-Length: 0"))
+    assert status_of(answer) == 400
+    assert answer.count(b"HTTP/1.1 ") == 1, "the connection ends"
+    assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.anyio
+async def test_the_calls_streams_and_connections_of_one_leave_room_for_others(tmp_path: Path) -> None:
+    names = ("ONE", "TWO")
+    settings = {f"AUTH__TOKENS__{name}": f"{name.lower()}-0123456789" for name in names}
+    limits = {"MAX_CONCURRENT_REQUESTS": "8", "MAX_STREAMS": "8", "AUTH_TOKEN": TOKEN}
+    settings |= {f"TRANSPORT_HTTP__{name}": value for name, value in limits.items()}
+    with serving(tmp_path, **settings) as server:
+
+        def opened(token: str) -> httpx2.Response:
+            return server.post(INITIALIZE, token)
+
+        ones = [opened("one-0123456789") for _ in range(6)]
+        assert [answer.status_code for answer in ones] == [200] * 4 + [429] * 2
+        assert ones[-1].headers["retry-after"] == "1"
+        assert [opened("two-0123456789").status_code for _ in range(3)] == [200, 200, 429]
+        assert opened(TOKEN).status_code == 200
+
+        def stream(token: str) -> int:
+            with server.http.stream("GET", server.base + "/sse", headers=bearer(token)) as answer:
+                if answer.status_code == 200:
+                    ended.wait(DEADLINE)
+                return answer.status_code
+
+        ended = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(8) as threads:
+            try:
+                streams = [threads.submit(stream, "one-0123456789") for _ in range(6)]
+                refused = [next(concurrent.futures.as_completed(streams)).result() for _ in range(1)]
+                assert refused == [429]
+                assert server.get("/metrics", "two-0123456789").status_code == 200
+                assert wait_until(lambda: "kernelmcp_http_streams 4.0" in server.get("/metrics", TOKEN).text)
+                other = threads.submit(stream, "two-0123456789")
+                assert wait_until(lambda: "kernelmcp_http_streams 5.0" in server.get("/metrics", TOKEN).text)
+            finally:
+                ended.set()
+        assert sorted(one.result() for one in [*streams, other]) == [200] * 5 + [429] * 2
 
 
 @pytest.mark.anyio

@@ -1,0 +1,98 @@
+"""What clients send and do not read is bounded for each, so that it costs the others neither memory nor time."""
+
+import base64
+import json
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from .http_support import JSON_HEADERS, HttpServer, bearer, serving
+from .support import DEADLINE, wait_until
+from .test_http_limits import MB, MODERN, modern, status_of
+
+ONE, OTHER = "one-0123456789", "other-0123456789"
+MAX_PEAK_BYTES = 300 * MB
+SIZE = 8 * MB
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[HttpServer]:
+    with serving(tmp_path, AUTH__TOKENS__ONE=ONE, AUTH__TOKENS__OTHER=OTHER) as found:
+        yield found
+
+
+def peak_bytes(server: HttpServer) -> int:
+    [kilobytes] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text())
+    return int(kilobytes) * 1024
+
+
+def request(body: bytes, **more: str) -> bytes:
+    headers = JSON_HEADERS | bearer(ONE) | {"MCP-Protocol-Version": MODERN, "Content-Length": str(len(body))} | more
+    lines = [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join(["POST /mcp HTTP/1.1", "Host: localhost", *lines, "", ""]).encode() + body
+
+
+def neighbour_is_served(server: HttpServer) -> bool:
+    listed = server.post(modern("tools/list"), OTHER, **{"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/list"})
+    read = read_request("kernelmcp://sessions")
+    sessions = server.post(json.loads(read), OTHER, **read_headers("kernelmcp://sessions"))
+    return (server.get("/health").status_code, listed.status_code, sessions.status_code) == (200, 200, 200)
+
+
+def read_request(uri: str) -> bytes:
+    return json.dumps(modern("resources/read", uri=uri)).encode()
+
+
+def read_headers(uri: str) -> dict[str, str]:
+    return {"MCP-Protocol-Version": MODERN, "Mcp-Method": "resources/read", "Mcp-Name": uri}
+
+
+@pytest.mark.parametrize("letter", ["\x01", '"', "ü"])
+def test_answers_that_nobody_reads(server: HttpServer, letter: str) -> None:
+    content = base64.b64encode((letter * SIZE).encode()[:SIZE]).decode()
+    arguments = {"session_id": "s", "path": "f", "content": content, "encoding": "base64"}
+    call = modern("tools/call", name="write_file", arguments=arguments)
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "write_file"}
+    assert f"Wrote {SIZE:,} bytes" in server.post(call, ONE, **headers).text
+    before = peak_bytes(server)
+    uri = "kernelmcp://sessions/s/files/f"
+    with ExitStack() as opened:
+        for _ in range(40):
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), DEADLINE))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.sendall(request(read_request(uri), **read_headers(uri)))
+        assert neighbour_is_served(server)
+        assert wait_until(lambda: server.get("/metrics", OTHER).text.count("kernelmcp_http_requests_active 40.0") == 1)
+        assert neighbour_is_served(server)
+    print(f"peak {before / MB:.0f} -> {peak_bytes(server) / MB:.0f} MB")
+    assert peak_bytes(server) < MAX_PEAK_BYTES
+
+
+def test_requests_that_do_not_end(server: HttpServer) -> None:
+    large = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"text":"' + b"x" * (15 * MB)
+    with ExitStack() as opened:
+        answers: list[int] = []
+        for number in range(8):
+            connection = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), DEADLINE))
+            with suppress(OSError):  # it has answered already, and reads no more
+                connection.sendall(request(large, **{"Content-Length": str(len(large) + 10)}))
+            if number >= 2:
+                answers.append(status_of(connection.recv(1000)))
+            assert neighbour_is_served(server)
+        assert answers == [429] * 6
+    print(f"peak {peak_bytes(server) / MB:.0f} MB")
+    assert peak_bytes(server) < MAX_PEAK_BYTES
+
+
+def test_requests_of_the_largest_size(server: HttpServer) -> None:
+    body = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[' + b"[]," * (5 * MB) + b"[]]}}"
+    assert server.post(body, ONE).status_code == 413
+    text = json.dumps(modern("tools/call", name="execute_code", arguments={"code": "x" * (15 * MB), "session_id": "s"}))
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "execute_code"}
+    assert server.post(text.encode(), ONE, **headers).status_code in (200, 400)
+    print(f"peak {peak_bytes(server) / MB:.0f} MB")
+    assert peak_bytes(server) < MAX_PEAK_BYTES
