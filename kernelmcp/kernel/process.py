@@ -248,11 +248,13 @@ class Kernel:
         """Where any Jupyter client finds its sockets."""
         return Path(self._manager.connection_file)
 
-    def interrupt(self) -> None:
+    def interrupt(self, grace_seconds: float | None = None) -> None:
         """Interrupt the execution that runs. The message names it, so that an interrupt that comes late does not hit
-        the next one; kernels that are not ours ignore the name."""
+        the next one. After `grace_seconds`, a kernel of ours ends the guest that still runs it, and answers. Kernels
+        that are not ours ignore the name and the grace."""
         if (msg_id := self.connection.execution_id) is not None:
-            metadata = {"kernelmcp": {"msg_id": msg_id}}
+            wanted = {"msg_id": msg_id} if grace_seconds is None else {"msg_id": msg_id, "grace_seconds": grace_seconds}
+            metadata = {"kernelmcp": wanted}
             self.connection.send(self.connection.control, "interrupt_request", {}, None, metadata)
 
     def offer_tools(self, offer: Offer, listener: ToolListener) -> asyncio.Future[dict[str, Any]]:

@@ -277,10 +277,7 @@ class ExecutionQueue:
         return not execution.interruptible and not self._persons.idle.is_set()
 
     def _interrupt(self, execution: Execution, kernel: Kernel) -> None:
-        if execution.grace_timer is None:
-            interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
-        else:
-            kernel.interrupt()
+        interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
 
     def interrupt_all(self) -> None:
         """Interrupt the execution that runs, and cancel those that wait."""

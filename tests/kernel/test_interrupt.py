@@ -172,6 +172,34 @@ OVER = (
 )
 
 
+ALWAYS_SWALLOWED = {
+    "finalizers, one after the other": (
+        "import time\nclass Slow:\n    def __del__(self):\n        end = time.monotonic() + 0.02\n"
+        "        while time.monotonic() < end: pass\nwhile True: Slow()"
+    ),
+    "finalizers of one object": (
+        "import time\nclass Slow:\n    def __del__(self):\n        end = time.monotonic() + 0.02\n"
+        "        while time.monotonic() < end: pass\nwhile True: [Slow() for _ in range(20)]"
+    ),
+    "no room for a handler": ("def f():\n    try: f()\n    except RecursionError: f()\nwhile True: f()"),
+    "no room for a handler, beyond a limit of its own": (
+        "import sys; sys.setrecursionlimit(300)\n"
+        "def f():\n    try: f()\n    except RecursionError: f()\nwhile True: f()"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", ALWAYS_SWALLOWED.values(), ids=ALWAYS_SWALLOWED.keys())
+def test_an_interrupt_gets_through_where_each_one_would_be_swallowed(kernel: Kernel, code: str) -> None:
+    kernel.run("import sys; kept = 41; limit = sys.getrecursionlimit()")
+    for _ in range(3):
+        ran = kernel.interrupt_once_it_prints(GO + code)
+        assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("kept + 1").result == "42"
+    assert kernel.run("sys.setrecursionlimit(limit) if sys.getrecursionlimit() == 300 else 0").status == "ok"
+    assert kernel.run("sys.getrecursionlimit() == limit").result == "True"
+
+
 @pytest.mark.parametrize("code", SWALLOWERS.values(), ids=SWALLOWERS.keys())
 def test_an_interrupt_that_python_swallows_comes_again(kernel: Kernel, code: str) -> None:
     kernel.run(f"kept = 41\n{OVER}")

@@ -100,13 +100,13 @@ class Guests:
         for supervisor in self._by_name.values():
             supervisor.set_quota(quota)
 
-    def interrupt(self) -> None:
-        """Interrupt what runs, or is about to. The guest has been told when this returns: an answer to a host call that
-        is sent afterwards cannot overtake it."""
+    def interrupt(self, grace_seconds: float | None = None) -> None:
+        """Interrupt what runs, or is about to; a guest that still runs it after `grace_seconds` is ended. The guest has
+        been told when this returns: an answer to a host call that is sent afterwards cannot overtake it."""
         if self._preparing is not None:
             self._preparing.cancel()
         for supervisor in self._by_name.values():
-            supervisor.interrupt()
+            supervisor.interrupt(grace_seconds)
 
     def pause(self, paused: bool) -> None:
         """Have every guest wait when it sends something, or go on."""

@@ -27,11 +27,14 @@ from kernelmcp_kernel.settings import Quota
 INTERRUPT_GRACE_SECONDS = 3.0
 # On a loaded machine a guest gets little processor time in these. Until it has had enough to notice (a step of numpy's
 # takes 0.5 s at most), it gets more. One that has used none waits for what never comes. The longest grace ends before
-# that of the server (kernels.interrupt_grace_seconds, 6), which ends the whole kernel.
+# that of the server (kernels.interrupt_grace_seconds), which ends the whole kernel.
 _NOTICE_CPU_SECONDS = 1.0
 _IDLE_CPU_SECONDS = 0.02
 _MORE_GRACE_SECONDS = 1.0
 _LONGEST_GRACE_SECONDS = 5.0
+# Where the cell is to end whether or not it notices: parts of its grace after which it is interrupted once more. Code
+# that cleans up has the first one for itself.
+_AGAIN = (0.6, 0.8)
 
 # Written to the interrupt pipe in place of a request's number: interrupt what runs between requests.
 _BACKGROUND = 0xFFFFFFFF
@@ -78,6 +81,7 @@ class Guest:
         self._reply: asyncio.Future[dict[str, Any]] | None = None
         self._limit: CpuLimit | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
+        self._end_timers: list[asyncio.TimerHandle] = []
         self._channel = Channel(spawned, self._dispatch, self._on_end, self.kill)
         self._watchdog = (
             MemoryWatchdog(self.pid, spawned.max_resident_mb, self.kill) if spawned.max_resident_mb else None
@@ -127,6 +131,7 @@ class Guest:
         finally:
             self._reply = self._limit = None
             self._cancel_kill()
+            self._cancel_end()
             if limit is not None:
                 limit.stop()
             if self.death is None:
@@ -176,15 +181,25 @@ class Guest:
 
     # -- interrupt and end
 
-    def interrupt(self, why: str = "") -> None:
-        """Interrupt the current request. A guest that ignores it is killed after a grace period."""
+    def interrupt(self, why: str = "", grace_seconds: float | None = None) -> None:
+        """Interrupt the current request. A guest that ignores it is killed after a grace period; with `grace_seconds`
+        also one that has noticed it and goes on for so long."""
         if not self.busy or self.death is not None:
             return
-        self._channel.signal(self._number)
-        self._channel.send(encode_frame({"op": "interrupt"}))
+        self._signal()
+        if grace_seconds is not None and not self._end_timers:
+            reason = f"it went on for {grace_seconds:g} s after it was interrupted"
+            self._end_timers = [
+                *(self._loop.call_later(part * grace_seconds, self._signal) for part in _AGAIN),
+                self._loop.call_later(grace_seconds, self.kill, reason),
+            ]
         if self._kill_timer is None:
             reason = f"{why or 'it '}could not be interrupted within {INTERRUPT_GRACE_SECONDS:.0f} s"
             self._await_notice(reason, cpu_seconds(self.pid))
+
+    def _signal(self) -> None:
+        self._channel.signal(self._number)
+        self._channel.send(encode_frame({"op": "interrupt"}))
 
     def _await_notice(self, reason: str, before: float, waited: float = 0.0) -> None:
         """Kill the guest after a grace period, or give it more when it had no chance to notice. `before`: its CPU time
@@ -211,12 +226,18 @@ class Guest:
             self._kill_timer.cancel()
             self._kill_timer = None
 
+    def _cancel_end(self) -> None:
+        for timer in self._end_timers:
+            timer.cancel()
+        self._end_timers = []
+
     def kill(self, reason: str) -> None:
         """End the guest at once; a request under way fails with GuestDied."""
         if self.death is not None:
             return
         self.death = reason
         self._cancel_kill()
+        self._cancel_end()
         self.background.stop()
         if self._watchdog is not None:
             self._watchdog.stop()

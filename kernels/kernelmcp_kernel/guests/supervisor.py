@@ -181,10 +181,10 @@ class GuestSupervisor:
                     guest.kill("it comes to no end of starting")
                     return
 
-    def interrupt(self) -> None:
+    def interrupt(self, grace_seconds: float | None = None) -> None:
         """Interrupt the current request, if there is one, also while its guest still boots."""
         if self.guest.busy:
-            self.guest.interrupt()
+            self.guest.interrupt(grace_seconds=grace_seconds)
         else:
             self._interrupted_early = self._requests.locked()
 

@@ -55,6 +55,20 @@ export class Interrupts {
 
   /** Is there an interrupt for the running request? Consumes it. */
   take() {
+    if (!this.#isWanted()) return false;
+    this.heard();
+    return true;
+  }
+
+  /** The running request knows of its interrupt. Until then a signal comes again: at Python's recursion limit its handler
+   * does not even begin. */
+  heard() {
+    this.wanted = 0;
+    this.taken = this.current;
+    this.consumed(this.current);
+  }
+
+  #isWanted() {
     try {
       const count = fs.readSync(this.fd, this.bytes);
       if (count >= 4) this.wanted = this.bytes.readUInt32LE(count - 4);
@@ -67,11 +81,7 @@ export class Interrupts {
       // It is sent while no request runs: ours has been answered, and a task has kept the event loop from telling us.
       this.current = 0;
     }
-    if (!this.current || this.wanted !== this.current) return false;
-    this.wanted = 0;
-    this.taken = this.current;
-    this.consumed(this.current);
-    return true;
+    return this.current !== 0 && this.wanted === this.current;
   }
 
   /** Is what no request runs for to end? Consumes it. */
@@ -81,9 +91,10 @@ export class Interrupts {
     return asked;
   }
 
-  /** Python has swallowed the interrupt: it is to come again. */
-  again() {
-    if (this.current && this.taken === this.current) this.wanted = this.current;
+  /** Python has swallowed the interrupt: it is to come again; or not, because it has been raised meanwhile.
+   * @param {boolean} isWanted */
+  again(isWanted) {
+    if (this.current && this.taken === this.current) this.wanted = isWanted ? this.current : 0;
   }
 
   /** Was an interrupt for the running request consumed already? */
@@ -123,7 +134,7 @@ export class Interrupts {
       if (!this.isDue()) return 0;
       const now = this.polledAt;
       if (this.#isHeld()) return 0;
-      if (this.take()) {
+      if (this.#isWanted()) {
         this.#expectTurn(now);
         return SIGINT;
       }
@@ -138,7 +149,7 @@ export class Interrupts {
       get 0() {
         return poll();
       },
-      set 0(_value) {}, // CPython clears the byte it saw; `take` has done that
+      set 0(_value) {}, // CPython clears the byte it saw; `heard` does that
     };
   }
 

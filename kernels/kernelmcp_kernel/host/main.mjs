@@ -108,7 +108,8 @@ async function boot() {
   const wasInterrupted = () => interrupts.wasTaken();
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
-  guest.attach(emit, write, () => streams.flush(), ask, nap, wasInterrupted, interruptAgain, leave);
+  const heard = () => interrupts.heard();
+  guest.attach(emit, write, () => streams.flush(), ask, nap, heard, wasInterrupted, interruptAgain, leave);
   guest.begin_in(settings.folder ?? "", settings.how_to_see_more);
   pyodide.setInterruptBuffer(interrupts.buffer());
   const { handle, notify, interrupt, usable } = guest;
@@ -147,10 +148,10 @@ function deliverInterrupt() {
   for (const call of [...hostCalls.keys()]) takeHostCall(call)?.reject(new Error("interrupted"));
 }
 
-/** Python has swallowed an interrupt: it comes again, also when nothing computes any more. */
-function interruptAgain() {
-  interrupts.again();
-  setTimeout(deliverInterrupt, AGAIN_MS);
+/** Python has swallowed an interrupt: it comes again, also when nothing computes any more, unless that is taken back. */
+function interruptAgain(isWanted = true) {
+  interrupts.again(isWanted);
+  if (isWanted) setTimeout(deliverInterrupt, AGAIN_MS);
 }
 
 /** Run what has no reply, while a request waits. @param {string} text */

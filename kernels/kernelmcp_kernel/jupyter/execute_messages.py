@@ -69,6 +69,14 @@ def named_request(metadata: Content | None) -> str | None:
     return named if isinstance(named, str) else None
 
 
+def grace_seconds(metadata: Content | None) -> float | None:
+    """How long a cell may go on after an interrupt_request before its guest is ended, as `{"kernelmcp":
+    {"grace_seconds": ...}}` in its metadata says. None: as long as it likes, if it has noticed the interrupt."""
+    ours: Any = (metadata or {}).get("kernelmcp")
+    seconds: Any = cast("Content", ours).get("grace_seconds") if isinstance(ours, dict) else None
+    return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
+
+
 def checked_reply(reply: Content) -> Content:
     """The guest's execute_reply, reduced to what a reply may hold."""
     sent: Any = reply.get("payload")

@@ -34,6 +34,7 @@ from kernelmcp_kernel.jupyter.execute_messages import (
     checked_reply,
     client_of,
     cpu_seconds,
+    grace_seconds,
     header_of,
     hexadecimal,
     named_request,
@@ -159,11 +160,12 @@ class SandboxKernel(OfferedKernel):
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
         if hasattr(self, "_guests"):  # else the kernel is just starting, and nothing runs
-            named, client = named_request(parent.get("metadata")), client_of(parent)
-            self._loop.call_soon_threadsafe(self._interrupt, named, client)
+            metadata = parent.get("metadata")
+            found = named_request(metadata), client_of(parent), grace_seconds(metadata)
+            self._loop.call_soon_threadsafe(self._interrupt, *found)
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
-    def _interrupt(self, named: str | None, client: str | None) -> None:
+    def _interrupt(self, named: str | None, client: str | None, grace: float | None) -> None:
         """Interrupt the running cell; if the request names an execution, only that one."""
         cell = self._cell
         if named is not None and (cell is None or cell.parent["header"]["msg_id"] != named):
@@ -172,7 +174,7 @@ class SandboxKernel(OfferedKernel):
             cell.interrupted = True
             if client != client_of(cell.parent):
                 self._report.metadata["interrupted_by"] = "another client"
-        self._guests.interrupt()
+        self._guests.interrupt(grace)
         self._calls.cancel(INTERRUPTED)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:

@@ -1,8 +1,9 @@
 """The JavaScript functions that the host gives to the guest, set by `attach` once the heap is restored.
 
 `emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks
-for a moment and says whether an interrupt arrived, `was_interrupted` says whether one has for the running request,
-`interrupt_again` asks for the interrupt once more, because Python has swallowed it; `exit` ends the guest process.
+for a moment and says whether an interrupt arrived, `heard` says that the handler of an interrupt's signal has begun,
+`was_interrupted` whether an interrupt has arrived for the running request, `interrupt_again` asks for it once more,
+because Python has swallowed it, or takes that back; `exit` ends the guest process.
 """
 
 import json
@@ -30,8 +31,9 @@ class Bridge:
     flush_streams: Callable[[], None]
     ask: Callable[[str, str], Promise]
     nap: Callable[[float], bool]
+    heard: Callable[[], None]
     was_interrupted: Callable[[], bool]
-    interrupt_again: Callable[[], None]
+    interrupt_again: Callable[[bool], None]
     exit: Callable[[int], NoReturn]
 
 

@@ -16,9 +16,18 @@ from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell
 
+# What the handlers need at the recursion limit, and what watches the interrupt that they raise.
+_ROOM_FRAMES = 50
+_MOST_FRAMES = 2**31 - 1
+
 
 def on_interrupt_signal(signum: int, frame: object) -> None:
     """SIGINT's handler: raise in the cell, or cancel its task when other code has the event loop."""
+    limit = sys.getrecursionlimit()
+    # First of all: this frame may be the last one that there was room for.
+    sys.setrecursionlimit(min(limit + _ROOM_FRAMES, _MOST_FRAMES))
+    swallowed_interrupts.note_limit(limit)
+    bridge.heard()
     if not running.active:
         running.early = True
         return
@@ -42,10 +51,12 @@ def on_stuck_signal(signum: int, frame: object) -> None:
 
 
 def on_swallowed(unraisable: Any) -> None:
-    """sys.unraisablehook: an interrupt that came in a `__del__` or the like has not reached the cell: once more."""
+    """sys.unraisablehook: an interrupt that came in a `__del__` or the like has not reached the cell: once more, in the
+    frame that has dropped the object. A cell that does little else would swallow the next one as well."""
     sys.__unraisablehook__(unraisable)
     if issubclass(unraisable.exc_type, KeyboardInterrupt) and running.active:
-        bridge.interrupt_again()
+        swallowed_interrupts.raise_in(sys._getframe().f_back)
+        bridge.interrupt_again(True)
 
 
 def on_loop_interrupted() -> None:
@@ -60,6 +71,7 @@ def interrupt() -> None:
         running.early = True
         return
     GuestShell.instance().interrupted = True
+    swallowed_interrupts.take()
     blocked = blocking.interrupt(running.request)
     if running.task is not None and running.task not in blocked:
         running.task.cancel()

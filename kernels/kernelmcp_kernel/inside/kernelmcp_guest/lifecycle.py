@@ -144,14 +144,15 @@ def attach(
     flush_streams: Callable[[], None],
     ask: Callable[[str, str], Promise],
     nap: Callable[[float], bool],
+    heard: Callable[[], None],
     was_interrupted: Callable[[], bool],
-    interrupt_again: Callable[[], None],
+    interrupt_again: Callable[[bool], None],
     leave: Callable[[int], NoReturn],
 ) -> None:
     """Connect a restored shell to its host."""
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
     bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
-    bridge.was_interrupted, bridge.interrupt_again = was_interrupted, interrupt_again
+    bridge.heard, bridge.was_interrupted, bridge.interrupt_again = heard, was_interrupted, interrupt_again
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, interrupts.on_interrupt_signal)

@@ -20,7 +20,14 @@ from kernelmcp_guest import blocking, memory
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.kernel import GuestKernel
 from kernelmcp_guest.programs import lines
-from kernelmcp_guest.tracebacks import GuestSyntaxTB, GuestTB, behind_expression, format_group, is_left_to_python
+from kernelmcp_guest.tracebacks import (
+    GuestSyntaxTB,
+    GuestTB,
+    behind_expression,
+    format_group,
+    is_left_to_python,
+    shorten,
+)
 
 
 def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +98,7 @@ class GuestEvents(EventManager):
             try:
                 callback(*args, **kwargs)
             except KeyboardInterrupt:
-                bridge.interrupt_again()
+                bridge.interrupt_again(True)
             except Exception:  # noqa: BLE001  # a callback of the user's
                 where = f"{callback} (for {event}), with arguments args {args},kwargs {kwargs}"
                 sys.stdout.write(f"Error in callback {where}:\n")
@@ -150,6 +157,7 @@ class GuestShell(InteractiveShell):
             exc_tuple = (kind, value, traceback)
         if issubclass(kind, KeyboardInterrupt):
             exc_tuple = (kind, value or kind(), traceback)
+        shorten(value)
         if value is not None and is_left_to_python(value):
             self._showtraceback(kind, value, format_group(value))
             return

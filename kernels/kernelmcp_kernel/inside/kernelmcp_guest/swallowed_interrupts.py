@@ -1,13 +1,16 @@
 """Has Python code noticed the KeyboardInterrupt that a signal handler raised, or has C code thrown it away?
 
 A file that is closed by its destructor clears whatever was raised meanwhile, and says nothing. So a raised interrupt is
-watched: when no Python frame has seen it, it is raised in the next one that runs. sys.monitoring does both, and costs
-nothing while no interrupt is under way.
+watched: when no Python frame has seen it, it is raised in the next one that runs. One that ended in a `__del__` is
+raised in the frame from which that was called. sys.monitoring does all this, and costs nothing while no interrupt is
+under way.
 """
 
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
+
+from kernelmcp_guest.bridge import bridge
 
 # One of those that have no meaning of their own (https://docs.python.org/3/library/sys.monitoring.html).
 _TOOL = 4
@@ -18,6 +21,9 @@ class _Interrupt:
 
     unseen = False
     armed = False
+    frame: FrameType | None = None
+    limit: int | None = None
+    """The recursion limit before the first interrupt of the cell."""
 
 
 _interrupt = _Interrupt()
@@ -25,13 +31,30 @@ _interrupt = _Interrupt()
 
 def raise_watched() -> NoReturn:
     """Raise KeyboardInterrupt out of a signal handler, and look whether it arrives."""
-    monitoring = vars(sys)["monitoring"]
-    _interrupt.unseen, _interrupt.armed = True, False
-    if monitoring.get_tool(_TOOL) is None:
-        monitoring.use_tool_id(_TOOL, "kernelmcp")
+    monitoring = _begin()
     monitoring.register_callback(_TOOL, monitoring.events.RAISE, _on_raise)
     monitoring.set_events(_TOOL, monitoring.events.RAISE)
     raise KeyboardInterrupt
+
+
+def raise_in(frame: FrameType | None) -> None:
+    """Raise an interrupt that was swallowed in this frame when it goes on, or where `raise_again` finds it first."""
+    if frame is None or _is_ours(frame.f_code):
+        return
+    monitoring = _begin()
+    _interrupt.frame = frame
+    for event in (monitoring.events.LINE, monitoring.events.JUMP):
+        monitoring.register_callback(_TOOL, event, _raise_in_frame)
+    monitoring.set_local_events(_TOOL, frame.f_code, monitoring.events.LINE | monitoring.events.JUMP)
+
+
+def _begin() -> Any:
+    monitoring = vars(sys)["monitoring"]
+    if monitoring.get_tool(_TOOL) is None:
+        monitoring.use_tool_id(_TOOL, "kernelmcp")
+    _drop_frame()
+    _interrupt.unseen, _interrupt.armed = True, False
+    return monitoring
 
 
 def raise_again() -> None:
@@ -53,17 +76,34 @@ def raise_again() -> None:
 def take() -> bool:
     """Whether there is one that no Python code has seen. Whoever asks raises it."""
     unseen = _interrupt.unseen
-    forget()
+    if unseen:
+        _settle()
     return unseen
+
+
+def note_limit(limit: int) -> None:
+    """The recursion limit before it was raised for the handler of an interrupt. It is as before when the cell ends."""
+    if _interrupt.limit is None:
+        _interrupt.limit = limit
 
 
 def forget() -> None:
     """The cell has ended."""
     if _interrupt.unseen:
         _settle()
+    if _interrupt.limit is not None:
+        sys.setrecursionlimit(_interrupt.limit)
+        _interrupt.limit = None
+
+
+def _drop_frame() -> None:
+    if _interrupt.frame is not None:
+        vars(sys)["monitoring"].set_local_events(_TOOL, _interrupt.frame.f_code, 0)
+        _interrupt.frame = None
 
 
 def _settle() -> None:
+    _drop_frame()
     _interrupt.unseen = _interrupt.armed = False
     monitoring = vars(sys)["monitoring"]
     monitoring.set_events(_TOOL, 0)
@@ -82,4 +122,11 @@ def _on_raise(code: CodeType, offset: int, error: BaseException) -> None:
 def _raise_here(code: CodeType, *_: Any) -> None:
     if not _is_ours(code):
         _settle()
+        raise KeyboardInterrupt
+
+
+def _raise_in_frame(code: CodeType, *_: Any) -> None:
+    if sys._getframe().f_back is _interrupt.frame:
+        _settle()
+        bridge.interrupt_again(False)
         raise KeyboardInterrupt

@@ -12,11 +12,13 @@ import linecache
 import os
 import sys
 import traceback
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any
 
 import IPython
-from IPython.core.ultratb import AutoFormattedTB, SyntaxTB
+from IPython.core.ultratb import AutoFormattedTB, FrameInfo, SyntaxTB
+from stack_data import RepeatedFrames
+from stack_data.utils import collapse_repeated
 
 from kernelmcp_guest.advice import advice
 
@@ -25,6 +27,10 @@ _HIDDEN = (f"{os.path.dirname(os.path.dirname(__file__))}/", f"{os.path.dirname(
 _REFUSED = "[network] allow_hosts"
 # Of a line of code that a refused request shows.
 _MAX_LINE_CHARS = 100
+# Errors that are shown before the last one, and that are kept: IPython goes through them by recursion. A recursion that
+# catches its errors has a thousand.
+_MAX_CHAINED = 10
+_MAX_KEPT = 100
 
 Parts = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -60,8 +66,21 @@ def is_refused_request(error: BaseException | None) -> bool:
     return error is not None and _REFUSED in _text(error)
 
 
+def shorten(error: BaseException | None) -> None:
+    """Cut off what came long before it."""
+    for _ in range(_MAX_KEPT):
+        if error is None:
+            return
+        last, cause = error, error.__cause__
+        error = error.__context__ if cause is None else cause
+    if error is not None:
+        last.__cause__ = last.__context__ = None
+
+
 class GuestTB(AutoFormattedTB):
     """Formats the tracebacks of cells."""
+
+    _chained = 0
 
     def structured_traceback(
         self,
@@ -76,7 +95,10 @@ class GuestTB(AutoFormattedTB):
         if is_refused_request(evalue) and self.mode in ("Context", "Plain"):
             lines = self._in_short(etype, evalue, etb)
         else:
+            self._chained = 0
             lines = super().structured_traceback(etype, evalue, self._select(etb), tb_offset, context)
+            if self._chained > _MAX_CHAINED:
+                lines.insert(1, f"[... errors before these {_MAX_CHAINED + 1} are not shown]\n")
         self.tb = etb
         hint = advice(evalue)
         return [*lines, f"[kernelmcp] {hint}"] if hint else lines
@@ -91,14 +113,34 @@ class GuestTB(AutoFormattedTB):
             entries = _entries(etb)
             is_cause = evalue is not None and evalue.__cause__ is error and _text(error) not in known
             if self.mode == "Verbose" or any(map(_users, entries)) or is_cause:
+                self._chained += 1
+                if self._chained > _MAX_CHAINED:
+                    return None
                 return kind, error, self._select(etb)
             evalue = error
         return None
 
     def get_records(self, etb: TracebackType, context: int, tb_offset: int) -> Any:
-        """IPython's, with the lines where the error was raised: it looks where libraries' frames are by now."""
-        records = super().get_records(etb, context, tb_offset)
-        lines = {id(entry.tb_frame): entry.tb_lineno for entry in _entries(etb)}
+        """IPython's, with the lines where the error was raised: it looks where libraries' frames are by now.
+
+        It looks for the module of every entry, which takes seconds in a deep recursion, and then leaves out most of
+        them. Here they are left out first, in the same way."""
+        records: list[Any] = []
+        shown: list[TracebackType] = []
+        for each in collapse_repeated(_entries(etb), collapser=RepeatedFrames, key=_place):
+            if isinstance(each, RepeatedFrames):
+                records += self._records_of(shown, context)
+                records.append(FrameInfo._from_stack_data_FrameInfo(each))
+                shown = []
+            else:
+                shown.append(each)
+        return records + self._records_of(shown, context)
+
+    def _records_of(self, entries: list[TracebackType], context: int) -> list[Any]:
+        if not entries:
+            return []
+        records = super().get_records(_chain(entries), context, 0)
+        lines = {id(entry.tb_frame): entry.tb_lineno for entry in entries}
         for record in records:
             if record._sd is None:
                 record.lineno = lines.get(id(record.frame), record.lineno)
@@ -121,10 +163,7 @@ class GuestTB(AutoFormattedTB):
         entries = _entries(etb)
         if self.mode != "Verbose":
             entries = [entry for entry in entries if entry is entries[-1] or _users(entry)]
-        kept = None
-        for entry in reversed(entries):
-            kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-        return kept
+        return _chain(entries)
 
     def _in_short(
         self, etype: type[BaseException], evalue: BaseException | None, etb: TracebackType | None
@@ -147,6 +186,17 @@ def _entries(etb: TracebackType | None) -> list[TracebackType]:
             found.append(etb)
         etb = etb.tb_next
     return found
+
+
+def _chain(entries: list[TracebackType]) -> TracebackType | None:
+    first = None
+    for entry in reversed(entries):
+        first = TracebackType(first, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return first
+
+
+def _place(entry: TracebackType) -> tuple[CodeType, int]:
+    return entry.tb_frame.f_code, entry.tb_lineno
 
 
 def behind_expression(etb: TracebackType | None) -> TracebackType | None:
