@@ -16,7 +16,7 @@ def test_what_is_not_known_is_said_without_paths() -> None:
         f"ERROR: cannot do '{path}'",
         f"ERROR: Exception:\nTraceback:\nValueError: {path} and file://{path}",
     ):
-        text = str(pip_output.explain(output, [], []))
+        text = str(pip_output.explain(output, [], [], {}))
         assert "a.whl" in text
         assert not LEAKS.search(text)
-    assert "https://a.b/c/d" in str(pip_output.explain("ERROR: cannot ask https://a.b/c/d", [], []))
+    assert "https://a.b/c/d" in str(pip_output.explain("ERROR: cannot ask https://a.b/c/d", [], [], {}))

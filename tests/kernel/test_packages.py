@@ -178,7 +178,7 @@ def test_a_resolution_that_did_without_a_source_is_not_remembered(
     index.add("aging", "2.0")
     said: list[str] = []
     install(offline, store, "aging", said=said)
-    assert "A package source does not answer; trying the others." in said
+    assert "A package source cannot be asked; trying the others." in said
 
 
 def test_a_file_with_the_wrong_sha256_is_refused(settings: PackageSettings, store: Store, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_needed_version_that_is_not_there_is_told_with_who_needs_it(
 
 def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
     output = "error: resolution-too-deep\n\n\u00d7 Dependency resolution exceeded maximum depth\n"
-    error = pip_output.explain(output, [], ["north>=1", "south"])
+    error = pip_output.explain(output, [], ["north>=1", "south"], {})
     assert isinstance(error, e.PackageConflict)
     assert str(error).startswith("north>=1, south: no versions of what is needed were found that fit together")
 

@@ -102,6 +102,8 @@ class Index:
     root: Path
     url: str
     requests: list[str] = field(default_factory=list[str])
+    statuses: dict[str, int] = field(default_factory=dict[str, int])
+    """What is answered for a path, instead of what is there."""
     _free: threading.Event = field(default_factory=threading.Event)
 
     def folder(self, name: str) -> Path:
@@ -142,7 +144,10 @@ def serve_index(root: Path) -> Iterator[Index]:
             if "stalled" in self.path:
                 index.wait()
             with suppress(ConnectionError):  # pip was interrupted
-                super().do_GET()
+                if status := index.statuses.get(self.path):
+                    self.send_error(status)
+                else:
+                    super().do_GET()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
     index.url = f"http://127.0.0.1:{server.server_port}/simple/"

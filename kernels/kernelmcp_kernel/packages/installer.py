@@ -27,6 +27,8 @@ from kernelmcp_kernel.packages.errors import (
     PackageNotFound,
     PackageNotSupported,
 )
+from kernelmcp_kernel.packages.index.answers import IndexAnswers
+from kernelmcp_kernel.packages.index.silent import SilentHosts
 from kernelmcp_kernel.packages.outcome import Outcome, Package
 from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.pip_run import Request, about_newer
@@ -178,7 +180,9 @@ class Installer:
         if name not in self._packages and name not in self._preinstalled:
             return f"{there.name} {there.version} comes with the sandbox, and stays as it is"
         with self._store.staging() as staging:
-            request = Request(self._settings, [Requirement(name)], {}, [], self._store.room.max_staged_bytes, options)
+            answers = IndexAnswers(SilentHosts(self._store.root))
+            room = self._store.room.max_staged_bytes
+            request = Request(self._settings, [Requirement(name)], {}, [], room, answers, options)
             return await about_newer(request, staging / "newest", there)
 
     async def _for_build(self, requires: list[str], say: Say) -> list[Package]:
@@ -227,7 +231,10 @@ class Installer:
         cached = [each for each in await asyncio.to_thread(store.wheel_files) if each[0] not in built]
         with store.staging() as staging:
             room = store.room.max_staged_bytes
-            request = Request(self._settings, wanted, self._present, cached, room, options, from_distribution, builder)
+            answers = IndexAnswers(SilentHosts(store.root))
+            request = Request(
+                self._settings, wanted, self._present, cached, room, answers, options, from_distribution, builder
+            )
             found = await download(request, staging, say)
             wheels = [await asyncio.to_thread(store.add_wheel, file, "pypi") for file in found.files]
         wheels = await asyncio.to_thread(self._with_sources, wheels)

@@ -1,7 +1,8 @@
-"""Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN RULES pip-arguments...`.
+"""Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN WATCH RULES pip-arguments...`.
 
-FOLDER is the one that pip is imported from; STAND_IN is how the names of wheels end that have nothing in them; RULES
-the file that says which sources may be offered (`sources.in_pip`), or nothing. pip has options for the tags of a
+FOLDER is the one that pip is imported from; STAND_IN is how the names of wheels end that have nothing in them; WATCH
+the file that says how long to wait for hosts (`index.watch`), and RULES the one that says which sources may be offered
+(`sources.in_pip`), or nothing. pip has options for the tags of a
 foreign platform but none for its environment markers: it would judge `sys_platform == "emscripten"` by this machine.
 It follows addresses in the metadata of packages (`Requires-Dist: x @ file:///...`), where it builds what it finds,
 which runs code: here they are refused. And where the new versions of a package cannot be had it goes back through all
@@ -140,21 +141,21 @@ def _fetch_stand_ins_only(ending: str) -> None:
     RequirementPreparer.prepare_linked_requirements_more = prepare
 
 
-def _in_pip() -> Any:
-    """The module `sources.in_pip`: an isolated Python does not find what lies beside its program."""
-    folder = Path(__file__).with_name("sources")
+def _module(package: str, name: str) -> Any:
+    """A module of a folder beside this program, where an isolated Python does not look."""
+    folder = Path(__file__).with_name(package)
     found = [str(folder)]
-    spec = importlib.util.spec_from_file_location("sources", folder / "__init__.py", submodule_search_locations=found)
+    spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", submodule_search_locations=found)
     if spec is None:
-        raise ImportError("sources")
-    sys.modules["sources"] = importlib.util.module_from_spec(spec)
-    return importlib.import_module("sources.in_pip")
+        raise ImportError(package)
+    sys.modules[package] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{package}.{name}")
 
 
 def main() -> int:
     """Run pip, for as long as the parent lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _, _, markers_json, stand_in, rules, *arguments = sys.argv
+    _, _, markers_json, stand_in, watched, rules, *arguments = sys.argv
     sys.path[:] = [*dict.fromkeys([*sys.path, sys.argv[1]])]  # it may be in a folder that an isolated Python leaves out
     markers = json.loads(markers_json)
     from pip._vendor.packaging import markers as vendored
@@ -175,11 +176,18 @@ def main() -> int:
     with suppress(ImportError, AttributeError):
         admitted = _take_new_versions_only()
         if rules:
-            _in_pip().take_part(rules, stand_in, admitted)
+            _module("sources", "in_pip").take_part(rules, stand_in, admitted)
+    watch = _module("index", "watch").Watch(watched)
+    with suppress(ImportError, AttributeError):
+        watch.take_part()
     from pip._internal.cli.main import main as pip
 
     sys.addaudithook(_refuse_programs)
-    return pip(arguments)
+    status = pip(arguments)
+    if status:
+        watch.look_for_indexes()
+    watch.write()
+    return status
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -28,6 +28,7 @@ from kernelmcp_kernel.packages.errors import (
     no_wheel,
     unwritable,
 )
+from kernelmcp_kernel.packages.index.answers import Failure
 
 _NO_MATCH = re.compile(r"No matching distribution found for (?P<what>.+?)\s*$", re.MULTILINE)
 _VERSIONS = re.compile(r"\(from versions: (?P<versions>.*?)\)", re.DOTALL)
@@ -108,9 +109,9 @@ def is_unreachable(output: str) -> bool:
     return _UNREACHABLE.search(output) is not None
 
 
-def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageError:
-    """The error for pip's output; `log` are the lines of its log file, which say what it left out, and `asked` those of
-    its requirements file."""
+def explain(output: str, log: Sequence[str], asked: Sequence[str], failed: Mapping[str, Failure]) -> PackageError:
+    """The error for pip's output; `log` are the lines of its log file, which say what it left out, `asked` those of its
+    requirements file, and `failed` the names that an index gave no answer for."""
     output = _LINE_OF_FILE.sub(lambda match: asked[int(match["line"]) - 1], _FROM_FILE.sub("", output))
     if (error := _about_files(output)) is not None:
         return error
@@ -126,7 +127,7 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageErr
     if match := _ADDRESS.search(output):
         return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
-        return _needs_what_is_missing(output, log, asked) or PackageConflict(
+        return _needs_what_is_missing(output, log, asked, failed) or PackageConflict(
             f"{_conflict(output, asked)}. Ask for other versions. What is installed in a session stays as it is: for "
             f"another version {ANOTHER_SESSION}"
         )
@@ -137,7 +138,7 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageErr
         )
     if match := _NO_MATCH.search(output):
         what = match["what"].partition(" (from ")[0]
-        error = _no_match(what, output, log)
+        error = _no_match(what, output, log, failed)
         return error if what in asked else type(error)(f"{', '.join(asked)}: {error}")
     if is_unreachable(output):
         found = _CONNECTION.search(output)
@@ -184,18 +185,15 @@ def _about_files(output: str) -> PackageError | None:
     return None
 
 
-def _no_match(what: str, output: str, log: Iterable[str]) -> PackageError:
+def _no_match(what: str, output: str, log: Iterable[str], failed: Mapping[str, Failure]) -> PackageError:
     name = re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0]
     own = re.compile(rf"{re.escape(name)}(?![\w.-])")
     by = [match["by"] for match in _NEEDED_BY.finditer(output) if own.match(match["what"])]
     needed = f" (which {by[-1][:_MAX_NAMED_CHARS]} needs)" if by else ""
     plain = what.partition(" (from ")[0]
     what = f"{plain}{needed}"
-    if is_unreachable(output):
-        return PackageUnreachable(
-            f"{what}: the package index does not answer, and the cache does not have it. Try again when there is a "
-            "network, or put its wheel into a wheel folder of the server"
-        )
+    if failure := failed.get(canonicalize_name(name)):
+        return failure.error(what)
     if match := _BAD_METADATA.search(output):
         why = match["why"][:_MAX_NAMED_CHARS]
         return PackageInvalid(f"{match['name']}: its metadata is not valid ({why}); install another version")
@@ -257,7 +255,9 @@ def _cause(found: re.Match[str]) -> str:
     return f"this session has {found['here']}" if found["here"] is not None else f"{found['asked']} is asked for"
 
 
-def _needs_what_is_missing(output: str, log: Sequence[str], asked: Sequence[str]) -> PackageError | None:
+def _needs_what_is_missing(
+    output: str, log: Sequence[str], asked: Sequence[str], failed: Mapping[str, Failure]
+) -> PackageError | None:
     """What pip calls a conflict, when what is needed of a package is nothing that the guest can have."""
     missing = _MISSING.search(output)
     if missing is None:
@@ -268,7 +268,7 @@ def _needs_what_is_missing(output: str, log: Sequence[str], asked: Sequence[str]
     for reason in _REASON.finditer(output):  # that of the newest version comes first
         what = reason["what"]  # where some source has it, requirements contradict each other
         if canonicalize_name(reason["name"]) in names and not _admits(what, _found_versions(what, log)):
-            error = _no_match(what, output, log)
+            error = _no_match(what, output, log, failed)
             who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
             return type(error)(f"{who}{reason['who']} needs {error}")
     return None

@@ -20,6 +20,7 @@ from packaging.version import Version
 from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy, pip_process
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import ANOTHER_SESSION
+from kernelmcp_kernel.packages.index.answers import IndexAnswers
 from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.requirements import PLAIN, Options, checked
 from kernelmcp_kernel.packages.sources.builder import Builder
@@ -46,6 +47,7 @@ class Request:
     cached: list[tuple[str, Path]]
     max_bytes: int
     """What may lie in the folder while pip fetches."""
+    answers: IndexAnswers
     options: Options = PLAIN
     from_distribution: bool = False
     """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
@@ -78,11 +80,12 @@ async def run_pip(
     rules = offers.write(folder) if offers else ""
     policy = await asyncio.to_thread(_policy, request, folder, arguments, rules)
     status, output = await pip_process.run(policy, folder.parent, request.max_bytes, say)
+    await asyncio.to_thread(request.answers.read, folder)
     if status != 0:
         if name := absent_in(output):
             raise Absent(name)
         asked = [str(requirement) for requirement in request.requirements]
-        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked)
+        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked, request.answers.failed)
     if offers:
         await asyncio.to_thread(offers.read, folder)
     found = [*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.tar.gz")]
@@ -106,6 +109,7 @@ async def about_newer(request: Request, folder: Path, there: Present) -> str:
     try:
         async with asyncio.timeout(_NEWEST_SECONDS):
             _, output = await pip_process.run(policy, folder.parent, request.max_bytes, lambda line: None)
+            await asyncio.to_thread(request.answers.read, folder)
     except TimeoutError:
         output = ""
     newest = _newest(output, name)
@@ -125,7 +129,8 @@ def _newest(output: str, name: str) -> str | None:
 def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "") -> Policy:
     """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
     markers = json.dumps(distribution.guest_markers())
-    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, rules]
+    watch = request.answers.write(folder)
+    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, watch, rules]
     program = [sys.executable, "-I", "-B", *own, *arguments]
     settings = request.settings
     links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]

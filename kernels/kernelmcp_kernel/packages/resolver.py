@@ -83,7 +83,7 @@ async def _download(request: Request, folder: Path, say: Say) -> Download:
         raise
     except PackageUnreachable as error:
         unreachable = error
-    say("A package source does not answer; trying the others.")
+    say("A package source cannot be asked; trying the others.")
     try:
         return replace(await _resolve(request, folder / "cached", say, "--no-index"), complete=False)
     except DistributionNeeded:
@@ -135,7 +135,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
             sources = [file for file in wheels if is_source(file)]
             if not chosen and not sources:
                 left_out = offers.left_out({file_name_of(wheel) for wheel in wheels} | set(request.present))
-                return Download(wheels, not left_out, tuple(left_out))
+                return Download(wheels, not left_out and request.answers.complete, tuple(left_out))
             try:
                 fetched = await _fetch(request, run / "fetched", say, chosen) if chosen else []
                 links += [(package.sha256, file) for package in chosen for file in fetched if file.name == package.file]

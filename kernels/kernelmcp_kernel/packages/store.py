@@ -265,17 +265,17 @@ def _listing(folder: Path) -> str:
     PermissionError for what others may write: its bytes could be anybody's."""
     lines: list[str] = []
     for parent, _, files in os.walk(folder):
-        _check_own(os.lstat(parent))
+        check_own(os.lstat(parent))
         for name in files:
             path = os.path.join(parent, name)
             found = os.lstat(path)
-            _check_own(found)
+            check_own(found)
             if name != STAMP:
                 lines.append(f"{os.path.relpath(path, folder)} {found.st_size}")
     return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _check_own(found: os.stat_result) -> None:
+def check_own(found: os.stat_result) -> None:
     writable = found.st_mode & 0o022 and not stat.S_ISLNK(found.st_mode)
     if writable or found.st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, "others may write it")

@@ -1,0 +1,122 @@
+"""What the sources of packages answered during one installation: the other end of `watch`, and its words.
+
+Above it is `pip_run`; it must not know what is installed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from packaging.utils import canonicalize_name
+
+from kernelmcp_kernel.packages.errors import PackageUnreachable
+from kernelmcp_kernel.packages.index.silent import SilentHosts
+
+# The slowest index that answers does so in half of it; what is refused is refused within ten, with all else.
+_ANSWER_SECONDS = 5.0
+# For a host that was silent some minutes ago.
+_BRIEF_SECONDS = 1.5
+_RULES, _SEEN = "watch.json", "answers.json"  # as `watch` has them
+_MAX_SEEN_BYTES = 1 << 20
+_MAX_HOST_CHARS = 100
+_ASK_OPERATOR = "Whoever runs the server can"
+
+
+class Failure(NamedTuple):
+    """A host that did not say whether it has a package, and why: an HTTP status, or a word of `watch`."""
+
+    host: str
+    why: str
+
+    def error(self, what: str) -> PackageUnreachable:
+        """For who asked for `what`."""
+        return PackageUnreachable(f"{what}: {_sentence(self.host[:_MAX_HOST_CHARS], self.why)}")
+
+
+def _sentence(host: str, why: str) -> str:
+    if why in ("401", "407"):
+        return (
+            f"the package index {host} wants credentials, or other ones (HTTP {why}), so whether it has it is not "
+            f"known. {_ASK_OPERATOR} put them into pip.conf or .netrc"
+        )
+    if why.startswith("5"):
+        return (
+            f"the package index {host} has an error of its own (HTTP {why}), so whether it has it is not known. Try "
+            "again later"
+        )
+    if why.isdigit():
+        return (
+            f"the package index {host} refuses to answer (HTTP {why}), so whether it has it is not known. "
+            f"{_ASK_OPERATOR} see to its rights there, or name another index (packages.index_url in mcp.toml)"
+        )
+    if why == "certificate":
+        return (
+            f"the certificate of the package index {host} cannot be verified, so it is not asked. {_ASK_OPERATOR} name "
+            "the one that signed it (cert in pip.conf, or SSL_CERT_FILE)"
+        )
+    if why == "no index":
+        return (
+            f"what answers at {host} is no package index. {_ASK_OPERATOR} correct its address "
+            "(packages.index_url in mcp.toml, or index-url in pip.conf)"
+        )
+    return (
+        f"the package index {host} does not answer, and the cache does not have it. Try again when there is a network, "
+        "or put its wheel into a wheel folder of the server"
+    )
+
+
+class IndexAnswers:
+    """The answers of one installation. `hosts`: None where nothing is remembered."""
+
+    def __init__(self, hosts: SilentHosts | None) -> None:
+        self._hosts = hosts
+        self._silent: set[str] = set()
+        self.complete = True
+        """Whether every index that was asked for a package has said whether it has it."""
+        self.failed: Mapping[str, Failure] = {}
+        """By the name of a package, of the last run of pip."""
+
+    def write(self, run: Path) -> str:
+        """Write the rules for one run of pip into its folder. Gives the file. Blocking."""
+        file = run / _RULES
+        brief = sorted(set(self._hosts.read() if self._hosts else ()) - self._silent)
+        rules = {"seconds": _ANSWER_SECONDS, "brief_seconds": _BRIEF_SECONDS, "brief": brief}
+        file.write_text(json.dumps({**rules, "never": sorted(self._silent)}), "utf-8")
+        return str(file)
+
+    def read(self, run: Path) -> None:
+        """Note what a run of pip saw. Blocking."""
+        seen = _read(run / _SEEN)
+        silent = _texts(seen.get("silent"))
+        self._silent.update(silent)
+        self.failed = _failures(seen.get("failed"))
+        self.complete = self.complete and not self.failed
+        if self._hosts:
+            self._hosts.note(silent, _texts(seen.get("answered")))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Of pip's process, which has read what strangers wrote."""
+    try:
+        with file.open("rb") as stream:
+            found = json.loads(stream.read(_MAX_SEEN_BYTES))
+        return dict(found)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {}
+
+
+def _texts(found: Any) -> list[str]:
+    return [each for each in cast("list[Any]", found) if isinstance(each, str)] if isinstance(found, list) else []
+
+
+def _failures(found: Any) -> dict[str, Failure]:
+    """The first of each name: of the main index, where there are several."""
+    failures: dict[str, Failure] = {}
+    for name, told in cast("dict[Any, Any]", found).items() if isinstance(found, dict) else ():
+        pairs = [_texts(each) for each in cast("list[Any]", told)] if isinstance(told, list) else []
+        for host, why in (pair for pair in pairs if len(pair) == 2):
+            failures.setdefault(str(canonicalize_name(str(name))), Failure(host, why))
+    return failures
