@@ -5,7 +5,7 @@ runs, but tasks that cells left behind do. An interrupt that comes before the us
 """
 
 # IPython and Pyodide declare much of what is used here without types that a checker understands.
-# pyright: reportOptionalMemberAccess=false
+# pyright: reportOptionalMemberAccess=false, reportPrivateUsage=false
 
 import asyncio
 import sys

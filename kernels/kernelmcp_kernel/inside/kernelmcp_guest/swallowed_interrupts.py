@@ -6,6 +6,8 @@ raised in the frame from which that was called. sys.monitoring does all this, an
 under way.
 """
 
+# pyright: reportPrivateUsage=false
+
 import sys
 from types import CodeType, FrameType
 from typing import Any, NoReturn

@@ -7,6 +7,7 @@ it is, for the debugger and for programs.
 # IPython declares much of what is used here without types that a checker understands.
 # pyright: reportIncompatibleMethodOverride=false, reportIncompatibleVariableOverride=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportPrivateUsage=false
 
 import linecache
 import os
@@ -16,8 +17,9 @@ from types import CodeType, TracebackType
 from typing import Any
 
 import IPython
-from IPython.core.ultratb import AutoFormattedTB, FrameInfo, SyntaxTB
-from stack_data import RepeatedFrames
+from IPython.core.tbtools import FrameInfo
+from IPython.core.ultratb import AutoFormattedTB, SyntaxTB
+from stack_data.core import RepeatedFrames
 from stack_data.utils import collapse_repeated
 
 from kernelmcp_guest.advice import advice
@@ -71,10 +73,9 @@ def shorten(error: BaseException | None) -> None:
     for _ in range(_MAX_KEPT):
         if error is None:
             return
-        last, cause = error, error.__cause__
-        error = error.__context__ if cause is None else cause
+        error = error.__context__ if error.__cause__ is None else error.__cause__
     if error is not None:
-        last.__cause__ = last.__context__ = None
+        error.__cause__ = error.__context__ = None
 
 
 class GuestTB(AutoFormattedTB):
@@ -137,9 +138,9 @@ class GuestTB(AutoFormattedTB):
         return records + self._records_of(shown, context)
 
     def _records_of(self, entries: list[TracebackType], context: int) -> list[Any]:
-        if not entries:
+        if (chained := _chain(entries)) is None:
             return []
-        records = super().get_records(_chain(entries), context, 0)
+        records = super().get_records(chained, context, 0)
         lines = {id(entry.tb_frame): entry.tb_lineno for entry in entries}
         for record in records:
             if record._sd is None:
