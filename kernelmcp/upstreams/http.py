@@ -7,12 +7,15 @@ request that fails into a JSON-RPC error of that request, where mcp would end al
 import asyncio
 import json
 import re
+import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
+import anyio
+import httpcore2
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -26,11 +29,26 @@ CONNECT_SECONDS = 30.0
 # A stream of events that stays quiet is closed after so long, seconds. Calls have their own limit.
 QUIET_SECONDS = 86_400.0
 MAX_CONNECTIONS = 100
+# Requests that are no calls are answered within so long, and the end of a session, seconds. Calls have their own limit.
+REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
+# A response's head, with the interim ones before it.
+MAX_HEAD_BYTES = 64 * 1024
+# What is read at once: less at first and where it comes in small pieces, because others wait while they are parsed.
+LEAST_READ_BYTES, MOST_READ_BYTES = 4 * 1024, 64 * 1024
+# A piece of a body smaller than this counts; so many may come at once, and so many a second.
+SMALL_PIECE_BYTES = 512
+PIECES_BURST, PIECES_PER_SECOND = 2000.0, 1000.0
+# After so many, others have their turn.
+PIECES_AT_ONCE = 64
+# Lines of events that a request brings: its answer, with the event's name, id and end.
+LINES_OF_AN_ANSWER = 4
 # Streams that an upstream closes at once are opened again by mcp, as soon as the upstream says: not faster than this.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
 _DATA = re.compile(rb"data: ?")
 _SESSION_HEADER = "mcp-session-id"
 _CALL = "kernelmcp.call"
+NOT_SENT = "kernelmcp.not-sent"
+"""Of a request that is not sent: why, as a clause for a person."""
 
 
 class HttpFailed(Exception):
@@ -92,9 +110,9 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._ended = ended
         self._answers_elsewhere = answers_elsewhere
         self._streams = Pace(STREAMS_BURST, STREAMS_PER_SECOND)
-        self._inner = httpx2.AsyncHTTPTransport(
-            proxy=_proxy(url), limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=4)
-        )
+        # Of the whole connection: a stream that is opened anew brings no new credit.
+        self._lines = Pace()
+        self._inner = transport_to(url)
         self._failure = ""
 
     async def reason(self) -> str:
@@ -104,11 +122,28 @@ class _Guard(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if (why := request.extensions.get(NOT_SENT)) is not None:
+            return self._failed(why)
         # It is sent a second time after a login was renewed, without the header.
         if (number := request.headers.pop(NUMBER_HEADER, None)) is not None:
             request.extensions = {**request.extensions, _CALL: int(number)}
         if request.method == "GET" and (wait := self._streams.delay()):
             await asyncio.sleep(wait)
+        if request.method == "POST":
+            self._lines.forgive(LINES_OF_AN_ANSWER)
+        with self._bound(request):
+            return await self._answer(request)
+        return self._failed("it did not answer in time")
+
+    def _bound(self, request: httpx2.Request) -> AbstractContextManager[anyio.CancelScope]:
+        """How long an answer is waited for, and read where it is no stream of events."""
+        number: int | None = request.extensions.get(_CALL)
+        if number is not None:
+            return self._large.while_expected(number)
+        seconds = {"POST": REQUEST_SECONDS, "DELETE": DELETE_SECONDS}.get(request.method)
+        return anyio.move_on_after(seconds)
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as exc:
@@ -117,23 +152,27 @@ class _Guard(httpx2.AsyncBaseTransport):
             if request.method != "POST":
                 raise
             return self._failed(_in_words(exc))
+        stream = response.extensions.get("network_stream")
+        pieces = _Pieces(response.stream, stream) if isinstance(stream, _Stream) else response.stream
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             return self._failed("it compresses its answers, though it was asked not to")
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/event-stream" and response.status_code < 400:
-            events = _Events(response.stream, self._large)
+            events = _Events(pieces, self._large, self._lines, request.extensions.get(_CALL))
             return httpx2.Response(
                 response.status_code, headers=response.headers, stream=events, extensions=response.extensions
             )
-        return await self._whole(request, response, kind)
+        return await self._whole(request, response, pieces, kind)
 
-    async def _whole(self, request: httpx2.Request, response: httpx2.Response, kind: str) -> httpx2.Response:
+    async def _whole(
+        self, request: httpx2.Request, response: httpx2.Response, pieces: Any, kind: str
+    ) -> httpx2.Response:
         """The answer with its body, of which nothing large is left."""
         number: int | None = request.extensions.get(_CALL)
         body = bytearray()
         try:
-            async for chunk in response.aiter_raw():
+            async for chunk in pieces:
                 body += chunk
                 if len(body) > self._large.max_line_bytes:
                     if number is not None:
@@ -166,27 +205,117 @@ class _Guard(httpx2.AsyncBaseTransport):
 
 
 class _Events(httpx2.AsyncByteStream):
-    """A stream of events, large answers taken aside, notes at a bounded pace. It ends where it breaks."""
+    """A stream of events, large answers taken aside, lines at a bounded pace. It ends where it breaks, and with the
+    call that it answers."""
 
-    def __init__(self, stream: Any, large: LargeResults) -> None:
+    def __init__(self, stream: Any, large: LargeResults, pace: Pace, call: int | None) -> None:
         self._stream = stream
+        self._large = large
         self._lines = Lines(large, _DATA)
-        self._pace = Pace()
+        self._pace = pace
+        self._call = call
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = aiter(self._stream)
         try:
-            async for chunk in self._stream:
+            while True:
+                chunk: bytes | None = None
+                with self._large.while_expected(self._call):
+                    chunk = await anext(chunks)
+                if chunk is None:
+                    return
                 for line in self._lines.feed(chunk):
-                    if line.startswith(b"data:") and b'"method"' not in line:
-                        self._pace.forgive(3)  # with its event's name, id and end
-                    elif wait := self._pace.delay():
+                    if wait := self._pace.delay():
                         await asyncio.sleep(wait)
                     yield line + b"\n"
-        except (TooLong, httpx2.TransportError):
+        except (StopAsyncIteration, TooLong, httpx2.TransportError):
             return
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+class _Pieces(httpx2.AsyncByteStream):
+    """A body. Many small pieces are read slowly: each costs as much time as a large one."""
+
+    def __init__(self, inner: Any, stream: "_Stream") -> None:
+        self._inner = inner
+        self._stream = stream
+        stream.begin_body()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._inner:
+            if len(piece) < SMALL_PIECE_BYTES:
+                await self._stream.small_piece()
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A connection on which a head ends, and no read brings more small pieces than others can wait for."""
+
+    def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
+        self._inner = inner
+        self._pace = Pace(PIECES_BURST, PIECES_PER_SECOND)
+        self._pieces = 0
+        self._head_bytes: int | None = 0
+        """None in a body."""
+        self._at_once = LEAST_READ_BYTES
+
+    def begin_body(self) -> None:
+        self._head_bytes = None
+
+    async def small_piece(self) -> None:
+        """One of a body came."""
+        self._at_once = LEAST_READ_BYTES
+        self._pieces += 1
+        if (wait := self._pace.delay()) or self._pieces % PIECES_AT_ONCE == 0:
+            await asyncio.sleep(wait)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        data = await self._inner.read(min(max_bytes, self._at_once), timeout)
+        if self._head_bytes is None:
+            self._at_once = min(2 * self._at_once, MOST_READ_BYTES)
+        else:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                raise httpcore2.RemoteProtocolError("its head has no end")
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._head_bytes, self._at_once = 0, LEAST_READ_BYTES
+        await self._inner.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.AsyncNetworkStream:
+        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _Backend(httpcore2.AsyncNetworkBackend):
+    def __init__(self, inner: httpcore2.AsyncNetworkBackend) -> None:
+        self._inner = inner
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
 
 
 class _Noticed:
@@ -221,6 +350,16 @@ class _Noticed:
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> bool | None:
         return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
+
+
+def transport_to(url: str) -> httpx2.AsyncHTTPTransport:
+    """httpx2's, by the proxy that the environment names, with bounds on what a stranger answers."""
+    made = httpx2.AsyncHTTPTransport(
+        proxy=_proxy(url), limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=4)
+    )
+    pool: Any = made._pool  # pyright: ignore[reportPrivateUsage]  # httpx2 takes no backend
+    pool._network_backend = _Backend(pool._network_backend)
+    return made
 
 
 def _without_length(headers: httpx2.Headers) -> httpx2.Headers:

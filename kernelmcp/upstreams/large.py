@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import anyio
 from mcp_types import INVALID_REQUEST
 
 from kernelmcp.output.sanitize import MAX_DEPTH, clean_json, is_readable
@@ -44,6 +45,8 @@ class Waiting:
         """The text of its result, when that is large."""
         self.is_too_large = False
         """Whether it was not kept."""
+        self.readings: set[anyio.CancelScope] = set()
+        """Who reads for it."""
 
     @property
     def is_error(self) -> bool:
@@ -73,6 +76,24 @@ class LargeResults:
             yield waiting
         finally:
             del self._waiting[request_id]
+            for reading in waiting.readings:
+                reading.cancel()
+
+    @contextmanager
+    def while_expected(self, request_id: int | None) -> Iterator[anyio.CancelScope]:
+        """What is within ends with the call, if it is for one: nobody reads on for a call that was given up."""
+        with anyio.CancelScope() as reading:
+            waiting = self._waiting.get(request_id) if request_id is not None else None
+            if waiting is None:
+                if request_id is not None:
+                    reading.cancel()
+                yield reading
+                return
+            waiting.readings.add(reading)
+            try:
+                yield reading
+            finally:
+                waiting.readings.discard(reading)
 
     def shrunk(self, line: bytes | bytearray) -> bytes:
         """What takes the place of a line: itself, a small response whose result is set aside, or nothing."""

@@ -158,8 +158,9 @@ class Upstream:
             is_quiet = time.monotonic() - listed > QUIET_SECONDS
             pause = RELIST_SECONDS[0] if is_quiet else min(2 * pause, RELIST_SECONDS[1])
             try:
-                await self._list(conversation)
-            except MCPError as exc:
+                with anyio.fail_after(self.settings.timeout_seconds):
+                    await self._list(conversation)
+            except (MCPError, TimeoutError) as exc:
                 said = in_words(exc, self.settings)
                 log.info("an MCP server's tools could not be listed", server=self.name, error=said)
             listed = time.monotonic()
