@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from httpcore2 import AsyncConnectionPool
+from httpx2 import AsyncHTTPTransport
 from mcp.client.auth.oauth2 import OAuthClientProvider, OAuthContext
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import MCPServer
@@ -23,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where a name is used: library, class, name.
-NAMES = {
+NAMES: dict[str, list[tuple[str, type, str]]] = {
     "kernelmcp/mcp_server/assemble.py": [("mcp", MCPServer, "_lowlevel_server")],
     "kernelmcp/mcp_server/resources.py": [("mcp", MCPServer, "_handle_list_resources")],
     "kernelmcp/mcp_server/callers.py": [
@@ -40,6 +42,14 @@ NAMES = {
     ],
     "kernelmcp/upstreams/conversation.py": [
         ("mcp", JSONRPCDispatcher, "send_raw_request"),  # the lowest level at which a call is a dict, and its result
+    ],
+    "kernelmcp/upstreams/http.py": [
+        (
+            "httpx2",
+            AsyncHTTPTransport,
+            "_pool",
+        ),  # it takes no backend, which bounds heads and pieces
+        ("httpcore2", AsyncConnectionPool, "_network_backend"),
     ],
     "kernelmcp/upstreams/oauth.py": [
         ("mcp", OAuthClientProvider, "context"),  # its storage forgets when tokens expire and where they are renewed
@@ -84,7 +94,7 @@ NAMES = {
 }
 USES = [(file, *use) for file, uses in NAMES.items() for use in uses]
 # Their minor versions may change what is private.
-BOUND = ("mcp", "uvicorn", "h11", "starlette", "jupyter-client", "ipykernel")
+BOUND = ("httpcore2", "httpx2", "mcp", "uvicorn", "h11", "starlette", "jupyter-client", "ipykernel")
 
 
 def has(owner: type, name: str) -> bool:
