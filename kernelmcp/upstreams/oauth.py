@@ -1,18 +1,28 @@
 """OAuth for upstreams over HTTP: tokens of a login that a person made, and their renewal in the middle of calls.
 
     home/upstreams/logins/NAME.json    tokens and what renews them, mode 0600, for one address
+    home/upstreams/logins/NAME.lock    held by whoever renews them
 
-The flow itself is mcp's. No login begins here: without usable tokens a request ends in `LoginNeeded`, and `kernelmcp
-upstreams login NAME` is what makes some.
+`kernelmcp upstreams login NAME` makes the file, by mcp's flow. A server only renews: it asks the one address that the
+login has left, and looks for nothing else. Many servers may share a file, and an authorization server may take a second
+use of a refresh token for theft: each renewal holds the lock, and looks first whether another has been there.
 """
 
+import asyncio
+import fcntl
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
+from urllib.parse import urljoin
 
+import anyio
 import httpx2
-from mcp.client.auth import OAuthClientProvider
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthTokenError
+from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -24,35 +34,64 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, BaseModel, ValidationError
 
 from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.upstreams.http import NOT_SENT, transport_to
 
 Model = TypeVar("Model", bound=BaseModel)
 CLIENT_NAME = "kernelmcp"
+# For one renewal; then, before the next after one that failed, at first and at most. Seconds.
+RENEWAL_SECONDS, PAUSE_SECONDS = 30.0, (1.0, 60.0)
+LOCK_POLL_SECONDS = 0.05
+MAX_TOKEN_BYTES = 64 * 1024
+# A token may be used up, or taken back, between its renewal by another server and our request.
+ATTEMPTS = 3
 # What the redirect address is while nobody logs in: it is sent nowhere.
 _NO_REDIRECT = "http://127.0.0.1/callback"
+# Answers that say that a person must log in again (RFC 6749, 5.2); all others may pass.
+_REFUSALS = (400, 401, 403)
 
 
 class LoginNeeded(Exception):
     """The server wants a person to log in."""
 
 
+class NotRenewed(Exception):
+    """Its text is a clause for a person."""
+
+
 class LoginFile:
-    """mcp's TokenStorage. What it keeps is for one address: another one never gets these tokens."""
+    """What is left of a login, and mcp's TokenStorage. It is for one address: another one never gets these tokens."""
 
     def __init__(self, file: Path, url: str, *, anew: bool = False) -> None:
         """`anew`: what is there is not used, because its registration has another redirect address."""
         self._file = file
         self._url = url
-        self._said = {} if anew else self._read()
-        self._provider: OAuthClientProvider | None = None
+        self._said: dict[str, Any] = {}
+        self._stamp: tuple[int, int] | None = None
+        self._context: OAuthContext | None = None
+        if not anew:
+            self.read()
 
     @property
     def is_empty(self) -> bool:
         return "tokens" not in self._said
 
-    def serve(self, provider: OAuthClientProvider) -> None:
+    def read(self) -> None:
+        """What another server or a person has made of it. A file that cannot be read changes nothing."""
+        try:
+            found = self._file.stat()
+            if (stamp := (found.st_mtime_ns, found.st_ino)) == self._stamp:
+                return
+            said: Any = json.loads(read_small(self._file))
+        except (OSError, ValueError, RecursionError):
+            return
+        self._stamp = stamp
+        self._said = cast("dict[str, Any]", said) if isinstance(said, dict) and said.get("url") == self._url else {}
+        if self._context is not None:
+            self.fill(self._context)
+
+    def fill(self, context: OAuthContext) -> None:
         """Be its storage, with what mcp's storage lacks: when tokens expire, and where they are renewed."""
-        self._provider = provider
-        context = provider.context
+        self._context = context
         context.oauth_metadata = self._get(OAuthMetadata, "metadata")
         context.protected_resource_metadata = self._get(ProtectedResourceMetadata, "resource")
         context.current_tokens = self._get(OAuthToken, "tokens")
@@ -60,13 +99,32 @@ class LoginFile:
         expiry: Any = self._said.get("expires_at")
         context.token_expiry_time = float(expiry) if isinstance(expiry, int | float) else None
 
+    @asynccontextmanager
+    async def locked(self) -> AsyncIterator[None]:
+        """Alone with the file, of all servers. Raises `NotRenewed` when that takes too long."""
+        try:
+            fd = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise NotRenewed(f"{self._file.with_suffix('.lock')} cannot be locked: {exc.strerror}") from exc
+        try:
+            try:
+                async with asyncio.timeout(RENEWAL_SECONDS):
+                    while not _try_lock(fd):  # noqa: ASYNC110  # a lock has no event
+                        await asyncio.sleep(LOCK_POLL_SECONDS)
+            except TimeoutError:
+                raise NotRenewed("another server has been renewing it for too long") from None
+            yield
+        finally:
+            os.close(fd)
+
     async def get_tokens(self) -> OAuthToken | None:
         return self._get(OAuthToken, "tokens")
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        if self._provider is None:
+        """Raises OSError, and `OAuthFlowError` for what no request could use."""
+        if (context := self._context) is None:
             return
-        context = self._provider.context
+        check_usable(tokens)
         self._said |= {
             "url": self._url,
             "tokens": _dumped(tokens),
@@ -89,13 +147,21 @@ class LoginFile:
         except ValidationError:
             return None
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            found: Any = json.loads(read_small(self._file))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        said = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-        return said if said.get("url") == self._url else {}
+
+def check_usable(tokens: OAuthToken) -> None:
+    """Raises `OAuthFlowError`."""
+    if tokens.expires_in is not None and tokens.expires_in <= 0:
+        raise OAuthFlowError("the authorization server gave a token that has expired already")
+    if not all(each.isascii() and each.isprintable() for each in (tokens.access_token, tokens.refresh_token or "")):
+        raise OAuthFlowError("the authorization server gave a token that no header can carry")
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Logins:
@@ -122,8 +188,7 @@ class Logins:
         kept = LoginFile(self.file(name), url)
         if kept.is_empty:
             return _NoLogin()
-        provider = provider_for(url, kept, _NO_REDIRECT, _refuse, _refuse)
-        return _KeptLogin(provider)
+        return _KeptLogin(url, kept)
 
 
 def provider_for(
@@ -134,14 +199,23 @@ def provider_for(
     wait: Callable[[], Awaitable[AuthorizationCodeResult]],
 ) -> OAuthClientProvider:
     """mcp's flow. `show` shows a person an address, `wait` waits for what it leads to."""
-    about = OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=[AnyUrl(redirect)])
-    provider = OAuthClientProvider(url, about, kept, show, wait)
-    kept.serve(provider)
+
+    async def show_if_safe(address: str) -> None:
+        known = context.oauth_metadata
+        if known is not None and "S256" not in (known.code_challenge_methods_supported or ()):
+            raise OAuthFlowError(
+                "the authorization server does not offer PKCE with S256, without which logins are stolen"
+            )
+        await show(address)
+
+    provider = OAuthClientProvider(url, _about(redirect), kept, show_if_safe, wait)
+    context = provider.context
+    kept.fill(context)
     return provider
 
 
-async def _refuse(*_: str) -> NoReturn:
-    raise LoginNeeded
+def _about(redirect: str) -> OAuthClientMetadata:
+    return OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=[AnyUrl(redirect)])
 
 
 class _NoLogin(httpx2.Auth):
@@ -152,37 +226,122 @@ class _NoLogin(httpx2.Auth):
 
 
 class _KeptLogin(httpx2.Auth):
-    """mcp's flow takes one request at a time, and forgets that it could renew a token that was refused: requests with a
-    token that is good pass it by, and a refused token counts as expired."""
+    """Requests carry the token that there is; one that is refused or has expired is renewed, once for all who wait."""
 
-    def __init__(self, provider: OAuthClientProvider) -> None:
-        self._provider = provider
+    def __init__(self, url: str, kept: LoginFile) -> None:
+        self._kept = kept
+        self._context = OAuthContext(url, _about(_NO_REDIRECT), kept, None, None)
+        self._renewal: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._failed = ""
+        self._again_at = 0.0
+        kept.fill(self._context)
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        context = self._provider.context
-        if context.is_token_valid() and (used := context.current_tokens) is not None:
-            request.headers["Authorization"] = f"Bearer {used.access_token}"
+        context, used = self._context, ""
+        for _ in range(ATTEMPTS):
+            tokens = context.current_tokens
+            if tokens is None or tokens.access_token == used or not context.is_token_valid():
+                try:
+                    await self._renewed(used or (tokens.access_token if tokens is not None else ""))
+                except NotRenewed as exc:
+                    request.extensions = {**request.extensions, NOT_SENT: f"its login could not be renewed: {exc}"}
+                    yield request
+                    return
+                tokens = context.current_tokens
+            if tokens is None:
+                raise LoginNeeded
+            used = tokens.access_token
+            request.headers["Authorization"] = f"Bearer {used}"
             response = yield request
-            if not _is_refused(response):
+            if response.status_code == 403 and "insufficient_scope" in response.headers.get("www-authenticate", ""):
+                raise LoginNeeded
+            if response.status_code != 401:
                 return
-            if context.current_tokens is used:
-                context.token_expiry_time = 1.0  # long ago
-        flow = self._provider.async_auth_flow(request)
+        raise LoginNeeded
+
+    async def _renewed(self, used: str) -> None:
+        """Another token than the one that was used, here or by another server. A call that is cancelled does not cancel
+        it: the answer would be lost, and with it the login. Raises `LoginNeeded`, `NotRenewed`."""
+        if self._renewal is None:
+            self._renewal = asyncio.create_task(self._renew(used))
+            self._renewal.add_done_callback(self._done)
+        await asyncio.shield(self._renewal)
+
+    def _done(self, renewal: asyncio.Task[None]) -> None:
+        self._renewal = None
+        if not renewal.cancelled():
+            renewal.exception()  # whoever waited has it
+
+    async def _renew(self, used: str) -> None:
+        if (wait := self._again_at - time.monotonic()) > 0:
+            raise NotRenewed(f"{self._failed}; it is tried again in {wait:.0f} s")
         try:
-            outgoing = await anext(flow)
-            while True:
-                response = yield outgoing
-                outgoing = await flow.asend(response)
-        except StopAsyncIteration:
-            return
-        finally:
-            await flow.aclose()
+            async with self._kept.locked():
+                await anyio.to_thread.run_sync(self._kept.read)
+                found = self._context.current_tokens
+                if found is not None and found.access_token != used and self._context.is_token_valid():
+                    return
+                tokens = await self._ask(self._request())
+                self._context.current_tokens = tokens
+                self._context.update_token_expiry(tokens)
+                try:
+                    await self._kept.set_tokens(tokens)
+                except OSError as exc:
+                    raise NotRenewed(f"its file cannot be written: {exc.strerror}") from exc
+        except NotRenewed as exc:
+            least, most = PAUSE_SECONDS
+            self._failed = str(exc)
+            self._again_at = time.monotonic() + min(least * 2**self._failures, most)
+            self._failures = min(self._failures + 1, 10)
+            raise
+        self._failures = 0
 
+    def _request(self) -> httpx2.Request:
+        """As RFC 6749 has it in 6, to the address that the login has left. Raises `LoginNeeded`."""
+        context = self._context
+        tokens, client, known = context.current_tokens, context.client_info, context.oauth_metadata
+        if tokens is None or tokens.refresh_token is None or client is None:
+            raise LoginNeeded
+        url = str(known.token_endpoint) if known is not None else urljoin(context.server_url, "/token")
+        data = {"grant_type": "refresh_token", "refresh_token": tokens.refresh_token, "client_id": client.client_id}
+        if context.should_include_resource_param():
+            data["resource"] = context.get_resource_url()
+        try:
+            data, headers = context.prepare_token_auth(data, {"accept-encoding": "identity"})
+        except OAuthTokenError as exc:
+            raise LoginNeeded from exc
+        return httpx2.Request("POST", url, data=data, headers=headers)
 
-def _is_refused(response: httpx2.Response) -> bool:
-    return response.status_code == 401 or (
-        response.status_code == 403 and "insufficient_scope" in response.headers.get("www-authenticate", "")
-    )
+    async def _ask(self, request: httpx2.Request) -> OAuthToken:
+        """Raises `LoginNeeded`, `NotRenewed`."""
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(RENEWAL_SECONDS),
+                httpx2.AsyncClient(transport=transport_to(str(request.url)), timeout=RENEWAL_SECONDS) as client,
+            ):
+                response = await client.send(request, stream=True)
+                async for piece in response.aiter_raw():
+                    body += piece
+                    if len(body) > MAX_TOKEN_BYTES:
+                        raise NotRenewed("the authorization server's answer is too large")
+        except (httpx2.HTTPError, TimeoutError) as exc:
+            raise NotRenewed("the authorization server cannot be reached") from exc
+        if response.status_code in _REFUSALS:
+            raise LoginNeeded
+        if response.status_code != 200:
+            raise NotRenewed(f"the authorization server answered with HTTP {response.status_code}")
+        try:
+            tokens = OAuthToken.model_validate_json(bytes(body))
+            check_usable(tokens)
+        except (ValidationError, OAuthFlowError) as exc:
+            raise NotRenewed("the authorization server gave no token that can be used") from exc
+        before = self._context.current_tokens
+        if before is not None:  # RFC 6749, 6: what is left out has not changed
+            tokens.scope = tokens.scope or before.scope
+            tokens.refresh_token = tokens.refresh_token or before.refresh_token
+        return tokens
 
 
 def _dumped(model: BaseModel | None) -> dict[str, Any] | None:

@@ -1,7 +1,8 @@
 """An MCP server over HTTP that does one thing wrong: `python hostile_http_server.py HOW`; its port is the first line of
 stdout. Sockets and threads, without a library: one would keep it from what it does.
 
-Its tool `echo` gives back its argument `value`, as far as the wrong leaves it to. What has no end is sent as fast as it is read.
+Its tool `echo` gives back its argument `value`, as far as the wrong leaves it to. What has no end is sent as
+fast as it is read.
 """
 
 import json
@@ -104,13 +105,12 @@ class Connection:
             return
         said: dict[str, Any] = {"jsonrpc": "2.0", "id": number}
         if method == "initialize":
-            about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+            about: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
             said["result"] = {**about, "serverInfo": {"name": HOW, "version": "1"}}
             self._whole("200 OK", json.dumps(said).encode(), Mcp_Session_Id="s")
             return
         if method == "tools/list":
-            about = {"name": "echo", "inputSchema": {"type": "object"}}
-            said["result"] = {"tools": [about]}
+            said["result"] = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
         elif method == "tools/call":
             value = message["params"]["arguments"]["value"]
             if value != "good":
