@@ -7,7 +7,7 @@
     runtime/<random>/            sockets and connection files of one server process, lock
 
 A lock held with flock shows that its owner is alive: a crash releases it, unlike a pid in a file. Everything is 0700.
-Must not know kernels or MCP.
+Must not know kernels or MCP. It is long because who may be where, and whose it is while they live, is one matter.
 """
 
 import fcntl

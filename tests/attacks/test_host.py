@@ -19,7 +19,7 @@ from mcp import Client
 from kernelmcp_kernel.runtime.places import PACKAGE
 
 from ..kernel.test_kernel_memory import ATTACKS as FRAMES
-from ..kernel.test_kernel_memory import FORGE
+from ..kernel.test_kernel_memory import FORGE, MANY_BYTES
 from ..processes import forget_peak, is_alive, peak_mb
 from ..server.conftest import anyio_backend, connect, kernelspec, server_env  # noqa: F401  # fixtures
 from ..server.support import Connect, server_of_test, wait_until
@@ -137,7 +137,7 @@ async def attacked(connect: Connect, home: Path) -> AsyncIterator[Host]:  # noqa
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "programs that wait")) for name in CASES]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in MANY_BYTES)) for name in CASES]
 )
 async def test_no_cell_takes_more_of_the_host_than_it_may(connect: Connect, tmp_path: Path, name: str) -> None:  # noqa: F811
     async with attacked(connect, tmp_path / "home") as host:

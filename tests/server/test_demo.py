@@ -46,7 +46,7 @@ def test_the_demo_shows_what_it_is_for_and_goes_on_without_an_index(
     with Image.open(tmp_path / "demo.png") as picture:
         assert picture.size == (480, 250)
     if own:
-        assert "skipped: PACKAGE_INSTALL_FAILED: tabulate: the package index does not answer" in done.stdout
+        assert "skipped: PACKAGE_INSTALL_FAILED: tabulate: the package index 127.0.0.1:9 does not answer" in done.stdout
         tried = done.stdout.partition("7. ")[2].partition("8. ")[0]
         assert len(re.findall("^    refused  ", tried, re.MULTILINE)) == 4
         assert "GOT OUT" not in tried.partition("attempt(")[2]

@@ -1,8 +1,10 @@
 """An MCP server over HTTP that wants OAuth, and is its own authorization server: everybody who asks is let in.
 
-    python oauth_server.py SECONDS    how long an access token is good; the first line of stdout is the port
+    python oauth_server.py SECONDS [USES]    how long, and for how many requests, an access token is good
 
-Its tool `forget` makes every access token useless, `forget_all` every refresh token too; `renewals` counts.
+The first line of stdout is the port. Refresh tokens rotate: a second use of one is a theft, and ends all logins. Its
+tool `forget` makes every access token useless, `forget_all` every refresh token too; `renewals` counts; `be_ill` lets the
+authorization server answer the next renewals with 503.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import secrets
 import socket
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 import uvicorn
@@ -24,11 +27,16 @@ from mcp.server.auth.provider import (
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from starlette.responses import PlainTextResponse
 
 
 class LetsEverybodyIn:
-    def __init__(self, seconds: int) -> None:
+    def __init__(self, seconds: int, uses: int | None) -> None:
         self.seconds = seconds
+        self.uses = uses
+        self.used: Counter[str] = Counter()
+        self.rotated: set[str] = set()
+        self.ill = 0
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.codes: dict[str, AuthorizationCode] = {}
         self.access: dict[str, AccessToken] = {}
@@ -65,16 +73,23 @@ class LetsEverybodyIn:
         return self.token(client.client_id)
 
     async def load_refresh_token(self, client: Any, refresh_token: str) -> RefreshToken | None:
+        if refresh_token in self.rotated:
+            self.access.clear()
+            self.refresh.clear()
         return self.refresh.get(refresh_token)
 
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
         del self.refresh[refresh_token.token]
+        self.rotated.add(refresh_token.token)
         self.renewals += 1
         return self.token(client.client_id)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
+        self.used[token] += 1
+        if self.uses is not None and self.used[token] > self.uses:
+            self.access.pop(token, None)
         found = self.access.get(token)
         return found if found is not None and (found.expires_at or 0) > time.time() else None
 
@@ -93,7 +108,7 @@ def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     issuer = f"http://127.0.0.1:{port}"
-    provider = LetsEverybodyIn(int(sys.argv[1]))
+    provider = LetsEverybodyIn(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
     server = MCPServer(
         "guarded",
         auth_server_provider=provider,
@@ -121,11 +136,26 @@ def main() -> None:
         return "forgotten"
 
     @server.tool()
+    def be_ill(times: int) -> str:
+        provider.access.clear()
+        provider.ill = times
+        return "ill"
+
+    @server.tool()
     def renewals() -> int:
         return provider.renewals
 
     print(port, flush=True)
-    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="warning")).run([listening])
+    app = server.streamable_http_app()
+
+    async def sometimes_ill(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["path"] == "/token" and provider.ill:
+            provider.ill -= 1
+            await PlainTextResponse("later", 503)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    uvicorn.Server(uvicorn.Config(sometimes_ill, log_level="warning")).run([listening])
 
 
 if __name__ == "__main__":

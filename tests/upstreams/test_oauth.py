@@ -12,14 +12,19 @@ from pathlib import Path
 
 import anyio
 import pytest
+from mcp.client.auth import OAuthFlowError
+from mcp.shared.auth import OAuthToken
 
 from kernelmcp.upstreams.catalogue import UpstreamError
+from kernelmcp.upstreams.oauth import check_usable
 from kernelmcp.upstreams.upstreams import Upstreams
 
 from .conftest import DEADLINE, Opened, Started, on_stdio, until
 
 pytestmark = pytest.mark.anyio
 LONG, SHORT = "3600", "2"
+# A hundred renewals take a minute; more than a few show what is wrong.
+CALLS, USES = 60, "3"
 
 
 def settings(url: str) -> str:
@@ -68,7 +73,7 @@ async def test_a_login_serves_a_server_that_runs_and_the_next_one(
     async with opened(toml) as upstreams:
         await until(lambda: upstreams.status("guarded").state == "login_needed")
         done = await anyio.to_thread.run_sync(login, tmp_path)
-        assert (done.returncode, "Logged in to guarded: 4 tools." in done.stdout) == (0, True), done
+        assert (done.returncode, "Logged in to guarded: 5 tools." in done.stdout) == (0, True), done
         assert await call(upstreams, "echo", value=1) == 1
         # A token that the server takes back is renewed in the middle of calls, whose others go on.
         assert await call(upstreams, "forget") == "forgotten"
@@ -121,3 +126,79 @@ async def test_a_header_of_the_settings_is_no_matter_of_a_login(opened: Opened, 
     async with opened(toml) as upstreams:
         await until(lambda: upstreams.status("guarded").state == "unavailable")
         assert upstreams.status("guarded").error == "it answered with HTTP 401"
+
+
+async def test_two_servers_renew_one_login_after_each_other(opened: Opened, started: Started, tmp_path: Path) -> None:
+    """The authorization server takes the second use of a refresh token for a theft."""
+    toml = settings(started("oauth_server.py", LONG, USES))
+    (tmp_path / "mcp.toml").write_text(toml)
+    assert (await anyio.to_thread.run_sync(login, tmp_path)).returncode == 0
+    other = await anyio.open_process(
+        [sys.executable, "-m", "tests.upstreams.calling", tmp_path / "home", tmp_path / "mcp.toml", str(CALLS)],
+        cwd=Path(__file__).parents[2],
+        stderr=None,
+    )
+    async with opened(toml) as upstreams:
+        for number in range(CALLS):
+            assert await call(upstreams, "echo", value=number) == number
+        assert other.stdout is not None
+        assert (await other.stdout.receive()).decode().strip() == "0"
+        await other.wait()
+        renewals = await call(upstreams, "renewals")
+        assert isinstance(renewals, int)
+        assert renewals > CALLS // 3
+
+
+async def test_a_renewal_that_fails_is_tried_again(opened: Opened, started: Started, tmp_path: Path) -> None:
+    toml = settings(started("oauth_server.py", LONG))
+    (tmp_path / "mcp.toml").write_text(toml)
+    assert (await anyio.to_thread.run_sync(login, tmp_path)).returncode == 0
+    async with opened(toml) as upstreams:
+        assert await call(upstreams, "be_ill", times=1) == "ill"
+        with pytest.raises(
+            UpstreamError, match="could not be renewed: the authorization server answered with HTTP 503"
+        ):
+            await call(upstreams, "be_ill", times=0)
+        with anyio.fail_after(DEADLINE):
+            while not await answers(upstreams):
+                pass
+        assert upstreams.status("guarded").state == "ready"
+
+
+async def answers(upstreams: Upstreams) -> bool:
+    try:
+        return await call(upstreams, "echo", value=1) == 1
+    except UpstreamError:
+        return False
+
+
+async def test_a_server_that_runs_asks_no_address_that_an_answer_names(
+    opened: Opened, started: Started, tmp_path: Path
+) -> None:
+    """`WWW-Authenticate: Bearer resource_metadata=...` of a server, while there is a login and while there is none."""
+    url = started("refusing_server.py")
+    toml = settings(url)
+    async with opened(toml) as upstreams:
+        await until(lambda: upstreams.status("guarded").state == "login_needed")
+    logins = tmp_path / "home" / "upstreams" / "logins"
+    logins.mkdir(parents=True, exist_ok=True)
+    said = {"url": url, "tokens": {"access_token": "a", "token_type": "Bearer"}, "client": {"client_id": "c"}}
+    (logins / "guarded.json").write_text(json.dumps(said))
+    async with opened(toml) as upstreams:
+        await until(lambda: upstreams.status("guarded").state == "login_needed")
+    asked = await anyio.to_thread.run_sync(fetched, url.replace("/mcp", "/asked"))
+    assert set(json.loads(asked)) == {"POST /mcp"}
+
+
+def fetched(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=DEADLINE) as page:
+        return page.read()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"expires_in": 0}, {"expires_in": -5}, {"access_token": "a\r\nX: y"}, {"refresh_token": "b\n"}]
+)
+def test_tokens_that_no_request_can_use_are_refused(wrong: dict[str, object]) -> None:
+    check_usable(OAuthToken(access_token="a", refresh_token="b", expires_in=60))
+    with pytest.raises(OAuthFlowError):
+        check_usable(OAuthToken.model_validate({"access_token": "a", "token_type": "Bearer", **wrong}))
