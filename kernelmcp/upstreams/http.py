@@ -7,20 +7,18 @@ request that fails into a JSON-RPC error of that request, where mcp would end al
 import asyncio
 import json
 import re
-import ssl
-import urllib.request
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import anyio
-import httpcore2
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
+from kernelmcp.upstreams.bounded import Pieces, transport_to
 from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
 from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, Reading
 from kernelmcp.upstreams.pace import Pace
@@ -28,18 +26,8 @@ from kernelmcp.upstreams.pace import Pace
 CONNECT_SECONDS = 30.0
 # A stream of events that stays quiet is closed after so long, seconds. Calls have their own limit.
 QUIET_SECONDS = 86_400.0
-MAX_CONNECTIONS = 100
 # Requests that are no calls are answered within so long, and the end of a session, seconds. Calls have their own limit.
 REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
-# A response's head, with the interim ones before it.
-MAX_HEAD_BYTES = 64 * 1024
-# What is read at once: less at first and where it comes in small pieces, because others wait while they are parsed.
-LEAST_READ_BYTES, MOST_READ_BYTES = 4 * 1024, 64 * 1024
-# A piece of a body smaller than this counts; so many may come at once, and so many a second.
-SMALL_PIECE_BYTES = 512
-PIECES_BURST, PIECES_PER_SECOND = 2000.0, 1000.0
-# After so many, others have their turn.
-PIECES_AT_ONCE = 64
 # Lines of events that a request brings: its answer, with the event's name, id and end.
 LINES_OF_AN_ANSWER = 4
 # Streams that an upstream closes at once are opened again by mcp, as soon as the upstream says: not faster than this.
@@ -152,8 +140,7 @@ class _Guard(httpx2.AsyncBaseTransport):
             if request.method != "POST":
                 raise
             return self._failed(_in_words(exc))
-        stream = response.extensions.get("network_stream")
-        pieces = _Pieces(response.stream, stream) if isinstance(stream, _Stream) else response.stream
+        pieces = Pieces(response)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             return self._failed("it compresses its answers, though it was asked not to")
@@ -235,89 +222,6 @@ class _Events(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Pieces(httpx2.AsyncByteStream):
-    """A body. Many small pieces are read slowly: each costs as much time as a large one."""
-
-    def __init__(self, inner: Any, stream: "_Stream") -> None:
-        self._inner = inner
-        self._stream = stream
-        stream.begin_body()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            if len(piece) < SMALL_PIECE_BYTES:
-                await self._stream.small_piece()
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection on which a head ends, and no read brings more small pieces than others can wait for."""
-
-    def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
-        self._inner = inner
-        self._pace = Pace(PIECES_BURST, PIECES_PER_SECOND)
-        self._pieces = 0
-        self._head_bytes: int | None = 0
-        """None in a body."""
-        self._at_once = LEAST_READ_BYTES
-
-    def begin_body(self) -> None:
-        self._head_bytes = None
-
-    async def small_piece(self) -> None:
-        """One of a body came."""
-        self._at_once = LEAST_READ_BYTES
-        self._pieces += 1
-        if (wait := self._pace.delay()) or self._pieces % PIECES_AT_ONCE == 0:
-            await asyncio.sleep(wait)
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = await self._inner.read(min(max_bytes, self._at_once), timeout)
-        if self._head_bytes is None:
-            self._at_once = min(2 * self._at_once, MOST_READ_BYTES)
-        else:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                raise httpcore2.RemoteProtocolError("its head has no end")
-        return data
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._head_bytes, self._at_once = 0, LEAST_READ_BYTES
-        await self._inner.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
-
-
-class _Backend(httpcore2.AsyncNetworkBackend):
-    def __init__(self, inner: httpcore2.AsyncNetworkBackend) -> None:
-        self._inner = inner
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
-
-    async def sleep(self, seconds: float) -> None:
-        await self._inner.sleep(seconds)
-
-
 class _Noticed:
     """mcp's stream, and a note that it has ended."""
 
@@ -352,30 +256,12 @@ class _Noticed:
         return await self._stream.__aexit__(exc_type, exc_val, exc_tb)
 
 
-def transport_to(url: str) -> httpx2.AsyncHTTPTransport:
-    """httpx2's, by the proxy that the environment names, with bounds on what a stranger answers."""
-    made = httpx2.AsyncHTTPTransport(
-        proxy=_proxy(url), limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=4)
-    )
-    pool: Any = made._pool  # pyright: ignore[reportPrivateUsage]  # httpx2 takes no backend
-    pool._network_backend = _Backend(pool._network_backend)
-    return made
-
-
 def _without_length(headers: httpx2.Headers) -> httpx2.Headers:
     """Of a body that is made anew."""
     kept = httpx2.Headers(headers)
     for name in ("content-length", "transfer-encoding"):
         kept.pop(name, None)
     return kept
-
-
-def _proxy(url: str) -> str | None:
-    """As the environment says for this address; httpx2 asks it only where the transport is its own."""
-    parsed = httpx2.URL(url)
-    if urllib.request.proxy_bypass(parsed.host):
-        return None
-    return urllib.request.getproxies().get(parsed.scheme)
 
 
 def _in_words(exc: httpx2.TransportError) -> str:

@@ -34,7 +34,8 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, BaseModel, ValidationError
 
 from kernelmcp.atomic import read_small, replace_text
-from kernelmcp.upstreams.http import NOT_SENT, transport_to
+from kernelmcp.upstreams.bounded import transport_to
+from kernelmcp.upstreams.http import NOT_SENT
 
 Model = TypeVar("Model", bound=BaseModel)
 CLIENT_NAME = "kernelmcp"

@@ -43,7 +43,7 @@ NAMES: dict[str, list[tuple[str, type, str]]] = {
     "kernelmcp/upstreams/conversation.py": [
         ("mcp", JSONRPCDispatcher, "send_raw_request"),  # the lowest level at which a call is a dict, and its result
     ],
-    "kernelmcp/upstreams/http.py": [
+    "kernelmcp/upstreams/bounded.py": [
         (
             "httpx2",
             AsyncHTTPTransport,

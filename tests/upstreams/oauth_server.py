@@ -3,8 +3,8 @@
     python oauth_server.py SECONDS [USES]    how long, and for how many requests, an access token is good
 
 The first line of stdout is the port. Refresh tokens rotate: a second use of one is a theft, and ends all logins. Its
-tool `forget` makes every access token useless, `forget_all` every refresh token too; `renewals` counts; `be_ill` lets the
-authorization server answer the next renewals with 503.
+tool `forget` makes every access token useless, `forget_all` every refresh token too; `renewals` counts; `be_ill` lets
+the authorization server answer the next renewals with 503.
 """
 
 from __future__ import annotations
