@@ -23,7 +23,8 @@ from kernelmcp.upstreams.connect import Way, cause, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
 from kernelmcp.upstreams.kept import Kept, Remembered
 from kernelmcp.upstreams.link import SESSION_GONE, TOO_LARGE, UNREACHED, Link
-from kernelmcp.upstreams.oauth import LoginNeeded, Logins
+from kernelmcp.upstreams.logins.login_file import LoginNeeded
+from kernelmcp.upstreams.logins.oauth import Logins
 from kernelmcp.upstreams.target import error_without_secrets, identity_of, without_secrets
 
 # Before the second attempt to connect, and those after it, seconds. The first comes at once.

@@ -23,7 +23,7 @@ from kernelmcp.upstreams.minder import Minder
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.connect import Way
-    from kernelmcp.upstreams.oauth import Logins
+    from kernelmcp.upstreams.logins.oauth import Logins
     from kernelmcp.upstreams.upstream import Upstream
 
 # What can change without a new connection.
@@ -104,7 +104,7 @@ class Upstreams:
                 self._announce(name)
             return
         self._end(name)
-        from kernelmcp.upstreams.oauth import Logins
+        from kernelmcp.upstreams.logins.oauth import Logins
         from kernelmcp.upstreams.upstream import Upstream
 
         logins = Logins(self._home.root / FOLDER)

@@ -51,19 +51,29 @@ NAMES: dict[str, list[tuple[str, type, str]]] = {
         ),  # it takes no backend, which bounds heads and pieces
         ("httpcore2", AsyncConnectionPool, "_network_backend"),
     ],
-    "kernelmcp/upstreams/oauth.py": [
-        ("mcp", OAuthClientProvider, "context"),  # its storage forgets when tokens expire and where they are renewed
+    "kernelmcp/upstreams/logins/oauth.py": [
+        ("mcp", OAuthClientProvider, "context"),
         *(
             ("mcp", OAuthContext, name)
             for name in (
-                "client_info",
-                "current_tokens",
+                "get_resource_url",
                 "is_token_valid",
-                "oauth_metadata",
-                "protected_resource_metadata",
-                "token_expiry_time",
+                "prepare_token_auth",
+                "should_include_resource_param",
+                "update_token_expiry",
             )
         ),
+    ],
+    # Its storage forgets when tokens expire and where they are renewed.
+    "kernelmcp/upstreams/logins/login_file.py": [
+        ("mcp", OAuthContext, name)
+        for name in (
+            "client_info",
+            "current_tokens",
+            "oauth_metadata",
+            "protected_resource_metadata",
+            "token_expiry_time",
+        )
     ],
     "kernelmcp/http/connections.py": [
         ("mcp", StreamableHTTPSessionManager, "_server_instances"),

@@ -16,7 +16,7 @@ from mcp.client.auth import OAuthFlowError
 from mcp.shared.auth import OAuthToken
 
 from kernelmcp.upstreams.catalogue import UpstreamError
-from kernelmcp.upstreams.oauth import check_usable
+from kernelmcp.upstreams.logins.login_file import check_usable
 from kernelmcp.upstreams.upstreams import Upstreams
 
 from .conftest import DEADLINE, Opened, Started, on_stdio, until

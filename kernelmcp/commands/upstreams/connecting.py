@@ -11,8 +11,8 @@ from kernelmcp.upstreams.catalogue import Catalogue
 from kernelmcp.upstreams.connect import Way, connected
 from kernelmcp.upstreams.kept import FOLDER
 from kernelmcp.upstreams.link import Link
+from kernelmcp.upstreams.logins.oauth import Logins
 from kernelmcp.upstreams.minder import Minder
-from kernelmcp.upstreams.oauth import Logins
 
 
 def server_named(settings: Settings, name: str) -> UpstreamSettings:

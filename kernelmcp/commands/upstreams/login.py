@@ -28,7 +28,8 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.upstreams.connect import MAX_REASON_CHARS, cause, in_words
-from kernelmcp.upstreams.oauth import LoginFile, provider_for
+from kernelmcp.upstreams.logins.login_file import LoginFile
+from kernelmcp.upstreams.logins.oauth import provider_for
 
 LOGIN_SECONDS = 600.0
 DONE = b"<!doctype html><title>kernelmcp</title><p>You are logged in. This page can be closed."

@@ -13,7 +13,7 @@ from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.upstreams.catalogue import Catalogue
 from kernelmcp.upstreams.connect import cause, in_words
 from kernelmcp.upstreams.kept import FOLDER, Kept
-from kernelmcp.upstreams.oauth import LoginNeeded
+from kernelmcp.upstreams.logins.oauth import LoginNeeded
 
 HEAD = ("TOOL", "A CALL IS", "BY", "IT SAYS")
 STDERR_LINES = 20

@@ -1,22 +1,13 @@
-"""OAuth for upstreams over HTTP: tokens of a login that a person made, and their renewal in the middle of calls.
+"""OAuth for upstreams over HTTP: requests carry the tokens of a login that a person made, renewed between them.
 
-    home/upstreams/logins/NAME.json    tokens and what renews them, mode 0600, for one address
-    home/upstreams/logins/NAME.lock    held by whoever renews them
-
-`kernelmcp upstreams login NAME` makes the file, by mcp's flow. A server only renews: it asks the one address that the
-login has left, and looks for nothing else. Many servers may share a file, and an authorization server may take a second
-use of a refresh token for theft: each renewal holds the lock, and looks first whether another has been there.
+`kernelmcp upstreams login NAME` makes a login, by mcp's flow. A server only renews: it asks the one address that the
+login has left, and looks for nothing else.
 """
 
 import asyncio
-import fcntl
-import json
-import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
 from urllib.parse import urljoin
 
 import anyio
@@ -25,23 +16,18 @@ from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import (
     AuthorizationCodeResult,
-    OAuthClientInformationFull,
     OAuthClientMetadata,
-    OAuthMetadata,
     OAuthToken,
-    ProtectedResourceMetadata,
 )
-from pydantic import AnyUrl, BaseModel, ValidationError
+from pydantic import AnyUrl, ValidationError
 
-from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.upstreams.bounded import transport_to
 from kernelmcp.upstreams.http import NOT_SENT
+from kernelmcp.upstreams.logins.login_file import LoginFile, LoginNeeded, NotRenewed, check_usable
 
-Model = TypeVar("Model", bound=BaseModel)
 CLIENT_NAME = "kernelmcp"
 # For one renewal; then, before the next after one that failed, at first and at most. Seconds.
 RENEWAL_SECONDS, PAUSE_SECONDS = 30.0, (1.0, 60.0)
-LOCK_POLL_SECONDS = 0.05
 MAX_TOKEN_BYTES = 64 * 1024
 # A token may be used up, or taken back, between its renewal by another server and our request.
 ATTEMPTS = 3
@@ -49,120 +35,6 @@ ATTEMPTS = 3
 _NO_REDIRECT = "http://127.0.0.1/callback"
 # Answers that say that a person must log in again (RFC 6749, 5.2); all others may pass.
 _REFUSALS = (400, 401, 403)
-
-
-class LoginNeeded(Exception):
-    """The server wants a person to log in."""
-
-
-class NotRenewed(Exception):
-    """Its text is a clause for a person."""
-
-
-class LoginFile:
-    """What is left of a login, and mcp's TokenStorage. It is for one address: another one never gets these tokens."""
-
-    def __init__(self, file: Path, url: str, *, anew: bool = False) -> None:
-        """`anew`: what is there is not used, because its registration has another redirect address."""
-        self._file = file
-        self._url = url
-        self._said: dict[str, Any] = {}
-        self._stamp: tuple[int, int] | None = None
-        self._context: OAuthContext | None = None
-        if not anew:
-            self.read()
-
-    @property
-    def is_empty(self) -> bool:
-        return "tokens" not in self._said
-
-    def read(self) -> None:
-        """What another server or a person has made of it. A file that cannot be read changes nothing."""
-        try:
-            found = self._file.stat()
-            if (stamp := (found.st_mtime_ns, found.st_ino)) == self._stamp:
-                return
-            said: Any = json.loads(read_small(self._file))
-        except (OSError, ValueError, RecursionError):
-            return
-        self._stamp = stamp
-        self._said = cast("dict[str, Any]", said) if isinstance(said, dict) and said.get("url") == self._url else {}
-        if self._context is not None:
-            self.fill(self._context)
-
-    def fill(self, context: OAuthContext) -> None:
-        """Be its storage, with what mcp's storage lacks: when tokens expire, and where they are renewed."""
-        self._context = context
-        context.oauth_metadata = self._get(OAuthMetadata, "metadata")
-        context.protected_resource_metadata = self._get(ProtectedResourceMetadata, "resource")
-        context.current_tokens = self._get(OAuthToken, "tokens")
-        context.client_info = self._get(OAuthClientInformationFull, "client")
-        expiry: Any = self._said.get("expires_at")
-        context.token_expiry_time = float(expiry) if isinstance(expiry, int | float) else None
-
-    @asynccontextmanager
-    async def locked(self) -> AsyncIterator[None]:
-        """Alone with the file, of all servers. Raises `NotRenewed` when that takes too long."""
-        try:
-            fd = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as exc:
-            raise NotRenewed(f"{self._file.with_suffix('.lock')} cannot be locked: {exc.strerror}") from exc
-        try:
-            try:
-                async with asyncio.timeout(RENEWAL_SECONDS):
-                    while not _try_lock(fd):  # noqa: ASYNC110  # a lock has no event
-                        await asyncio.sleep(LOCK_POLL_SECONDS)
-            except TimeoutError:
-                raise NotRenewed("another server has been renewing it for too long") from None
-            yield
-        finally:
-            os.close(fd)
-
-    async def get_tokens(self) -> OAuthToken | None:
-        return self._get(OAuthToken, "tokens")
-
-    async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Raises OSError, and `OAuthFlowError` for what no request could use."""
-        if (context := self._context) is None:
-            return
-        check_usable(tokens)
-        self._said |= {
-            "url": self._url,
-            "tokens": _dumped(tokens),
-            "expires_at": context.token_expiry_time,
-            "metadata": _dumped(context.oauth_metadata),
-            "resource": _dumped(context.protected_resource_metadata),
-        }
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        replace_text(self._file, json.dumps(self._said))
-
-    async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self._get(OAuthClientInformationFull, "client")
-
-    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self._said["client"] = _dumped(client_info)  # written with the tokens: without them it is of no use
-
-    def _get(self, model: type[Model], key: str) -> Model | None:
-        try:
-            return model.model_validate(self._said[key]) if self._said.get(key) is not None else None
-        except ValidationError:
-            return None
-
-
-def check_usable(tokens: OAuthToken) -> None:
-    """Raises `OAuthFlowError`."""
-    if tokens.expires_in is not None and tokens.expires_in <= 0:
-        raise OAuthFlowError("the authorization server gave a token that has expired already")
-    if not all(each.isascii() and each.isprintable() for each in (tokens.access_token, tokens.refresh_token or "")):
-        raise OAuthFlowError("the authorization server gave a token that no header can carry")
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class Logins:
@@ -343,7 +215,3 @@ class _KeptLogin(httpx2.Auth):
             tokens.scope = tokens.scope or before.scope
             tokens.refresh_token = tokens.refresh_token or before.refresh_token
         return tokens
-
-
-def _dumped(model: BaseModel | None) -> dict[str, Any] | None:
-    return None if model is None else model.model_dump(mode="json", exclude_none=True)

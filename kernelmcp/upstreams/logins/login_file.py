@@ -1,0 +1,146 @@
+"""What is left of a login, for all servers that share a home.
+
+    home/upstreams/logins/NAME.json    tokens and what renews them, mode 0600, for one address
+    home/upstreams/logins/NAME.lock    held by whoever renews them
+
+An authorization server may take a second use of a refresh token for theft: each renewal holds the lock, and looks first
+whether another has been there.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
+from pydantic import BaseModel, ValidationError
+
+from kernelmcp.atomic import read_small, replace_text
+
+Model = TypeVar("Model", bound=BaseModel)
+# Another server's renewal is waited for so long, and looked for so often, seconds.
+LOCK_SECONDS, LOCK_POLL_SECONDS = 60.0, 0.05
+
+
+class LoginNeeded(Exception):
+    """The server wants a person to log in."""
+
+
+class NotRenewed(Exception):
+    """Its text is a clause for a person."""
+
+
+class LoginFile:
+    """What is left of a login, and mcp's TokenStorage. It is for one address: another one never gets these tokens."""
+
+    def __init__(self, file: Path, url: str, *, anew: bool = False) -> None:
+        """`anew`: what is there is not used, because its registration has another redirect address."""
+        self._file = file
+        self._url = url
+        self._said: dict[str, Any] = {}
+        self._stamp: tuple[int, int] | None = None
+        self._context: OAuthContext | None = None
+        if not anew:
+            self.read()
+
+    @property
+    def is_empty(self) -> bool:
+        return "tokens" not in self._said
+
+    def read(self) -> None:
+        """What another server or a person has made of it. A file that cannot be read changes nothing."""
+        try:
+            found = self._file.stat()
+            if (stamp := (found.st_mtime_ns, found.st_ino)) == self._stamp:
+                return
+            said: Any = json.loads(read_small(self._file))
+        except (OSError, ValueError, RecursionError):
+            return
+        self._stamp = stamp
+        self._said = cast("dict[str, Any]", said) if isinstance(said, dict) and said.get("url") == self._url else {}
+        if self._context is not None:
+            self.fill(self._context)
+
+    def fill(self, context: OAuthContext) -> None:
+        """Be its storage, with what mcp's storage lacks: when tokens expire, and where they are renewed."""
+        self._context = context
+        context.oauth_metadata = self._get(OAuthMetadata, "metadata")
+        context.protected_resource_metadata = self._get(ProtectedResourceMetadata, "resource")
+        context.current_tokens = self._get(OAuthToken, "tokens")
+        context.client_info = self._get(OAuthClientInformationFull, "client")
+        expiry: Any = self._said.get("expires_at")
+        context.token_expiry_time = float(expiry) if isinstance(expiry, int | float) else None
+
+    @asynccontextmanager
+    async def locked(self) -> AsyncIterator[None]:
+        """Alone with the file, of all servers. Raises `NotRenewed` when that takes too long."""
+        try:
+            fd = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise NotRenewed(f"{self._file.with_suffix('.lock')} cannot be locked: {exc.strerror}") from exc
+        try:
+            try:
+                async with asyncio.timeout(LOCK_SECONDS):
+                    while not _try_lock(fd):  # noqa: ASYNC110  # a lock has no event
+                        await asyncio.sleep(LOCK_POLL_SECONDS)
+            except TimeoutError:
+                raise NotRenewed("another server has been renewing it for too long") from None
+            yield
+        finally:
+            os.close(fd)
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self._get(OAuthToken, "tokens")
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Raises OSError, and `OAuthFlowError` for what no request could use."""
+        if (context := self._context) is None:
+            return
+        check_usable(tokens)
+        self._said |= {
+            "url": self._url,
+            "tokens": _dumped(tokens),
+            "expires_at": context.token_expiry_time,
+            "metadata": _dumped(context.oauth_metadata),
+            "resource": _dumped(context.protected_resource_metadata),
+        }
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_text(self._file, json.dumps(self._said))
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._get(OAuthClientInformationFull, "client")
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._said["client"] = _dumped(client_info)  # written with the tokens: without them it is of no use
+
+    def _get(self, model: type[Model], key: str) -> Model | None:
+        try:
+            return model.model_validate(self._said[key]) if self._said.get(key) is not None else None
+        except ValidationError:
+            return None
+
+
+def check_usable(tokens: OAuthToken) -> None:
+    """Raises `OAuthFlowError`."""
+    if tokens.expires_in is not None and tokens.expires_in <= 0:
+        raise OAuthFlowError("the authorization server gave a token that has expired already")
+    if not all(each.isascii() and each.isprintable() for each in (tokens.access_token, tokens.refresh_token or "")):
+        raise OAuthFlowError("the authorization server gave a token that no header can carry")
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _dumped(model: BaseModel | None) -> dict[str, Any] | None:
+    return None if model is None else model.model_dump(mode="json", exclude_none=True)
