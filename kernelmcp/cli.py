@@ -14,6 +14,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import CLIENTS
 from kernelmcp.errors import ConfigurationError, LayersMissing
 from kernelmcp.process_start import (
+    fill_descriptors,
     keep_files_own,
     pause_garbage_collector,
     resume_garbage_collector,
@@ -31,6 +32,7 @@ EXIT_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    fill_descriptors()
     skip_slow_imports()
     keep_files_own()
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -207,6 +209,11 @@ def _serve(parsed: argparse.Namespace) -> int:
 def _serve_with(settings: Settings, parsed: argparse.Namespace) -> int:
     if parsed.transport == "stdio" and not settings.config.transport_stdio.enabled:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
+    if parsed.transport == "stdio" and (sys.stdin is None or sys.stdout is None):
+        raise ConfigurationError(
+            "stdin or stdout is closed, and a client speaks MCP over them",
+            "Start it from an MCP client, or serve over HTTP: kernelmcp serve --transport http.",
+        )
     from kernelmcp import server
     from kernelmcp.observability import log
 

@@ -21,6 +21,17 @@ def keep_files_own() -> None:
     os.umask(os.umask(0o077) | 0o022)
 
 
+def fill_descriptors() -> None:
+    """What is opened later must not get the number of a stream that whoever starts us has closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+    if cast("object", sys.stderr) is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
+
+
 def skip_slow_imports() -> None:
     """Make those libraries look as if they were not installed."""
     modules = cast("dict[str, object]", sys.modules)

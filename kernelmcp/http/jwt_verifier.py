@@ -27,6 +27,11 @@ LEEWAY_SECONDS = 30
 # What publishes `jwks_uri`: RFC 8414, and OpenID Connect Discovery.
 OPENID, OAUTH = "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"
 
+# Of access tokens (RFC 9068), and of JWTs that say nothing more. Others are signed by the same keys for something else.
+_TYPES = ("jwt", "at+jwt")
+# What a document that is none of ours raises somewhere.
+_NO_DOCUMENT = (ValueError, TypeError, AttributeError, RecursionError)
+
 log = structlog.get_logger(__name__)
 
 
@@ -56,6 +61,8 @@ class Issuer:
         """Raises `Rejected`."""
         try:
             header = jwt.get_unverified_header(token)
+            if str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES:
+                raise Rejected("the JWT is of another type than an access token")
             key = await self._key(header.get("kid"))
             claims = jwt.decode(
                 token,
@@ -66,7 +73,7 @@ class Issuer:
                 leeway=LEEWAY_SECONDS,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-        except jwt.PyJWTError as exc:
+        except (jwt.PyJWTError, RecursionError) as exc:
             raise Rejected(f"the JWT is not valid: {exc}") from exc
         return Claims(self.issuer, _subject(claims), _scopes(claims))
 
@@ -98,7 +105,7 @@ class Issuer:
                 url = self._jwks_url or await self._discover(client)
                 document = await _get(client, url)
             keys = jwt.PyJWKSet.from_dict(document).keys
-        except (httpx2.HTTPError, jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        except (httpx2.HTTPError, jwt.PyJWTError, LookupError, *_NO_DOCUMENT) as exc:
             log.error(
                 "the issuer's keys could not be fetched", issuer=self.issuer, error=f"{type(exc).__name__}: {exc}"
             )
@@ -110,7 +117,7 @@ class Issuer:
         for url in (self.issuer.rstrip("/") + OPENID, _with_path(self.issuer, OAUTH)):
             try:
                 document = await _get(client, url)
-            except httpx2.HTTPError:
+            except (httpx2.HTTPError, *_NO_DOCUMENT):
                 continue
             if document.get("issuer") == self.issuer:
                 self._jwks_url = str(document["jwks_uri"])
@@ -150,6 +157,10 @@ def _subject(claims: dict[str, Any]) -> str:
 
 
 def _scopes(claims: dict[str, Any]) -> frozenset[str]:
-    """`scope` is a text with spaces (RFC 9068); some issuers send a list, or call it `scp`."""
-    found = claims.get("scope", claims.get("scp", ""))
-    return frozenset(found.split() if isinstance(found, str) else [str(scope) for scope in found])
+    """`scope` is a text with spaces (RFC 9068); some issuers send a list, or call it `scp`.
+
+    Raises `Rejected`."""
+    found: Any = claims.get("scope", claims.get("scp", ""))
+    if not isinstance(found, str | list):
+        raise Rejected("the JWT's scope is neither a text nor a list")
+    return frozenset(found.split() if isinstance(found, str) else map(str, cast("list[object]", found)))

@@ -41,6 +41,8 @@ class Issuer(BaseHTTPRequestHandler):
             body = json.dumps({"keys": [own, SHARED_KEY]})
         elif self.path == "/.well-known/oauth-authorization-server":
             body = f'{{"issuer": "{base}", "jwks_uri": "{base}/keys"}}'
+        elif self.path == "/.well-known/openid-configuration":
+            body = "[" * 100_000  # what no parser reads to its end
         else:
             self.send_error(404)
             return
@@ -80,11 +82,16 @@ def server(tmp_path_factory: pytest.TempPathFactory, issuer: str) -> Iterator[Ht
 
 
 def make_jwt(
-    issuer: str, key: rsa.RSAPrivateKey | str | bytes = KEY, kid: str = "k1", algorithm: str = "RS256", **claims: object
+    issuer: str,
+    key: rsa.RSAPrivateKey | str | bytes = KEY,
+    kid: str = "k1",
+    algorithm: str = "RS256",
+    typ: str = "at+jwt",
+    **claims: object,
 ) -> str:
     now = int(time.time())
     found = {"iss": issuer, "aud": RESOURCE, "sub": "dave", "exp": now + 600, "scope": "kernels other", **claims}
-    return jwt.encode({k: v for k, v in found.items() if v is not None}, key, algorithm, {"kid": kid})
+    return jwt.encode({k: v for k, v in found.items() if v is not None}, key, algorithm, {"kid": kid, "typ": typ})
 
 
 # -- sessions -------------------------------------------------------------------------------------------------------
@@ -237,7 +244,9 @@ def test_tokens_come_and_go_with_their_file(server: HttpServer) -> None:
 def test_a_jwt_of_the_issuer_opens_and_no_other(server: HttpServer, issuer: str) -> None:
     assert server.get("/", make_jwt(issuer)).status_code == 200
     assert server.get("/", make_jwt(issuer, aud=[RESOURCE, "https://else.example.com"])).status_code == 200
+    assert server.get("/", make_jwt(issuer, typ="JWT")).status_code == 200
     public = KEY.public_key().public_numbers()
+    deep = base64.urlsafe_b64encode(b"[" * 6000).decode().rstrip("=")
     wrong = {
         "another's key": make_jwt(issuer, OTHER_KEY),
         "an unknown key": make_jwt(issuer, OTHER_KEY, "k2"),
@@ -254,6 +263,9 @@ def test_a_jwt_of_the_issuer_opens_and_no_other(server: HttpServer, issuer: str)
         "a terminal's": make_jwt(issuer, sub="dave\x1b[2J"),
         "two lines": make_jwt(issuer, sub="dave\nadmin"),
         "another direction": make_jwt(issuer, sub="dave\u202e"),
+        "of a scope that is a number": make_jwt(issuer, scope=5),
+        "of another type": make_jwt(issuer, typ="logout+jwt"),
+        "with a deep head": f"{deep}.e30.e30",
         "signed with the public key as a secret": make_jwt(issuer, str(public.n), algorithm="HS256"),
         "signed with a shared secret": make_jwt(issuer, SHARED_SECRET, "shared", "HS256"),
     }  # fmt: skip
