@@ -17,8 +17,9 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def keep_files_own() -> None:
-    """Whatever the umask of whoever starts us: nobody else writes the files and folders that are made from now on."""
-    os.umask(os.umask(0o077) | 0o022)
+    """Whatever the umask of whoever starts us: files and folders that are made from now on are ours to write, and
+    nobody else's."""
+    os.umask((os.umask(0o077) | 0o022) & 0o077)
 
 
 def fill_descriptors() -> None:

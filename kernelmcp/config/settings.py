@@ -113,7 +113,8 @@ class Settings:
 def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
     """Where everything is kept that is kept."""
     home = configured or environ.get("KERNELMCP_HOME")
-    return Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
+    found = Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
+    return Path(os.path.realpath(found))  # it may be a link to another disk
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

@@ -10,6 +10,7 @@ A lock held with flock shows that its owner is alive: a crash releases it, unlik
 Must not know kernels or MCP. It is long because who may be where, and whose it is while they live, is one matter.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -174,11 +175,20 @@ def runtime_root_of(configured: Path | None) -> Path:
     """Where the runtime directories of this user's servers lie."""
     if configured is not None:
         return configured
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(base) / "kernelmcp" if base else Path(tempfile.gettempdir()) / f"kernelmcp-{os.getuid()}"
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if base.startswith("/"):  # a relative one is invalid, says its specification
+        return Path(base) / "kernelmcp"
+    return Path(tempfile.gettempdir()) / f"kernelmcp-{os.getuid()}"
 
 
 def private_directory(path: Path, mode: int = 0o700) -> None:
+    """Make it, or make sure that it is ours alone. Raises `ConfigurationError`."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"{os.fsencode(path)!r} is a path that is not UTF-8", "Set server.home (KERNELMCP_HOME) to another one."
+        ) from None
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
     except OSError as exc:
@@ -192,7 +202,14 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
             f"{path} is not a directory of this user",
             "Set server.home (KERNELMCP_HOME) or server.runtime to one that is.",
         )
-    path.chmod(mode)
+    try:
+        path.chmod(mode)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{path} cannot be written: {exc.strerror}", "Set server.home (KERNELMCP_HOME) to a directory that can."
+        ) from exc
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,44 @@ def test_a_closed_stream_is_told_at_once(tmp_path: Path, closed: str) -> None:
     assert done.returncode == 2
     assert "stdin or stdout is closed" in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) <= 2
+
+
+ODD_HOMES: dict[str, tuple[Callable[[Path], str | bytes | Path], str]] = {
+    "bytes that are not UTF-8": (lambda folder: os.fsencode(folder) + b"/b\xff", "is a path that is not UTF-8"),
+    "a file": (lambda _: __file__, "cannot be read: Not a directory"),
+    "nobody's": (lambda _: "/proc/self/kernelmcp", "cannot be made: "),
+}
+
+
+def serve(env: dict[str, str], home: str | bytes | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """To the end of its stdin, at once."""
+    command = [sys.executable, "-P", "-m", "kernelmcp"]
+    env = env | {"KERNELMCP_HOME": os.fsdecode(home)}
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, env=env, cwd=folder
+    )
+
+
+@pytest.mark.parametrize("odd", ODD_HOMES)
+def test_a_home_that_cannot_be_is_told_in_a_sentence(server_env: dict[str, str], tmp_path: Path, odd: str) -> None:
+    home, said = ODD_HOMES[odd]
+    done = serve(server_env, home(tmp_path), tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr.splitlines()[0]
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_home_may_be_a_link_and_odd_surroundings_are_put_right(server_env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    done = serve(server_env, tmp_path / "linked", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "real" / "sessions").is_dir()
+    # A relative runtime directory counts as none, and a umask that takes our own files from us is not kept.
+    del server_env["KERNELMCP_SERVER__RUNTIME"]
+    done = serve(server_env | {"XDG_RUNTIME_DIR": "relative"}, tmp_path / "other", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "relative").exists()
+    script = "import os, kernelmcp.process_start as p; os.umask(0o777); p.keep_files_own(); print(oct(os.umask(0)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180)
+    assert done.stdout.strip() == "0o77"
