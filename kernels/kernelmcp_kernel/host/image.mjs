@@ -157,6 +157,16 @@ export class Image {
   }
 }
 
+/** An image that fits; without one it takes two seconds more. @param {string} file @param {string} buildId */
+export function findImage(file, buildId) {
+  try {
+    return new Image(file, buildId);
+  } catch (error) {
+    if (error instanceof ImageError) return undefined;
+    throw error;
+  }
+}
+
 /** @param {string} name in the guest @param {{folder: string, point: string}[]} packages @returns {Buffer} */
 function readLibrary(name, packages) {
   const found = packages.find(({ point }) => name.startsWith(`${point}/`));

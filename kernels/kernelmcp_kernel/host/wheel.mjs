@@ -5,7 +5,7 @@
 import fs from "node:fs";
 import process from "node:process";
 import { cleanGlobals } from "./globals.mjs";
-import { Image, ImageError } from "./image.mjs";
+import { findImage } from "./image.mjs";
 import { leave } from "./leave.mjs";
 import { loadRuntime, mount, mountPackage } from "./pyodide.mjs";
 
@@ -17,23 +17,13 @@ const [runtime, inside, image, buildId, jobText] = process.argv.slice(2);
 if (!runtime || !inside || !image || !buildId || !jobText) throw new Error("usage: wheel.mjs RUNTIME INSIDE IMAGE ID JOB");
 const job = JSON.parse(jobText);
 
-/** An image that fits; without one it takes two seconds more. */
-function findImage() {
-  try {
-    return new Image(image, buildId);
-  } catch (error) {
-    if (error instanceof ImageError) return undefined;
-    throw error;
-  }
-}
-
 /** @param {number} fd @param {Uint8Array} bytes */
 function writeAll(fd, bytes) {
   for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done);
 }
 
 const source = fs.readFileSync(0);
-const pyodide = await loadRuntime(runtime, findImage());
+const pyodide = await loadRuntime(runtime, findImage(image, buildId));
 pyodide.setStdin({ read: () => 0, fsync: () => undefined });
 mount(pyodide, inside, "/lib/kernelmcp");
 for (const each of job.packages) mountPackage(each, (point, root) => mount(pyodide, root, point));

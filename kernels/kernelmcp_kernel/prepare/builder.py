@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from kernelmcp_kernel.runtime.directory import PrivateDirectory
 from kernelmcp_kernel.runtime.guest_process import spawn_builder
@@ -22,16 +23,21 @@ _MAX_ERROR_CHARS = 2000
 
 @contextmanager
 def run_builder(
-    script: str, before: Sequence[str], max_bytes: int, behind: Sequence[str] = (), seconds: float = BUILD_SECONDS
+    script: str,
+    before: Sequence[str],
+    max_bytes: int,
+    behind: Sequence[str] = (),
+    seconds: float = BUILD_SECONDS,
+    readable: Sequence[Path] = (),
 ) -> Iterator[bytes]:
-    """What it wrote. Its arguments are the runtime's folder, ours inside, some, the file, and others. Raises
-    BuildError."""
+    """What it wrote. Its arguments are the runtime's folder, ours inside, some, the file, and others. It may read
+    `readable`, the packages and itself. Raises BuildError."""
     sandbox = PrivateDirectory()
     try:
         file = sandbox.tmp / "made"
         arguments = [str(RUNTIME), str(INSIDE), *before, str(file), *behind]
-        readable = (RUNTIME, HOST, INSIDE, packages_root() / "unpacked", packages_root() / "bytecode")
-        launch = node_launch(HOST / script, arguments, readable, (sandbox.tmp,))
+        packages = (packages_root() / "unpacked", packages_root() / "bytecode")
+        launch = node_launch(HOST / script, arguments, (RUNTIME, HOST, INSIDE, *packages, *readable), (sandbox.tmp,))
         with tempfile.TemporaryFile() as errors:
             pid = spawn_builder(sandbox, launch, max_bytes >> 20, errors.fileno())
             killer = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))

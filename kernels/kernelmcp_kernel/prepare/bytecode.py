@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from kernelmcp_kernel.languages.python.image import plain_image
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.store import Store
 from kernelmcp_kernel.packages.unpack import unpack
@@ -21,7 +22,12 @@ def make_bytecode(store: Store, sha256: str) -> None:
     """For a package that is unpacked and has none. Raises BuildError, PackageError, OSError."""
     if store.bytecode(sha256) is not None:
         return
-    with run_builder("compile.mjs", [str(store.unpacked / sha256)], _MAX_BYTES) as archive, store.staging() as staging:
+    image = plain_image()
+    before = [str(image.path), image.build_id, str(store.unpacked / sha256)]
+    with (
+        run_builder("compile.mjs", before, _MAX_BYTES, readable=(image.path,)) as archive,
+        store.staging() as staging,
+    ):
         folder, copy = staging / "bytecode", staging / "bytecode.zip"
         folder.mkdir()
         copy.write_bytes(archive)
