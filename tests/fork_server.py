@@ -1,9 +1,13 @@
-"""A process that has imported kernelmcp, and forks a server for each request: a start without its imports.
+"""A process that has imported kernelmcp and its kernel, and forks a server or a kernel process for each request: a
+start without its imports.
 
 Run as a program by `starting.py`, which sends requests over a socket; must not import anything of the tests. A fork is
 a child of who asked (a subreaper: the process between them ends at once) and has the pipes, environment, working
 directory and arguments that were asked for. It differs from a start in three ways: modules were imported before the
 environment was set, all forks of one process share a hash seed, and `/proc/PID/environ` is not its own.
+
+A forked server has one child from its beginning, which becomes its first kernel process; any other is started as usual.
+Programs in Python that servers start (upstreams) are forks for `relay.py`, which stands in for them.
 """
 
 from __future__ import annotations
@@ -13,11 +17,15 @@ import ctypes
 import gc
 import importlib
 import io
-import json
+import marshal
 import os
+import runpy
+import select
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 from typing import Any, NoReturn
 
@@ -35,7 +43,15 @@ PRELOADED = (
     "uvicorn.lifespan.on",
     "uvicorn.loops.asyncio",
     "uvicorn.protocols.http.h11_impl",
+    "mcp.server.lowlevel.server",
+    "mcp.server.sse",
+    "mcp.server.stdio",
 )
+# What a kernel process has imported when its guest is ready.
+PRELOADED_BY_KERNELS = ("kernelmcp_kernel.jupyter.kernel", "kernelmcp_kernel.jupyter.launcher")
+KERNEL = [sys.executable, "-P", "-m", "kernelmcp_kernel"]
+# What an interpreter or the C library reads once, when it starts.
+READ_AT_START = ("PYTHON", "LD_", "MALLOC")
 POLL_SECONDS = 0.0005
 
 
@@ -44,11 +60,24 @@ def main() -> NoReturn:
     wire.set_inheritable(False)
     for name in PRELOADED:
         importlib.import_module(name)
+    vars(importlib.import_module("kernelmcp_kernel.__main__"))["_import_kernelbase"]()
+    for name in PRELOADED_BY_KERNELS:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    wire.send(b"ready")
-    while message := _receive(wire):
-        _fork(wire, *message)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as relays:
+        relays.bind(sys.argv[2])
+        relays.listen()
+        wire.send(b"ready")
+        while True:
+            ready, _, _ = select.select([wire, relays], [], [])
+            if relays in ready:
+                _fork_for_a_relay(relays.accept()[0])
+            elif (message := _receive(wire)) is None:
+                break
+            else:
+                _fork(wire, *message)
+    os.unlink(sys.argv[2])
     sys.exit()
 
 
@@ -60,7 +89,7 @@ def _receive(wire: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     *standard, file = array.array("i", rights[0][2])
     with os.fdopen(file, "rb") as request:
         request.seek(0)
-        return json.loads(request.read().decode("utf-8", "surrogateescape")), standard
+        return marshal.loads(request.read()), standard  # from a test
 
 
 def _fork(wire: socket.socket, request: dict[str, Any], standard: list[int]) -> None:
@@ -72,16 +101,68 @@ def _fork(wire: socket.socket, request: dict[str, Any], standard: list[int]) -> 
         except Exception as error:  # noqa: BLE001  # whatever it is, who asked waits for an answer
             wire.send(repr(error).encode())
             os._exit(1)
+        if request["args"][: len(KERNEL)] == KERNEL:
+            _run_kernel(request["args"])
+        if request["args"][1:2] != ["-m"]:
+            sys.exit(_run_program(request["args"][1:]))
+        _provide_a_kernel()
         _run(request["args"])
     for fd in standard:
         os.close(fd)
     os.waitpid(between, 0)
 
 
+def _fork_for_a_relay(relay: socket.socket) -> None:
+    with relay:
+        message = _receive(relay)
+        if message is None:
+            return
+        if (between := os.fork()) == 0:
+            if os.fork() != 0:
+                os._exit(0)
+            _run_for(relay, *message)
+        for fd in message[1]:
+            os.close(fd)
+        os.waitpid(between, 0)
+
+
+def _run_for(relay: socket.socket, request: dict[str, Any], standard: list[int]) -> NoReturn:
+    def end_with_it() -> None:
+        relay.recv(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    exit_now = os._exit
+
+    def end(status: int) -> NoReturn:
+        relay.send(str(status).encode())
+        exit_now(status)
+
+    _take_on(request, standard)
+    threading.Thread(target=end_with_it, daemon=True).start()
+    vars(os)["_exit"] = end
+    status = 0
+    try:
+        _run_program(request["args"][1:])
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    sys.stdout.flush()
+    end(status)
+
+
 def _become(wire: socket.socket, request: dict[str, Any], standard: list[int]) -> None:
     """Take on all that was asked for, and say so."""
+    _take_on(request, standard)
+    while os.getppid() != request["parent"]:
+        time.sleep(POLL_SECONDS)  # until the process between has ended
+    wire.send(str(os.getpid()).encode())
+    wire.close()
+
+
+def _take_on(request: dict[str, Any], standard: list[int]) -> None:
     if request["session"]:
         os.setsid()
+    if "umask" in request:
+        os.umask(request["umask"])
     os.chdir(request["cwd"])
     for number, fd in enumerate(standard):
         os.dup2(fd, number)
@@ -95,14 +176,94 @@ def _become(wire: socket.socket, request: dict[str, Any], standard: list[int]) -
     sys.stdout = sys.__stdout__ = _output(1)
     sys.stderr = sys.__stderr__ = _output(2)
     _set_command_line(request["args"])
-    while os.getppid() != request["parent"]:
-        time.sleep(POLL_SECONDS)  # until the process between has ended
-    wire.send(str(os.getpid()).encode())
-    wire.close()
+
+
+# -- a server's first kernel process -----------------------------------------------------------------------------------
+
+
+class Spare(subprocess.Popen[bytes]):
+    """A child that waits to become a kernel process."""
+
+    def __init__(self) -> None:
+        self._wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._spare = os.fork()
+        if self._spare == 0:
+            self._wire.close()
+            null = os.open(os.devnull, os.O_RDWR)
+            for number in range(3):
+                os.dup2(null, number)  # who waits for the end of the server's output does not wait for this
+            os.close(null)
+            if (message := _receive(theirs)) is None:
+                os._exit(0)  # the server has ended
+            theirs.close()
+            _take_on(*message)
+            _run_kernel(message[0]["args"])
+        theirs.close()
+
+    def start(self, arguments: list[str], **options: Any) -> None:
+        """What subprocess.Popen would do."""
+        super().__init__(arguments, **options)
+
+    def _execute_child(  # type: ignore[override]
+        self, args: Any, executable: Any, preexec_fn: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any,
+        startupinfo: Any, creationflags: Any, shell: Any, p2cread: int, p2cwrite: int, c2pread: int, c2pwrite: int,
+        errread: int, errwrite: int, *rest: Any,
+    ) -> None:  # fmt: skip
+        standard = [number if fd == -1 else fd for number, fd in enumerate((p2cread, c2pwrite, errwrite))]
+        umask = os.umask(0o077)
+        os.umask(umask)
+        request = {"args": args, "env": env, "cwd": cwd or os.getcwd(), "session": True, "umask": umask}
+        file = os.memfd_create("request")
+        os.write(file, marshal.dumps(request))
+        rights = array.array("i", [*standard, file])
+        self._wire.sendmsg([b"start"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        os.close(file)
+        self._wire.close()
+        self.pid = self._spare
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+
+def _provide_a_kernel() -> None:
+    from jupyter_client import launcher
+
+    spares = [Spare()]
+    own = _of_interpreter(os.environ)
+
+    def popen(arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
+        fits = arguments[: len(KERNEL)] == KERNEL and _of_interpreter(options["env"]) == own
+        if not (fits and spares and options.get("start_new_session")):
+            return subprocess.Popen(arguments, **options)
+        spare = spares.pop()
+        spare.start(arguments, **options)
+        return spare
+
+    vars(launcher)["Popen"] = popen
+
+
+def _of_interpreter(env: Any) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+def _run_kernel(arguments: list[str]) -> NoReturn:
+    import kernelmcp_kernel.__main__
+
+    sys.argv = [str(kernelmcp_kernel.__main__.__file__), *arguments[len(KERNEL) :]]
+    sys.exit(kernelmcp_kernel.__main__.main())
+
+
+def _run_program(arguments: list[str]) -> None:
+    """A file in Python, with its arguments."""
+    sys.argv = arguments
+    sys.path.insert(0, os.path.dirname(arguments[0]))
+    runpy.run_path(arguments[0], run_name="__main__")
 
 
 def _run(arguments: list[str]) -> NoReturn:
-    """The program itself."""
+    """A server, or another command of kernelmcp."""
     import kernelmcp.__main__
     import kernelmcp.cli
 

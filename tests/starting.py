@@ -1,8 +1,9 @@
-"""Starting kernelmcp in tests: every server and every command of a test begins here.
+"""Starting kernelmcp in tests: every server, every command and every kernel process of a test begins here.
 
 A start is 1.2 s of processor time for imports, the same ones for each test. So each worker keeps one process that has
 imported them (`fork_server.py`), and a server is a fork of it: its own process, with its own home and settings, and an
-ordinary child of the worker. Tests about a start itself (imports, the environment, the command line, the end of a
+ordinary child of the worker. So is a kernel process that a test starts itself, and a server's first one is a child that
+the server has from its beginning. Tests about a start itself (imports, the environment, the command line, the end of a
 process) have the mark `cold`; for them, and where forking is not possible, the same functions start a new interpreter.
 With KERNELMCP_TESTS_COLD=1 everything is started so.
 """
@@ -13,19 +14,20 @@ import array
 import asyncio
 import atexit
 import functools
-import json
+import marshal
 import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import anyio
 import anyio.to_thread
+from jupyter_client import launcher
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
@@ -34,6 +36,7 @@ from .accounting import adopt_orphans
 # Generous: on a machine with both cores busy a server with its kernels takes half a minute to start.
 DEADLINE = 180
 COMMAND = [sys.executable, "-m", "kernelmcp"]
+KERNEL = [sys.executable, "-P", "-m", "kernelmcp_kernel"]
 MAX_LINE_BYTES = 1 << 28
 # What a client has sent must reach the server before its stdin is closed.
 FLUSH_SECONDS = 0.5
@@ -55,8 +58,9 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             program = str(Path(__file__).with_name("fork_server.py"))
+            self.address = f"/tmp/kmt-forks-{os.getpid()}"
             self._process = subprocess.Popen(
-                [sys.executable, "-P", program, str(theirs.fileno()), _ROOM],
+                [sys.executable, "-P", program, str(theirs.fileno()), self.address, _ROOM],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -75,7 +79,7 @@ class ForkServer:
         """The process id of a new server with these three descriptors."""
         with self._lock:
             file = os.memfd_create("request")
-            os.write(file, json.dumps(request).encode("utf-8", "surrogateescape"))
+            os.write(file, marshal.dumps(request))
             rights = array.array("i", [*standard, file])
             self._socket.sendmsg([b"fork"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
             os.close(file)
@@ -126,6 +130,36 @@ def start_server(
     """`python -m kernelmcp` with these arguments; options are Popen's."""
     start = Forked if _can_fork(env, options) else subprocess.Popen
     return start([*COMMAND, *arguments], env=dict(env), stdin=stdin, stdout=stdout, **options)
+
+
+def python_command(program: Path, *arguments: str) -> list[str]:
+    """The command by which somebody else starts a Python program of the tests; it becomes a fork."""
+    if not _can_fork(os.environ, {}):
+        return [sys.executable, str(program), *arguments]
+    relay = str(Path(__file__).with_name("relay.py"))
+    return [sys.executable, "-I", "-S", relay, fork_server().address, str(program), *arguments]
+
+
+def start_python(program: Path, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
+    """The same program, as a child of this process. Options are Popen's."""
+    start = Forked if _can_fork(os.environ, options) else subprocess.Popen
+    return start([sys.executable, str(program), *arguments], **{"env": dict(os.environ), **options})
+
+
+@contextmanager
+def forked_kernels() -> Iterator[None]:
+    """Meanwhile, a kernel process that jupyter_client starts is a fork, where that is possible."""
+    popen = launcher.Popen
+
+    def start(arguments: list[str], **options: Any) -> subprocess.Popen[Any]:
+        forked = arguments[: len(KERNEL)] == KERNEL and _can_fork(options["env"], options)
+        return (Forked if forked else popen)(arguments, **options)
+
+    vars(launcher)["Popen"] = start
+    try:
+        yield
+    finally:
+        vars(launcher)["Popen"] = popen
 
 
 def run_kernelmcp(

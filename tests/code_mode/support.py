@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from mcp import Client
 from mcp_types import ElicitResult, TextContent, TextResourceContents
 
-from ..starting import DEADLINE, over_stdio
+from ..starting import DEADLINE, over_stdio, python_command
 
 CRM = Path(__file__).parents[1] / "upstreams" / "crm_server.py"
 Answer = Callable[[str], ElicitResult]
@@ -19,8 +18,9 @@ Answer = Callable[[str], ElicitResult]
 
 def settings_of(**servers: str) -> str:
     """`crm='tools = { ... }'`: upstreams by their names, each the fixture, with these settings."""
+    command, *args = python_command(CRM)
     tables = [
-        f"[upstreams.servers.{name}]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(CRM))}]\n{more}\n"
+        f"[upstreams.servers.{name}]\ncommand = {json.dumps(command)}\nargs = {json.dumps(args)}\n{more}\n"
         for name, more in servers.items()
     ]
     return "\n".join(tables)

@@ -8,7 +8,6 @@ before again at each call, which is not counted. Both ways must come to the same
 """
 
 import json
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +20,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import TextContent, Tool
 
-from ..starting import over_stdio
+from ..starting import over_stdio, python_command
 from ..upstreams import real_servers
 
 SERVERS = Path(__file__).parents[1] / "upstreams"
@@ -203,9 +202,9 @@ def five_servers(folder: Path, regions: int = 0) -> dict[str, StdioServerParamet
         "git": real_servers.git(real_servers.a_repository(folder / "repository")),
         "memory": real_servers.memory(),
     }
-    crm = [str(SERVERS / "crm_server.py"), "--regions", str(regions)]
+    crm, *arguments = python_command(SERVERS / "crm_server.py", "--regions", str(regions))
     return {
-        "crm": StdioServerParameters(command=sys.executable, args=crm),
+        "crm": StdioServerParameters(command=crm, args=arguments),
         **{
             name: StdioServerParameters(command=command, args=arguments, env={"MEMORY_FILE_PATH": str(notes)})
             for name, (command, arguments) in real.items()

@@ -1,7 +1,6 @@
 """A promoted skill, from the session that wrote it to the others of its user, through a real server."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,11 @@ import pytest
 from mcp import Client
 
 from ..server.support import DEADLINE, Connect
-from ..starting import run_kernelmcp
+from ..starting import python_command, run_kernelmcp
 
 pytestmark = pytest.mark.anyio
 
 CRM = Path(__file__).parents[1] / "upstreams" / "crm_server.py"
-UPSTREAM = json.dumps({"crm": {"command": sys.executable, "args": [str(CRM)]}})
 SKILL = '"""Totals of deals."""\ndef total(n):\n    return n * 2\ndef test_total():\n    assert total(2) == 4\n'
 WRITE = f"import os\nos.makedirs('/workspace/skills')\nopen('/workspace/skills/totals.py', 'w').write({SKILL!r})"
 
@@ -44,11 +42,13 @@ def command(environment: dict[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("upstreams", [UPSTREAM, "{}"], ids=["with upstreams", "without"])
+@pytest.mark.parametrize("with_upstreams", [True, False])
 async def test_a_promoted_skill_is_in_living_and_new_sessions(
-    connect: Connect, server_env: dict[str, str], upstreams: str
+    connect: Connect, server_env: dict[str, str], with_upstreams: bool
 ) -> None:
-    async with connect(UPSTREAMS__SERVERS=upstreams) as client:
+    program, *arguments = python_command(CRM)
+    upstreams = {"crm": {"command": program, "args": arguments}} if with_upstreams else {}
+    async with connect(UPSTREAMS__SERVERS=json.dumps(upstreams)) as client:
         await run(client, "writes", WRITE)
         assert (await run(client, "living", "import skills"))["error"]["name"] == "ModuleNotFoundError"
         assert SKILL.strip() in await anyio.to_thread.run_sync(

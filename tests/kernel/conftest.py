@@ -15,6 +15,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from ..processes import is_alive
+from ..starting import forked_kernels
 from .driver import DEADLINE, Broken, Kernel, wait_until
 
 
@@ -45,7 +46,8 @@ def _started(
         )
         if search is not None:
             manager.kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(search / "kernels")])
-        manager.start_kernel(env={**os.environ, **environment}, cwd=str(cwd or folder))
+        with forked_kernels():
+            manager.start_kernel(env={**os.environ, **environment}, cwd=str(cwd or folder))
         client: BlockingKernelClient = manager.client()
         client.start_channels()
         try:

@@ -15,6 +15,8 @@ from kernelmcp.config.load import load
 from kernelmcp.files.home import open_home
 from kernelmcp.upstreams.upstreams import Upstreams, open_upstreams
 
+from ..starting import python_command, start_python
+
 HERE = Path(__file__).parent
 DEADLINE = 180
 Opened = Callable[..., AbstractAsyncContextManager[Upstreams]]
@@ -47,8 +49,7 @@ def started() -> Iterator[Started]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(program: str, *arguments: str, path: str = "/mcp") -> str:
-        command = [sys.executable, str(HERE / program), *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = start_python(HERE / program, *arguments, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         assert process.stdout is not None
         return f"http://127.0.0.1:{int(process.stdout.readline())}{path}"
@@ -61,8 +62,10 @@ def started() -> Iterator[Started]:
 
 def on_stdio(name: str, program: str, *arguments: str, more: str = "") -> str:
     """The lines of mcp.toml for a program of this folder."""
-    args = [str(HERE / program), *arguments]
-    return f"[upstreams.servers.{name}]\ncommand = {sys.executable!r}\nargs = {args}\n{more}\n"
+    # The others are plain Python, and about what becomes of a process.
+    start = python_command if program == "crm_server.py" else lambda *command: [sys.executable, *map(str, command)]
+    command, *args = start(HERE / program, *arguments)
+    return f"[upstreams.servers.{name}]\ncommand = {command!r}\nargs = {args}\n{more}\n"
 
 
 async def until(condition: Callable[[], bool]) -> None:
