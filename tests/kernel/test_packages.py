@@ -15,6 +15,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -453,6 +454,25 @@ def test_the_name_of_a_module_is_no_strangers_package(index: Index, settings: Pa
     assert outcome.notes == ("serial is the name of a module; its package is pyserial",)
     with pytest.raises(e.InvalidRequirement, match="its package is pyserial; ask for that"):
         install(settings, store, "serial==6.6")
+
+
+def test_a_name_that_an_index_has_not_had_for_long_or_with_one_release_is_said_to_be_new_or_rare(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    uploads = {"fledgling": [today, today], "hermit": ["2020-02-02"], "settled": ["2020-02-02", today]}
+    for name, days in uploads.items():
+        for number, day in enumerate(days):
+            file = index.add(name, f"{number}.0", requires=("hermit",) if name == "settled" else ())
+            index.uploads[file.name] = f"{day}T00:00:00Z"
+    first, again = (install(settings, Store(store.root), *uploads).notes for _ in range(2))
+    mean = "Make sure that it is the package you mean"
+    assert first == again
+    assert first == (
+        f"fledgling is new or rare: it has 2 releases on the index, the first of {today}. {mean}",
+        f"hermit is new or rare: it has 1 release on the index, the first of 2020-02-02. {mean}",
+    )
+    assert install(settings, store, "settled").notes == (), "what it needs is its makers' choice"
 
 
 def test_a_damaged_cache_entry_is_made_again(index: Index, settings: PackageSettings, store: Store) -> None:

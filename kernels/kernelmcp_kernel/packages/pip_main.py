@@ -47,12 +47,14 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _take_new_versions_only() -> Callable[[Any, Iterable[Any]], list[Any]]:
-    """Gives what says of some versions of a project which of them count."""
+def _take_new_versions_only(
+    released: dict[str, dict[Any, datetime | None]],
+) -> Callable[[Any, Iterable[Any]], list[Any]]:
+    """Gives what says of some versions of a project which of them count. Fills `released`: the versions by project,
+    with when: not every index knows it."""
     from pip._internal.index import package_finder
     from pip._vendor.packaging import utils
 
-    released: dict[str, dict[Any, datetime | None]] = {}  # versions by project, with when: not every index knows it
     evaluate = package_finder.LinkEvaluator.evaluate_link
     stock = package_finder.CandidateEvaluator.get_applicable_candidates
 
@@ -174,10 +176,10 @@ def main() -> int:
         with suppress(ImportError, AttributeError):  # a pip that is made otherwise is slower, and works
             improve()
     with suppress(ImportError, AttributeError):
-        admitted = _take_new_versions_only()
+        admitted = _take_new_versions_only(watch.released)
         if rules:
-            _module("sources", "in_pip").take_part(rules, stand_in, admitted)
     watch = _module("index", "watch").Watch(watched)
+            _module("sources", "in_pip").take_part(rules, stand_in, admitted)
     with suppress(ImportError, AttributeError):
         watch.take_part()
     from pip._internal.cli.main import main as pip
