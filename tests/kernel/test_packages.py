@@ -242,6 +242,21 @@ def test_a_conflict_is_told_on_one_line_and_in_short(index: Index, settings: Pac
     assert len(str(refused.value)) < 400
 
 
+def test_a_conflict_with_what_the_distribution_lists_without_its_needs_versions_is_told_as_one(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    lock_of(tmp_path / "pyodide", web=("models",))
+    for number in range(1, 40):
+        index.add("web", f"{number}.0", requires=("models>=2",))
+    for version in ("1.0", "2.0"):
+        index.add("models", version)
+    with pytest.raises(e.PackageConflict) as refused:
+        install(settings, store, "web", "models<2")
+    assert str(refused.value).startswith("web, models<2 cannot be installed: ")
+    for part in ("web 39.0 needs models>=2", "models<2 is asked for"):
+        assert part in str(refused.value)
+
+
 def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_had(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
@@ -270,6 +285,27 @@ def test_a_needed_version_that_is_not_there_is_told_with_who_needs_it(
     assert str(refused.value) == (
         "elder: young<8,>=7 (which elder needs): there is no such version for this sandbox; there are: 9.0"
     )
+
+
+def test_a_version_that_is_offered_can_be_installed(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    lock_of(tmp_path / "pyodide", partly=())
+    for version in ("1.0", "1.5"):
+        index.add("partly", version)
+    with pytest.raises(e.PackageNotFound) as refused:
+        install(settings, store, "partly==9")
+    offered = re.search(r"there are: ([\d., ]+) \(not 2\.0 now: the folder for Pyodide's", str(refused.value))
+    assert offered is not None
+    assert offered[1] == "1.0, 1.5, 2.0"
+    for version in ("1.0", "1.5"):
+        assert names(install(settings, store, f"partly=={version}")) == {"partly": "pypi"}
+    index.add("early", "0.1")
+    index.add("early", "50.0")
+    for number in range(1, 40):
+        index.add("early", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
+    with pytest.raises(e.PackageNotSupported, match=r"ask for early==0\.1 if that will do"):
+        install(settings, store, "early<50")
 
 
 def test_a_search_that_was_given_up_is_told_on_one_line() -> None:

@@ -85,7 +85,8 @@ async def run_pip(
         if name := absent_in(output):
             raise Absent(name)
         asked = [str(requirement) for requirement in request.requirements]
-        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked, request.answers.failed)
+        log, absent = pip_output.log_lines(folder / "log"), offers.absent if offers else {}
+        raise pip_output.explain(output, log, asked, request.answers.failed, absent)
     if offers:
         await asyncio.to_thread(offers.read, folder)
     found = [*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.tar.gz")]
