@@ -25,6 +25,7 @@ from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpa
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
+from kernelmcp_kernel.packages.requirements import Options
 from kernelmcp_kernel.packages.standins.module_names import as_packages
 from kernelmcp_kernel.packages.store import Store, sha256_of
 from kernelmcp_kernel.settings import PackageSettings
@@ -306,6 +307,17 @@ def test_a_version_that_is_offered_can_be_installed(
         index.add("early", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
     with pytest.raises(e.PackageNotSupported, match=r"ask for early==0\.1 if that will do"):
         install(settings, store, "early<50")
+
+
+def test_an_upgrade_offers_no_version_whose_file_cannot_be_had(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    lock_of(tmp_path / "pyodide", halfway=())
+    index.add("halfway", "1.0")
+    installer = Installer(settings, store)
+    asyncio.run(installer.install(["halfway==1.0"], lambda line: None))
+    outcome = asyncio.run(installer.install(["halfway"], lambda line: None, Options(upgrade=True)))
+    assert outcome.notes == ("halfway 1.0 is the newest that there is for this sandbox",)
 
 
 def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
