@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 import pytest
+from packaging.utils import canonicalize_name
+
+from kernelmcp_kernel.packages.standins import module_names
 
 from .conftest import running_kernel
 from .driver import Kernel
@@ -42,10 +46,14 @@ ADVICE = {
         "ModuleNotFoundError: No module named 'distributed'",
         "distributed does not exist for WebAssembly",
     ),
+    "import telegram": (
+        "ModuleNotFoundError: No module named 'telegram'",
+        INSTALL.format("python-telegram-bot"),
+    ),
     "import torch": ("ModuleNotFoundError: No module named 'torch'", "torch does not exist for WebAssembly"),
     "import certainly_not_known": (
         "ModuleNotFoundError: No module named 'certainly_not_known'",
-        "%pip install certainly_not_known in a cell helps if a package of that name exists",
+        "no package is known for certainly_not_known, and a stranger may have taken that name on the index",
     ),
     "import xml.nothing": ("ModuleNotFoundError: No module named 'xml.nothing'", None),
     "import IPython.nothing": ("ModuleNotFoundError: No module named 'IPython.nothing'", None),
@@ -95,6 +103,13 @@ def test_an_error_ends_with_what_works_instead(kernel: Kernel, code: str) -> Non
     last = text.rstrip("\n").rpartition("\n")[2]
     assert last.startswith(MARK + advice) if advice else MARK not in text
     assert len(last) < 400
+
+
+def test_hints_and_installations_name_the_same_packages(kernel: Kernel) -> None:
+    shown = kernel.run("from kernelmcp_guest import advice; advice._PACKAGES").result
+    hinted = {canonicalize_name(module): package for module, package in ast.literal_eval(shown or "").items()}
+    installed = vars(module_names)["_PACKAGES"]
+    assert {module: hinted.get(module) for module in installed} == installed
 
 
 def test_the_line_is_shown_in_a_notebook_too(kernel: Kernel) -> None:

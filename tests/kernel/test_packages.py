@@ -15,6 +15,7 @@ import stat
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpa
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
+from kernelmcp_kernel.packages.requirements import Options
 from kernelmcp_kernel.packages.standins.module_names import as_packages
 from kernelmcp_kernel.packages.store import Store, sha256_of
 from kernelmcp_kernel.settings import PackageSettings
@@ -241,6 +243,21 @@ def test_a_conflict_is_told_on_one_line_and_in_short(index: Index, settings: Pac
     assert len(str(refused.value)) < 400
 
 
+def test_a_conflict_with_what_the_distribution_lists_without_its_needs_versions_is_told_as_one(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    lock_of(tmp_path / "pyodide", web=("models",))
+    for number in range(1, 40):
+        index.add("web", f"{number}.0", requires=("models>=2",))
+    for version in ("1.0", "2.0"):
+        index.add("models", version)
+    with pytest.raises(e.PackageConflict) as refused:
+        install(settings, store, "web", "models<2")
+    assert str(refused.value).startswith("web, models<2 cannot be installed: ")
+    for part in ("web 39.0 needs models>=2", "models<2 is asked for"):
+        assert part in str(refused.value)
+
+
 def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_had(
     index: Index, settings: PackageSettings, store: Store
 ) -> None:
@@ -269,6 +286,38 @@ def test_a_needed_version_that_is_not_there_is_told_with_who_needs_it(
     assert str(refused.value) == (
         "elder: young<8,>=7 (which elder needs): there is no such version for this sandbox; there are: 9.0"
     )
+
+
+def test_a_version_that_is_offered_can_be_installed(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    lock_of(tmp_path / "pyodide", partly=())
+    for version in ("1.0", "1.5"):
+        index.add("partly", version)
+    with pytest.raises(e.PackageNotFound) as refused:
+        install(settings, store, "partly==9")
+    offered = re.search(r"there are: ([\d., ]+) \(not 2\.0 now: the folder for Pyodide's", str(refused.value))
+    assert offered is not None
+    assert offered[1] == "1.0, 1.5, 2.0"
+    for version in ("1.0", "1.5"):
+        assert names(install(settings, store, f"partly=={version}")) == {"partly": "pypi"}
+    index.add("early", "0.1")
+    index.add("early", "50.0")
+    for number in range(1, 40):
+        index.add("early", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
+    with pytest.raises(e.PackageNotSupported, match=r"ask for early==0\.1 if that will do"):
+        install(settings, store, "early<50")
+
+
+def test_an_upgrade_offers_no_version_whose_file_cannot_be_had(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path
+) -> None:
+    lock_of(tmp_path / "pyodide", halfway=())
+    index.add("halfway", "1.0")
+    installer = Installer(settings, store)
+    asyncio.run(installer.install(["halfway==1.0"], lambda line: None))
+    outcome = asyncio.run(installer.install(["halfway"], lambda line: None, Options(upgrade=True)))
+    assert outcome.notes == ("halfway 1.0 is the newest that there is for this sandbox",)
 
 
 def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
@@ -453,6 +502,25 @@ def test_the_name_of_a_module_is_no_strangers_package(index: Index, settings: Pa
     assert outcome.notes == ("serial is the name of a module; its package is pyserial",)
     with pytest.raises(e.InvalidRequirement, match="its package is pyserial; ask for that"):
         install(settings, store, "serial==6.6")
+
+
+def test_a_name_that_an_index_has_not_had_for_long_or_with_one_release_is_said_to_be_new_or_rare(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    uploads = {"fledgling": [today, today], "hermit": ["2020-02-02"], "settled": ["2020-02-02", today]}
+    for name, days in uploads.items():
+        for number, day in enumerate(days):
+            file = index.add(name, f"{number}.0", requires=("hermit",) if name == "settled" else ())
+            index.uploads[file.name] = f"{day}T00:00:00Z"
+    first, again = (install(settings, Store(store.root), *uploads).notes for _ in range(2))
+    mean = "Make sure that it is the package you mean"
+    assert first == again
+    assert first == (
+        f"fledgling is new or rare: it has 2 releases on the index, the first of {today}. {mean}",
+        f"hermit is new or rare: it has 1 release on the index, the first of 2020-02-02. {mean}",
+    )
+    assert install(settings, store, "settled").notes == (), "what it needs is its makers' choice"
 
 
 def test_a_damaged_cache_entry_is_made_again(index: Index, settings: PackageSettings, store: Store) -> None:

@@ -202,6 +202,20 @@ def test_an_archive_is_checked_as_an_index_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_is_set_up_by_the_name_of_a_module_is_its_package(tmp_path: Path) -> None:
+    with serve_index(tmp_path / "index") as index:
+        index.add("serial", "6.6")
+        index.add("pyserial", files={"serial.py": ""})
+        packages = {"index_url": index.url, "pyodide_url": str(tmp_path), "allowed": ["pyserial"]}
+        done = prepare(tmp_path / "home", packages, "serial", "usb")
+        assert "serial is the name of a module; its package is pyserial" in done.stdout
+        assert done.stderr.startswith("kernelmcp: pyusb is not among the packages that this server allows")
+        assert json.loads((tmp_path / "home" / "setup.json").read_text())["requirements"] == ["pyserial"]
+        again = prepare(tmp_path / "home", packages, "serial")
+        assert "making an image" not in again.stdout, "what the settings allow is found"
+
+
+@pytest.mark.slow
 def test_what_a_package_writes_when_it_is_imported_for_the_image_is_one_plain_line(tmp_path: Path) -> None:
     code = "from js import process\nprocess.stderr.write('\\x1b[2J\\nkernelmcp: a lie')\nprocess.exit(3)"
     with serve_index(tmp_path / "index") as index:

@@ -100,7 +100,9 @@ def test_changed_files_are_reported(kernel: Kernel) -> None:
         ":(){ :|:& };:; while true; do sleep 0.01; done",
         "until false; do x=$(date); done",
         "find . -exec sleep 1000 \\;; for f in *; do sleep 500; done",
+        "sleep 1000\n" * 40_000,
     ],
+    ids=lambda code: code[:40],
 )
 def test_an_interrupt_keeps_the_state(kernel: Kernel, code: str) -> None:
     assert sh(kernel, "kept=7; echo go") == "go\n"
@@ -109,10 +111,24 @@ def test_an_interrupt_keeps_the_state(kernel: Kernel, code: str) -> None:
     assert sh(kernel, "echo $kept") == "7\n"
 
 
-def test_what_hears_no_interrupt_is_ended_and_that_is_said(kernel: Kernel) -> None:
-    ran = kernel.interrupt_once_it_prints("%%bash\nkept=8; echo running; awk 'BEGIN { while (1); }'")
+@pytest.mark.parametrize("endless", ["awk 'BEGIN { while (1); }'", "jq -n 'def f: f; f'"])
+def test_what_hears_no_interrupt_is_ended_and_that_is_said(kernel: Kernel, endless: str) -> None:
+    kernel.run("there = 5")
+    ran = kernel.interrupt_once_it_prints(f"%%bash\nkept=8; echo running; {endless}")
     assert "could not be interrupted" in ran.error
     assert sh(kernel, "echo [$kept]").endswith("[]\n")
+    assert kernel.run("there").result == "5", "it is the shell that was ended"
+
+
+def test_a_recursion_that_bashkit_does_not_bound_ends_the_shell_and_that_is_said(kernel: Kernel) -> None:
+    kernel.run("there = 5")
+    ran = kernel.run("%%bash\nkept=8; f='eval $f'; eval $f")
+    assert ran.error == (
+        "GuestDied: The sandbox process of shell ended: it crashed (SIGSEGV), most likely in a recursion without end. "
+        "Its variables are lost; files are kept."
+    )
+    assert sh(kernel, "echo [$kept]").endswith("[]\n")
+    assert kernel.run("there").result == "5"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +149,10 @@ def test_what_hears_no_interrupt_is_ended_and_that_is_said(kernel: Kernel) -> No
         ("eval \"$(printf '(%.0s' {1..50000})\"", "syntax error"),
         ("echo $(( 2**63 )) $(( 1 / 0 ))", "division by 0"),
         ("for ((i = 0; i < 3000; i++)); do printf %05000d 1; done", "output"),
+        ("# nothing\n" * 100_000, "more lines than one cell may"),
+        ("echo $x | cat\n" * 100_000, "more commands than one cell may"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_what_is_too_much_is_bounded_and_the_state_stays(kernel: Kernel, code: str, said: str) -> None:
     assert sh(kernel, "kept=9") == ""

@@ -75,6 +75,59 @@ class _Shim:
 _concurrency_shim = _Shim()
 """
 
+# As rich has them: a thread that draws a live display, and one that moves a bar.
+LIVE = """
+from threading import Event, Thread
+
+class _RefreshThread(Thread):
+    def __init__(self):
+        self.done = Event()
+        super().__init__(daemon=True)
+
+class Live:
+    def __enter__(self):
+        self.thread = _RefreshThread()
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.thread.done.set()
+"""
+PROGRESS = """
+from threading import Event, Thread
+from .live import Live
+
+class _TrackThread(Thread):
+    def __init__(self, progress, task_id, update_period):
+        self.progress, self.task_id, self.update_period = progress, task_id, update_period
+        self.done, self.completed = Event(), 0
+        super().__init__(daemon=True)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.done.set()
+        self.join()
+
+class Progress(Live):
+    def update(self, task_id, *, completed, refresh):
+        print(task_id, completed, refresh)
+
+def track(sequence):
+    with Progress() as progress, _TrackThread(progress, 7, 0.1) as thread:
+        for value in sequence:
+            yield value
+            thread.completed += 1
+"""
+# As networkx has them: functions that need scipy, and some that try it.
+NEEDS_SCIPY = """
+import importlib.util
+def has_scipy():
+    return importlib.util.find_spec('scipy') is not None
+"""
+
 PORTAL = """
 import anyio, anyio.from_thread, anyio.to_thread, time
 
@@ -101,6 +154,10 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     make_wheel(wheels, "pdfminer", files={"pdfminer/__init__.py": "", "pdfminer/pdfdocument.py": PDF_DOCUMENT})
     make_wheel(wheels, "sqlalchemy", "99.0", files=packages("sqlalchemy.util", "concurrency", CONCURRENCY))
     make_wheel(wheels, "langchain_core", files=packages("langchain_core.runnables", "config", RUNNABLES))
+    rich = {"rich/__init__.py": "", "rich/live.py": LIVE, "rich/progress.py": PROGRESS}
+    make_wheel(wheels, "rich", "99.0", files=rich)
+    graphs = {"__init__.py": "", "convert_matrix.py": NEEDS_SCIPY, "generators.py": NEEDS_SCIPY}
+    make_wheel(wheels, "networkx", "99.0", files={f"networkx/{name}": text for name, text in graphs.items()})
     settings = {"pyodide_url": str(pyodide_folder()), "index_url": DEAD_INDEX, "wheel_folders": [str(wheels)]}
     home = tmp_path_factory.mktemp("home")
     with running_kernel(KERNELMCP_HOME=str(home), KERNELMCP_PACKAGES=json.dumps(settings)) as running:
@@ -165,6 +222,17 @@ def test_nest_asyncio_has_nothing_to_do(kernel: Kernel) -> None:
 def test_an_import_on_behalf_of_another_brings_what_that_must_have(kernel: Kernel) -> None:
     code = "%pip install -q plotly\nimport plotly.express\nplotly.express.missing"
     assert result(kernel, code) == "['regex']", "numpy is what it must have; regex it merely tries"
+
+
+def test_a_module_of_networkx_brings_what_its_functions_need(kernel: Kernel) -> None:
+    code = "%pip install -q networkx\nfrom networkx import convert_matrix, generators\n"
+    assert result(kernel, f"{code}generators.has_scipy(), convert_matrix.has_scipy()") == "(False, True)"
+
+
+def test_a_live_display_is_drawn_without_its_threads(kernel: Kernel) -> None:
+    code = "%pip install -q rich\nfrom rich.progress import track\nlist(track('ab'))"
+    ran = kernel.run(code)
+    assert (ran.result, ran.text().splitlines()[-1:]) == ("['a', 'b']", ["7 2 True"])
 
 
 def test_what_is_needed_for_a_part_is_missed_when_that_is_used(kernel: Kernel) -> None:

@@ -81,6 +81,14 @@ def test_what_a_package_can_do_without_is_left_out_where_it_cannot_be_had(
     assert titles(install(settings, home, "server")) == ["cryptography 47.0", "pyjwt 1.0", "server 1.0"]
 
 
+def test_what_cannot_even_be_imported_without_its_need_is_refused(
+    index: Index, settings: PackageSettings, tmp_path: Path
+) -> None:
+    make_wheel(index.folder("google-auth"), "google_auth", requires=("cryptography>=38",))
+    with pytest.raises(e.PackageUnreachable, match=r"google-auth: cryptography \(which it needs\) comes from"):
+        install(settings, tmp_path / "home", "google-auth")
+
+
 def test_a_session_that_did_without_comes_back_as_it_was(
     index: Index, settings: PackageSettings, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import threading
 import zipfile
@@ -104,6 +105,8 @@ class Index:
     requests: list[str] = field(default_factory=list[str])
     statuses: dict[str, int] = field(default_factory=dict[str, int])
     """What is answered for a path, instead of what is there."""
+    uploads: dict[str, str] = field(default_factory=dict[str, str])
+    """When files were uploaded, by their names. A folder with one of these is listed as JSON, which says it."""
     _free: threading.Event = field(default_factory=threading.Event)
 
     def folder(self, name: str) -> Path:
@@ -116,6 +119,16 @@ class Index:
 
     def add_source(self, name: str, version: str = "1.0", **options: Any) -> Path:
         return make_source(self.folder(name), name, version, **options)
+
+    def listing(self, path: str) -> bytes | None:
+        """The JSON of a folder, where it is listed so."""
+        files = sorted((self.root / path.strip("/")).glob("*.whl"))
+        if self.uploads.keys().isdisjoint(file.name for file in files):
+            return None
+        listed = [{"filename": each.name, "url": each.name, "hashes": {}} for each in files]
+        for each in listed:
+            each["upload-time"] = self.uploads[each["filename"]]
+        return json.dumps({"meta": {"api-version": "1.1"}, "name": files[0].parent.name, "files": listed}).encode()
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
@@ -146,6 +159,11 @@ def serve_index(root: Path) -> Iterator[Index]:
             with suppress(ConnectionError):  # pip was interrupted
                 if status := index.statuses.get(self.path):
                     self.send_error(status)
+                elif listing := index.listing(self.path):
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
+                    self.end_headers()
+                    self.wfile.write(listing)
                 else:
                     super().do_GET()
 

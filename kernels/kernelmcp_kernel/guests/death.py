@@ -39,6 +39,8 @@ def _how(status: os.waitid_result, last_words: str, group: Group | None) -> str:
         return "it was killed for memory: its control group was full"
     if status.si_status == signal.SIGABRT and "memory" in last_words.lower():
         return "it was killed for memory: it had used all it may have"
+    if status.si_status == signal.SIGSEGV:
+        return "it crashed (SIGSEGV), most likely in a recursion without end"
     return f"it was killed by {_signal_name(status.si_status)}"
 
 

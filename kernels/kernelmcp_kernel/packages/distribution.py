@@ -81,6 +81,11 @@ def distribution_url(settings: PackageSettings) -> str:
     return url.rstrip("/") + "/"
 
 
+def is_folder(settings: PackageSettings) -> bool:
+    """Whether the distribution is a folder of this machine."""
+    return distribution_url(settings).startswith("file:")
+
+
 @dataclass(frozen=True)
 class Listed:
     """A wheel of Pyodide's distribution, as the lock file has it."""

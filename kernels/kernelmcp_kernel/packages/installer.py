@@ -118,12 +118,7 @@ class Installer:
         requirements, pins = parse_pinned(asked)
         check_enabled(self._settings)
         asked_as = {id(requirement): canonicalize_name(requirement.name) for requirement in requirements}
-        packages = distribution.packages_by_import(self._settings)
-        by_name = {canonicalize_name(module): package for module, package in packages.items()}
-        for requirement in requirements:  # the name of a module is taken for its package's: cv2, sklearn
-            if (name := canonicalize_name(requirement.name)) not in packages.values():
-                requirement.name = by_name.get(name, requirement.name)
-        said = as_packages(requirements)
+        said = name_packages(requirements, self._settings)
         pins = {
             str(canonicalize_name(requirement.name)): pins[asked_as[id(requirement)]]
             for requirement in requirements
@@ -132,7 +127,7 @@ class Installer:
         if not options.no_deps:  # as it was, for a session that comes back
             check_useful(requirements, self._present)
         outcome = await self._install(requirements, say, options, pins=pins)
-        return replace(outcome, notes=(*said, *outcome.notes))
+        return replace(outcome, notes=(*said, *outcome.notes), requirements=tuple(map(str, requirements)))
 
     def unmet(self) -> list[str]:
         """What installed packages need and do not find, which is so only of those that were installed alone."""
@@ -161,7 +156,7 @@ class Installer:
             if not wanted:
                 return Outcome([], there, tuple(notes))
             try:
-                packages, left_out = await self._fetch(wanted, say, options, from_distribution)
+                packages, said = await self._fetch(wanted, say, options, from_distribution)
                 check_pins(pins, map(_identity, packages))
                 for package in packages:
                     await self._add(package)
@@ -172,7 +167,7 @@ class Installer:
                 await asyncio.to_thread(self._tools.room.end)
             self._remember_whole()
             notes += [each.note for each in packages if each.note]
-            return Outcome(packages, there, (*notes, *left_out))
+            return Outcome(packages, there, (*notes, *said))
 
     async def _about_newest(self, there: Present, options: Options) -> str:
         """For who asked for the newest version of what is there."""
@@ -216,7 +211,7 @@ class Installer:
     async def _fetch(
         self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool
     ) -> tuple[list[Package], tuple[str, ...]]:
-        """Resolved and unpacked, from what is prepared or cached if it can be; and what was left out, in words."""
+        """Resolved and unpacked, from what is prepared or cached if it can be; and what there is to say of it."""
         store = self._store
         prepared = await asyncio.to_thread(find_prepared) if not (options.pre or options.upgrade) else None
         wheels = self._of_prepared(prepared, wanted, options) if prepared else None
@@ -241,10 +236,11 @@ class Installer:
         packages = await self._from_cache(wheels)
         if packages is None:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
-        if found.complete and not from_distribution:
+        doubts = answers.doubts(request.asked)  # which are for the next session's answer, too
+        if found.complete and not from_distribution and not doubts:
             key = resolution_key(self._settings, wanted, self._present.values(), options)
             await asyncio.to_thread(store.remember, key, wheels)
-        return packages, found.notes
+        return packages, (*found.notes, *doubts)
 
     def _of_prepared(self, prepared: Prepared, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
         """All that is wanted, with its needs, where it is prepared, in these versions, and fits what is there."""
@@ -316,6 +312,17 @@ class Installer:
         self._store.remember(resolution_key(self._settings, exact, own.values(), Options(no_deps=True)), wheels)
         if self._whole:
             self._store.remember(resolution_key(self._settings, exact, own.values(), PLAIN), wheels)
+
+
+def name_packages(requirements: list[Requirement], settings: PackageSettings) -> list[str]:
+    """Give each requirement that names a module (cv2, sklearn, serial) the name of its package; returns what to say of
+    it. Raises InvalidRequirement."""
+    packages = distribution.packages_by_import(settings)
+    by_name = {canonicalize_name(module): package for module, package in packages.items()}
+    for requirement in requirements:
+        if (name := canonicalize_name(requirement.name)) not in packages.values():
+            requirement.name = by_name.get(name, requirement.name)
+    return as_packages(requirements)
 
 
 def _identity(package: Package) -> tuple[str, str, str]:

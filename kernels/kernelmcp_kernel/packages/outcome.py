@@ -65,6 +65,8 @@ class Outcome:
     already_present: list[Present]
     notes: tuple[str, ...] = ()
     """What there is to know besides, for who reads."""
+    requirements: tuple[str, ...] = ()
+    """What was asked for, by the names of packages."""
 
     def as_json(self) -> dict[str, Any]:
         """The value of application/vnd.kernelmcp.packages+json."""

@@ -47,12 +47,14 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _take_new_versions_only() -> Callable[[Any, Iterable[Any]], list[Any]]:
-    """Gives what says of some versions of a project which of them count."""
+def _take_new_versions_only(
+    released: dict[str, dict[Any, datetime | None]],
+) -> Callable[[Any, Iterable[Any]], list[Any]]:
+    """Gives what says of some versions of a project which of them count. Fills `released`: the versions by project,
+    with when: not every index knows it."""
     from pip._internal.index import package_finder
     from pip._vendor.packaging import utils
 
-    released: dict[str, dict[Any, datetime | None]] = {}  # versions by project, with when: not every index knows it
     evaluate = package_finder.LinkEvaluator.evaluate_link
     stock = package_finder.CandidateEvaluator.get_applicable_candidates
 
@@ -85,9 +87,12 @@ def _take_new_versions_only() -> Callable[[Any, Iterable[Any]], list[Any]]:
 
     def applicable(self: Any, candidates: Any) -> Any:
         found = stock(self, candidates)
-        versions = that_count(self)
-        # A file is of Pyodide's distribution, or of a wheel folder: somebody chose it.
-        return [each for each in found if each.link.is_file or each.version in versions] if versions else found
+        if not (versions := that_count(self)):
+            return found
+        # A file is of Pyodide's distribution, or of a wheel folder: somebody chose its version. The index's wheel of it
+        # counts, too, because it says which versions it needs: the distribution's list has names only.
+        chosen = {each.version for each in found if each.link.is_file}
+        return [each for each in found if each.version in versions | chosen]
 
     package_finder.LinkEvaluator.evaluate_link = evaluate_link
     package_finder.CandidateEvaluator.get_applicable_candidates = applicable
@@ -173,11 +178,11 @@ def main() -> int:
     for improve in (_log_little, _give_up_sooner, lambda: _fetch_stand_ins_only(stand_in)):
         with suppress(ImportError, AttributeError):  # a pip that is made otherwise is slower, and works
             improve()
+    watch = _module("index", "watch").Watch(watched)
     with suppress(ImportError, AttributeError):
-        admitted = _take_new_versions_only()
+        admitted = _take_new_versions_only(watch.released)
         if rules:
             _module("sources", "in_pip").take_part(rules, stand_in, admitted)
-    watch = _module("index", "watch").Watch(watched)
     with suppress(ImportError, AttributeError):
         watch.take_part()
     from pip._internal.cli.main import main as pip

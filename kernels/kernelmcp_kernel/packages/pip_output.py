@@ -2,6 +2,8 @@
 
 pip has no interface for programs; these are the sentences of its user interface, which have been the same for years.
 What is not understood becomes a plain PackageError with pip's own words.
+
+It is long because each of these sentences has its pattern and its meaning here.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ _FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+\.whl)(?:#\S*)? .*, v
 _CAUSES = re.compile(
     r"(?P<package>\S+ \S+) depends on (?P<needed>.+)|The user requested (?:\(constraint\) (?P<here>.+)|(?P<asked>.+))"
 )
+_ASKED = "The user requested "
 _THERE = re.compile(r"The user requested \(constraint\) (?P<name>[^\s=]+)==")
 # Of an absolute path; an address has no space or quote before its slashes.
 _PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
@@ -109,9 +112,16 @@ def is_unreachable(output: str) -> bool:
     return _UNREACHABLE.search(output) is not None
 
 
-def explain(output: str, log: Sequence[str], asked: Sequence[str], failed: Mapping[str, Failure]) -> PackageError:
+def explain(
+    output: str,
+    log: Sequence[str],
+    asked: Sequence[str],
+    failed: Mapping[str, Failure],
+    absent: Mapping[str, str] = {},  # nobody changes it
+) -> PackageError:
     """The error for pip's output; `log` are the lines of its log file, which say what it left out, `asked` those of its
-    requirements file, and `failed` the names that an index gave no answer for."""
+    requirements file, `failed` the names that an index gave no answer for, and `absent` packages of Pyodide's
+    distribution whose files cannot be had, with their versions."""
     output = _LINE_OF_FILE.sub(lambda match: asked[int(match["line"]) - 1], _FROM_FILE.sub("", output))
     if (error := _about_files(output)) is not None:
         return error
@@ -127,7 +137,7 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str], failed: Mappi
     if match := _ADDRESS.search(output):
         return PackageInvalid(f"{match[1]} is needed by its address, which is not taken; install another version")
     if _CONFLICT.search(output):
-        return _needs_what_is_missing(output, log, asked, failed) or PackageConflict(
+        return _needs_what_is_missing(output, log, asked, failed, absent) or PackageConflict(
             f"{_conflict(output, asked)}. Ask for other versions. What is installed in a session stays as it is: for "
             f"another version {ANOTHER_SESSION}"
         )
@@ -138,7 +148,7 @@ def explain(output: str, log: Sequence[str], asked: Sequence[str], failed: Mappi
         )
     if match := _NO_MATCH.search(output):
         what = match["what"].partition(" (from ")[0]
-        error = _no_match(what, output, log, failed)
+        error = _no_match(what, output, log, failed, absent)
         return error if what in asked else type(error)(f"{', '.join(asked)}: {error}")
     if is_unreachable(output):
         found = _CONNECTION.search(output)
@@ -185,7 +195,9 @@ def _about_files(output: str) -> PackageError | None:
     return None
 
 
-def _no_match(what: str, output: str, log: Iterable[str], failed: Mapping[str, Failure]) -> PackageError:
+def _no_match(
+    what: str, output: str, log: Iterable[str], failed: Mapping[str, Failure], absent: Mapping[str, str]
+) -> PackageError:
     name = re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0]
     own = re.compile(rf"{re.escape(name)}(?![\w.-])")
     by = [match["by"] for match in _NEEDED_BY.finditer(output) if own.match(match["what"])]
@@ -198,14 +210,16 @@ def _no_match(what: str, output: str, log: Iterable[str], failed: Mapping[str, F
         why = match["why"][:_MAX_NAMED_CHARS]
         return PackageInvalid(f"{match['name']}: its metadata is not valid ({why}); install another version")
     versions = _VERSIONS.search(output)
-    known = [version.strip() for version in versions["versions"].split(",")] if versions else ["none"]
-    if known != ["none"] and _admits(plain, known):
+    known = [version.strip() for version in versions["versions"].split(",")] if versions else []
+    known = [] if known == ["none"] else known
+    missing = absent.get(canonicalize_name(name))
+    if old := [version for version in known if version != missing and _admits(plain, [version])]:
         return PackageNotSupported(
             f"{name}: it exists, but only in versions from years ago as a wheel that runs in WebAssembly. Use another "
-            f"package, or ask for {name}=={known[-1]} if that will do"
+            f"package, or ask for {name}=={old[-1]} if that will do"
         )
-    if known != ["none"]:
-        return _no_such_version(what, known[-_MAX_VERSIONS:])
+    if known:
+        return _no_such_version(what, known, missing)
     if match := _OTHER_PYTHONS.search(output):
         return _other_python(f"{name}{needed}", match["versions"])
     if match := _YANKED.search(output):
@@ -218,7 +232,7 @@ def _no_match(what: str, output: str, log: Iterable[str], failed: Mapping[str, F
             "(trusted-host in pip.conf)"
         )
     if there := _found_versions(plain, filter(_CHOSEN_LINK.search, log)):
-        return _no_such_version(what, there)
+        return _no_such_version(what, there, missing)
     wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
     name += needed
     if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
@@ -229,8 +243,13 @@ def _no_match(what: str, output: str, log: Iterable[str], failed: Mapping[str, F
     )
 
 
-def _no_such_version(what: str, there: Sequence[str]) -> PackageNotFound:
-    return PackageNotFound(f"{what}: there is no such version for this sandbox; there are: {', '.join(there)}")
+def _no_such_version(what: str, there: Sequence[str], missing: str | None) -> PackageNotFound:
+    """`missing`: a version that is Pyodide's, and whose file cannot be had."""
+    shown = ", ".join(there[-_MAX_VERSIONS:])
+    but = f" (not {missing} now: the folder for Pyodide's distribution does not have its file)"
+    return PackageNotFound(
+        f"{what}: there is no such version for this sandbox; there are: {shown}{but if missing in there else ''}"
+    )
 
 
 def _refusal(name: str, output: str) -> str | None:
@@ -242,9 +261,12 @@ def _refusal(name: str, output: str) -> str | None:
 def _conflict(output: str, asked: Sequence[str]) -> str:
     """Who needs what: without the line that names a file of ours, and without pip's advice."""
     _, _, rest = output.partition("The conflict is caused by:")
-    lines = [line.strip() for line in rest.strip().partition("\n\n")[0].splitlines()]
-    causes = [_CAUSES.sub(_cause, line) for line in lines[:_MAX_CAUSES]]
-    more = f"; and {len(lines) - _MAX_CAUSES} more" if len(lines) > _MAX_CAUSES else ""
+    lines = list(dict.fromkeys(line.strip() for line in rest.strip().partition("\n\n")[0].splitlines()))
+    # Of each package that depends on something its newest version, which comes first; all others are one that is asked
+    # for, or that the session has.
+    newest = {line if line.startswith(_ASKED) else line.partition(" ")[0]: line for line in reversed(lines)}
+    causes = [_CAUSES.sub(_cause, line) for line in lines if line in newest.values()][:_MAX_CAUSES]
+    more = f"; and {len(lines) - len(causes)} more" if len(lines) > len(causes) else ""
     text = f"{', '.join(asked)} cannot be installed: {'; '.join(causes)}{more}"
     return text[:_MAX_CHARS] if causes else _last_error(output)
 
@@ -256,7 +278,7 @@ def _cause(found: re.Match[str]) -> str:
 
 
 def _needs_what_is_missing(
-    output: str, log: Sequence[str], asked: Sequence[str], failed: Mapping[str, Failure]
+    output: str, log: Sequence[str], asked: Sequence[str], failed: Mapping[str, Failure], absent: Mapping[str, str]
 ) -> PackageError | None:
     """What pip calls a conflict, when what is needed of a package is nothing that the guest can have."""
     missing = _MISSING.search(output)
@@ -268,7 +290,7 @@ def _needs_what_is_missing(
     for reason in _REASON.finditer(output):  # that of the newest version comes first
         what = reason["what"]  # where some source has it, requirements contradict each other
         if canonicalize_name(reason["name"]) in names and not _admits(what, _found_versions(what, log)):
-            error = _no_match(what, output, log, failed)
+            error = _no_match(what, output, log, failed, absent)
             who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
             return type(error)(f"{who}{reason['who']} needs {error}")
     return None
@@ -279,7 +301,7 @@ def _found_versions(what: str, log: Iterable[str]) -> list[str]:
     name = canonicalize_name(re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0])
     links = filter(None, map(_FOUND_LINK.search, log))
     own = [link["version"] for link in links if canonicalize_name(link["file"].partition("-")[0]) == name]
-    return list(dict.fromkeys(own))[:_MAX_VERSIONS]
+    return list(dict.fromkeys(own))
 
 
 def _admits(requirement: str, versions: Iterable[str]) -> bool:

@@ -85,7 +85,8 @@ async def run_pip(
         if name := absent_in(output):
             raise Absent(name)
         asked = [str(requirement) for requirement in request.requirements]
-        raise pip_output.explain(output, pip_output.log_lines(folder / "log"), asked, request.answers.failed)
+        log, absent = pip_output.log_lines(folder / "log"), offers.absent if offers else {}
+        raise pip_output.explain(output, log, asked, request.answers.failed, absent)
     if offers:
         await asyncio.to_thread(offers.read, folder)
     found = [*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.tar.gz")]
@@ -100,7 +101,10 @@ def file_name_of(file: Path) -> str:
 async def about_newer(request: Request, folder: Path, there: Present) -> str:
     """Whether there is a newer version of a package that the guest has, in words. The request is for it alone, and the
     folder is empty."""
-    listing = await asyncio.to_thread(empty_wheels.listing, distribution.listed(request.settings))
+    every = distribution.listed(request.settings)
+    if distribution.is_folder(request.settings):  # what that does not have is no newer version
+        every = [each for each in every if distribution.local_file(request.settings, each)]
+    listing = await asyncio.to_thread(empty_wheels.listing, every)
     await asyncio.to_thread(_lay_out, request, folder, "")
     (asked,) = request.requirements
     name = checked(canonicalize_name(asked.name))

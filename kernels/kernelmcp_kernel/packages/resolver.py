@@ -124,7 +124,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
         at_hand = [package for package in packages.values() if package.sha256 in have]
         offers.distribution = {each.name: [each.sha256, each.version, *each.depends] for each in at_hand}
     needed: DistributionNeeded | None = None  # what the distribution would have given, if it answered
-    if _is_folder(request):
+    if distribution.is_folder(request.settings):
         await _do_without(offers, packages.values(), links, folder)
     try:
         for number in range(_MAX_RUNS):
@@ -160,10 +160,6 @@ async def _do_without(offers: Offers, packages: Iterable[Listed], links: list[tu
     offers.absent = {package.name: package.version for package in absent if package.name not in made}
 
 
-def _is_folder(request: Request) -> bool:
-    return distribution.distribution_url(request.settings).startswith("file:")
-
-
 def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) -> list[tuple[str, Path]]:
     """The files that need not be fetched, with their sha256: of the distribution, and what is cached without an index.
     Without those that are damaged."""
@@ -177,7 +173,7 @@ def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) 
 
 async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed]) -> list[Path]:
     """Files of the distribution. Raises DistributionNeeded."""
-    if _is_folder(request):  # what it has was at hand
+    if distribution.is_folder(request.settings):  # what it has was at hand
         raise _distribution_needed(request, packages)
     wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
     page = distribution.distribution_page(request.settings, packages)

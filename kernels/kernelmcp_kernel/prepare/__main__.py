@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 from kernelmcp_kernel.languages.python import prepared
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
 from kernelmcp_kernel.packages.errors import PackageError
-from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
 from kernelmcp_kernel.packages.requirements import check_allowed
 from kernelmcp_kernel.packages.store import Store, Wheel
@@ -142,12 +142,15 @@ def _get(wish: Wish, installer: Installer, store: Store) -> bool:
     for number, requirement in enumerate(wish.requirements, 1):
         _say(f"[{number}/{len(wish.requirements)}] {requirement}")
         try:
-            asyncio.run(installer.install([requirement], _say))
+            outcome = asyncio.run(installer.install([requirement], _say))
         except PackageError as error:
             missing.append(requirement)
             _say(f"kernelmcp: {error}", sys.stderr)
             continue
-        _remember(tuple(dict.fromkeys((*prepared.read_setup().requirements, requirement))), installer.packages)
+        for note in outcome.notes:
+            _say(note)
+        known = prepared.read_setup()
+        _remember(tuple(dict.fromkeys((*known.requirements, *outcome.requirements))), installer.packages)
     if settings().packages.preinstalled:
         asyncio.run(installer.install(settings().packages.preinstalled, _say))
     return bool(missing)
@@ -169,9 +172,11 @@ def _make(store: Store, packages: list[Package]) -> None:
     listed = [_listed(store, package, {each.wheel.name for each in packages}) for package in packages]
     image, listing = prepared.files()
     identity = f"{build_id(PACKAGE)}+{image.stem}"
-    every = [Requirement(text).name for text in settings().packages.preinstalled]
+    every = [Requirement(text) for text in settings().packages.preinstalled]
+    name_packages(every, settings().packages)
     prepared_now = Prepared(image, identity, (), tuple(listed))
-    imported = [name for package in prepared_now.with_needs(map(canonicalize_name, every)) for name in package.modules]
+    needed = prepared_now.with_needs(canonicalize_name(requirement.name) for requirement in every)
+    imported = [name for package in needed for name in package.modules]
     there = {module for package in listed for module in package.modules}
     imported += [name for name in IN_IMAGE if name.partition(".")[0] in there]
     roots = {name.partition(".")[0] for name in imported}

@@ -13,14 +13,24 @@ from IPython.core.error import StdinNotImplementedError
 
 from kernelmcp_guest.absent import NO_PROCESSES, NO_SOCKETS, ONE_PROCESS
 
-# Import names whose package has another name.
+# Import names whose package has another name: all that packages/standins/module_names.py has, and some more.
 _PACKAGES = {
-    "Bio": "biopython", "Crypto": "pycryptodome", "MySQLdb": "mysqlclient", "OpenSSL": "pyopenssl",
-    "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
-    "docx": "python-docx", "dotenv": "python-dotenv", "fitz": "pymupdf", "git": "gitpython", "jwt": "pyjwt",
-    "magic": "python-magic", "mpl_toolkits": "matplotlib", "nacl": "pynacl", "pkg_resources": "setuptools",
-    "pptx": "python-pptx", "pylab": "matplotlib", "pywt": "pywavelets", "ruamel": "ruamel.yaml", "serial": "pyserial",
-    "skimage": "scikit-image", "sklearn": "scikit-learn", "slugify": "python-slugify", "yaml": "pyyaml",
+    "attr": "attrs", "barcode": "python-barcode", "Bio": "biopython", "bs4": "beautifulsoup4", "bson": "pymongo",
+    "cairo": "pycairo", "corsheaders": "django-cors-headers", "crontab": "python-crontab", "Crypto": "pycryptodome",
+    "Cryptodome": "pycryptodomex", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "decouple": "python-decouple", "dns": "dnspython", "docx": "python-docx", "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu", "fitz": "pymupdf", "frontmatter": "python-frontmatter", "gi": "pygobject",
+    "git": "gitpython", "github": "pygithub", "gitlab": "python-gitlab", "gnupg": "python-gnupg",
+    "googleapiclient": "google-api-python-client", "gridfs": "pymongo", "jose": "python-jose", "jwt": "pyjwt",
+    "ldap": "python-ldap", "magic": "python-magic", "memcache": "python-memcached", "mpl_toolkits": "matplotlib",
+    "MySQLdb": "mysqlclient", "nacl": "pynacl", "nmap": "python-nmap", "OpenGL": "pyopengl", "OpenSSL": "pyopenssl",
+    "osgeo": "gdal", "PIL": "pillow", "pkg_resources": "setuptools", "pptx": "python-pptx", "pylab": "matplotlib",
+    "pythoncom": "pywin32", "pywt": "pywavelets", "rest_framework": "djangorestframework", "ruamel": "ruamel.yaml",
+    "sdl2": "pysdl2", "serial": "pyserial", "shapefile": "pyshp", "skimage": "scikit-image",
+    "sklearn": "scikit-learn", "slugify": "python-slugify", "socketio": "python-socketio", "socks": "pysocks",
+    "Stemmer": "pystemmer", "tabula": "tabula-py", "telegram": "python-telegram-bot", "tlz": "toolz",
+    "umap": "umap-learn", "usb": "pyusb", "vlc": "python-vlc", "win32api": "pywin32", "win32com": "pywin32",
+    "wx": "wxpython", "Xlib": "python-xlib", "yaml": "pyyaml", "zmq": "pyzmq",
 }  # fmt: skip
 
 # Packages that go by their own name, and are asked for most.
@@ -163,4 +173,7 @@ def missing_module(name: str) -> str | None:
     package = _PACKAGES.get(root) or (root if root in _KNOWN.split() else None)
     if package is not None:
         return f"install it with install_package({package!r}), or with %pip install {package} in a cell"
-    return f"%pip install {root} in a cell helps if a package of that name exists"
+    return (
+        f"no package is known for {root}, and a stranger may have taken that name on the index: find out which package "
+        "it is, then run %pip install NAME in a cell"
+    )

@@ -6,7 +6,9 @@ Above it is `pip_run`; it must not know what is installed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -22,6 +24,9 @@ _BRIEF_SECONDS = 1.5
 _RULES, _SEEN = "watch.json", "answers.json"  # as `watch` has them
 _MAX_SEEN_BYTES = 1 << 20
 _MAX_HOST_CHARS = 100
+# A name that somebody has just taken looks like this; the packages that people mean are older, and have more releases.
+_YOUNG_DAYS = 90
+_FEW_RELEASES = 1
 _ASK_OPERATOR = "Whoever runs the server can"
 
 
@@ -78,6 +83,7 @@ class IndexAnswers:
         """Whether every index that was asked for a package has said whether it has it."""
         self.failed: Mapping[str, Failure] = {}
         """By the name of a package, of the last run of pip."""
+        self._releases: Mapping[str, tuple[int, datetime]] = {}
 
     def write(self, run: Path) -> str:
         """Write the rules for one run of pip into its folder. Gives the file. Blocking."""
@@ -93,9 +99,21 @@ class IndexAnswers:
         silent = _texts(seen.get("silent"))
         self._silent.update(silent)
         self.failed = _failures(seen.get("failed"))
+        self._releases = _releases(seen.get("releases"))
         self.complete = self.complete and not self.failed
         if self._hosts:
             self._hosts.note(silent, _texts(seen.get("answered")))
+
+    def doubts(self, names: Iterable[str]) -> list[str]:
+        """What there is to say of packages (names) that an index has had for a short time, or with one release."""
+        found = [(name, *self._releases[name]) for name in sorted(names) if name in self._releases]
+        now = datetime.now(UTC)
+        return [
+            f"{name} is new or rare: it has {count} release{'s' * (count != 1)} on the index, the first of "
+            f"{first:%Y-%m-%d}. Make sure that it is the package you mean"
+            for name, count, first in found
+            if count <= _FEW_RELEASES or now - first < timedelta(days=_YOUNG_DAYS)
+        ]
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -120,3 +138,13 @@ def _failures(found: Any) -> dict[str, Failure]:
         for host, why in (pair for pair in pairs if len(pair) == 2):
             failures.setdefault(str(canonicalize_name(str(name))), Failure(host, why))
     return failures
+
+
+def _releases(found: Any) -> dict[str, tuple[int, datetime]]:
+    """How many versions of each name there are, and when the first was uploaded; without what no index says."""
+    releases: dict[str, tuple[int, datetime]] = {}
+    for name, told in cast("dict[str, Any]", found).items() if isinstance(found, dict) else ():
+        with suppress(TypeError, ValueError, OverflowError, OSError):
+            count, first = told
+            releases[name] = int(count), datetime.fromtimestamp(float(first), UTC)
+    return releases

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
@@ -49,6 +51,8 @@ class Watch:
         self._found: set[str] = set()
         self._session: Any = None
         self._last = ""
+        self.released: dict[str, dict[Any, datetime | None]] = {}
+        """The versions by project, with when each was uploaded: None for a file of this machine, or of an old index."""
 
     def take_part(self) -> None:
         """Have pip ask through this. Raises ImportError, AttributeError where this pip is made otherwise."""
@@ -158,7 +162,14 @@ class Watch:
         """Tell the kernel process."""
         silent = sorted(self._silent.difference(self._rules.never))
         seen = {"silent": silent, "answered": sorted(self._answered), "failed": self._failed}
-        self._file.write_text(json.dumps(seen), "utf-8")
+        self._file.write_text(json.dumps({**seen, "releases": dict(self._releases())}), "utf-8")
+
+    def _releases(self) -> Iterator[tuple[str, list[float]]]:
+        """By project: how many versions there are, and when the first was uploaded (Unix time), where all say it."""
+        for name, versions in self.released.items():
+            times = [time.replace(tzinfo=time.tzinfo or UTC) for time in versions.values() if time is not None]
+            if times and len(times) == len(versions):
+                yield name, [len(times), min(times).timestamp()]
 
 
 def host_of(url: str) -> str:

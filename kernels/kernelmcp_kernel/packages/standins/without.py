@@ -8,7 +8,6 @@ from __future__ import annotations
 
 # Name of a package -> of what it needs -> what that is needed for.
 DISPENSABLE: dict[str, dict[str, str]] = {
-    "google-auth": {"cryptography": "certificates and mutual TLS cannot be read"},
     "langsmith": {"zstandard": "it sends traces uncompressed"},
     "pdfminer-six": {"cryptography": "PDFs that are encrypted with AES cannot be read"},
     "pyjwt": {"cryptography": "it signs and checks with HMAC only (HS256, HS384, HS512)"},

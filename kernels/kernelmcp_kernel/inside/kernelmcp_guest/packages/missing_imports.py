@@ -25,6 +25,14 @@ _PANDAS_OPTIONAL = "pandas.compat._optional"
 _FOR_OTHERS = ("_plotly_utils.optional_imports", "plotly.optional_imports")
 # Modules that are imported, or called, for nothing but what they need.
 _NEEDED_BY = {
+    "networkx.algorithms": ("numpy", "scipy"),
+    "networkx.convert_matrix": ("numpy", "pandas", "scipy"),
+    "networkx.drawing": ("matplotlib", "numpy", "scipy"),
+    "networkx.generators": ("numpy",),
+    "networkx.generators.expanders": ("numpy", "scipy"),
+    "networkx.generators.spectral_graph_forge": ("numpy", "scipy"),
+    "networkx.linalg": ("numpy", "scipy"),
+    "networkx.utils.misc": ("numpy",),
     "pandas.plotting._matplotlib": ("matplotlib",),
     "plotly.express": ("numpy", "pandas"),
     "pandas.io.excel": ("odf", "openpyxl", "python_calamine", "pyxlsb", "xlrd", "xlsxwriter"),

@@ -135,6 +135,22 @@ def _bars_without_threads(progress: Any) -> None:
     progress.ProgressBar._start = start
 
 
+def _live_without_threads(live: Any) -> None:
+    """rich's live displays (progress, status), drawn when they begin, change and end: what would draw them meanwhile is
+    a thread."""
+    live._RefreshThread.start = lambda thread: None
+
+
+def _tracked_without_threads(progress: Any) -> None:
+    """rich's `track`, whose bar moves when all is done: what would move it meanwhile is a thread."""
+
+    def end(thread: Any) -> None:
+        thread.progress.update(thread.task_id, completed=thread.completed, refresh=True)
+
+    progress._TrackThread.start = lambda thread: None
+    progress._TrackThread.join = end
+
+
 _SHIMS: dict[str, Callable[[Any], None]] = {
     "anyio._backends._asyncio": _worker_threads,
     "anyio.from_thread": _blocking_portals,
@@ -143,6 +159,8 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "langchain_core.runnables.config": _calls_in_order,
     "mcp.server.request_state": _sealed_when_used,
     "nest_asyncio": _nested_loops,
+    "rich.live": _live_without_threads,
+    "rich.progress": _tracked_without_threads,
     "sqlalchemy.util.concurrency": _greenlet_when_used,
     "altair.vegalite.v5.api": figures.show_altair,
     "altair.vegalite.v6.api": figures.show_altair,

@@ -58,6 +58,8 @@ _BUDGETS = (
     ("live intermediate bytes", "a pipe, a variable or a command can hold at most 32 MB at a time"),
     ("aggregate input bytes", "the commands of a cell can read at most 100 MB together"),
     ("work units", "the cell has done as much work as one cell may"),
+    ("parser fuel", "the cell has more lines than one cell may"),
+    ("estimated command count", "the cell has more commands than one cell may"),
 )
 _REMEDY = ": use Python for it, or take it in parts"
 
@@ -180,11 +182,11 @@ def _as_builtin(command: Command) -> Callable[[BuiltinContext], BuiltinResult]:
 
 def _explained(error: str) -> tuple[int, str]:
     """An exit status and one sentence, for what bashkit says when it ends a script."""
-    if error.startswith("parse error"):
-        return EXIT_SYNTAX, error.removeprefix("parse error at ")
     for name, meaning in _BUDGETS:
         if name in error:
             return EXIT_LIMIT, meaning + _REMEDY
+    if error.startswith("parse error"):
+        return EXIT_SYNTAX, error.removeprefix("parse error at ")
     if "function depth" in error:
         depth = re.search(r"\((\d+)\)", error)
         return EXIT_LIMIT, f"functions can call each other {depth[1] if depth else 'a few'} levels deep, and no deeper"
