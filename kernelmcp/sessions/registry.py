@@ -60,7 +60,7 @@ class Registry:
         self._home = home
         self._pool = pool
         self._tasks = tasks
-        self._disk = DiskUse(settings, home)
+        self._disk = DiskUse(settings, home, self.stored)
         self._sessions: dict[tuple[str, str], Session] = {}
         self._pinned: tuple[str, str] | None = None
 
@@ -135,6 +135,11 @@ class Registry:
     def every(self) -> list[Session]:
         """The sessions of all principals that this server has opened: for the operator, never for a caller."""
         return list(self._sessions.values())
+
+    @property
+    def is_saved(self) -> bool:
+        """Every cell that has ended is on disk."""
+        return all(session.transcript.is_in_journal for session in self.every())
 
     def find_open(self, principal: str, session_id: str) -> Session | None:
         """A session that this server has opened; None when it has not."""

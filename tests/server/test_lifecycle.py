@@ -125,12 +125,11 @@ def test_the_next_server_sweeps_what_a_killed_one_left(
     runtime = Path(server_env["KERNELMCP_SERVER__RUNTIME"])
     for lock in [*sandboxes.glob(".*.lock"), *runtime.glob("*/lock")]:
         os.utime(lock, (0, 0))
-    # The session's sandbox directory is recorded and stays; the warm kernel's goes.
-    second = subprocess.run(
-        [*server_process.args], env=server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"}, stdin=subprocess.DEVNULL
-    )
+    # The session's sandbox directory is recorded and stays; the warm kernel's goes, soon after the start.
+    second = start_server(env=server_env | {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0"})
+    assert wait_until(lambda: len([path for path in sandboxes.iterdir() if path.is_dir()]) == 1)
+    second.communicate(b"")
     assert second.returncode == 0
-    assert len([path for path in sandboxes.iterdir() if path.is_dir()]) == 1
     assert list(runtime.iterdir()) == []
 
 
