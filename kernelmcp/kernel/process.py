@@ -211,6 +211,16 @@ class Kernel:
             await anyio.sleep(EXIT_POLL_SECONDS)
         return status
 
+    @property
+    def lives(self) -> bool:
+        """Its process runs. `ended` is set a moment later than that changes: what it wrote last is on its way."""
+        if self._exited.is_set() or self.ended.is_set():
+            return False
+        try:
+            return not self.pid or os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # another kind of kernel: its provisioner has a process that is no child of ours
+            return True
+
     # -- messages -----------------------------------------------------------------------------------------------
 
     def execute(
