@@ -6,7 +6,7 @@
     await server.wait()                # until somebody calls shutdown(), or stdin ends
     await server.shutdown()
 
-Importing this module is cheap; starting loads the rest.
+Importing this module is cheap; starting loads the rest. It is long because all ways to run share one start and one end.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.kernel.pool import open_pool
-from kernelmcp.preflight import check_start
+from kernelmcp.preflight import check_limits, check_start
 from kernelmcp.process_start import resume_garbage_collector
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Server:
         thread."""
         if self._home is not None:
             self._home.delete_runtime()
-        return 0 if self._running is None or self._running.registry.is_saved else 1
+        sessions = self._running.registry.every() if self._running is not None else []
+        return 0 if all(session.transcript.is_in_journal for session in sessions) else 1
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Server:
     ) -> None:
         from kernelmcp.stdio import serve
 
-        await anyio.to_thread.run_sync(check_start, self.settings)
+        await self._check_start()
         wire_in, wire_out = serve.claim()
         if on_end is not None:
             serve.when_closed(wire_in, on_end)
@@ -175,6 +176,10 @@ class Server:
                     if on_end is not None:
                         on_end()
                 tasks.cancel_scope.cancel()
+
+    async def _check_start(self) -> None:
+        check_limits()  # before the first thread
+        await anyio.to_thread.run_sync(check_start, self.settings)
 
     @contextmanager
     def _open_home(self) -> Iterator[Home]:
@@ -192,7 +197,7 @@ class Server:
 
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[App]":
-        await anyio.to_thread.run_sync(check_start, self.settings)
+        await self._check_start()
         with self._open_home() as home:
             async with self._open_in(home, "kernelmcp.http.asgi", over_http=True) as running:
                 yield running

@@ -61,8 +61,6 @@ class KernelBinding:
         self.losses_said: set[str | None] = set()
         """The languages whose guest ended in an execution, which said so; None is the main one. The first execution in
         the next guest does not say it again."""
-        self.loss_is_said = False
-        """The first result of this server says what is lost, whatever it is the result of."""
         self._packages_missing = False
         """The kernel is fresh: the packages that the session had installed are not there yet."""
 
@@ -180,6 +178,11 @@ class KernelBinding:
             self.files.save_record()
         before, self._variables = self._variables, "present"
         return before == "lost"
+
+    def take_loss_is_said(self) -> bool:
+        """Whether another result says already what `begin` found lost. True once."""
+        said, self._record.loss_is_said = self._record.loss_is_said, False
+        return said
 
     def note_used(self) -> None:
         """Note that somebody else has executed something: there are variables."""

@@ -136,11 +136,6 @@ class Registry:
         """The sessions of all principals that this server has opened: for the operator, never for a caller."""
         return list(self._sessions.values())
 
-    @property
-    def is_saved(self) -> bool:
-        """Every cell that has ended is on disk."""
-        return all(session.transcript.is_in_journal for session in self.every())
-
     def find_open(self, principal: str, session_id: str) -> Session | None:
         """A session that this server has opened; None when it has not."""
         return self._sessions.get((principal, session_id))

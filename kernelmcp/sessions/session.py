@@ -175,10 +175,6 @@ class Session:
         line = self.transcript.waiting_cell(execution_id)
         return from_line(line, execution_id, self.id, self.principal, self._settings.policy) if line else None
 
-    def loss_is_said(self) -> None:
-        """Note that the next result says what is lost with the earlier server, whatever it is the result of."""
-        self._binding.loss_is_said = True
-
     def touch(self) -> None:
         self.last_used = time.monotonic()
         self.record.last_used_at = now()
@@ -230,7 +226,6 @@ class Session:
         if variables:
             await background.complete(self._tasks, lambda: self._replace_kernel(files=files))
         elif files:
-            self._binding.loss_is_said = False  # that result leaves it out
             await background.complete(self._tasks, self.files.empty)
         self._listener.session_changed(self)
 

@@ -55,6 +55,8 @@ class Record(BaseModel):
     """The installed packages, in the order of their installation."""
     in_image: list[Package] = Field(default=[], exclude=True)
     """What the live guest has from its boot image. Not kept: another guest may be of another image."""
+    loss_is_said: bool = Field(default=False, exclude=True)
+    """The first result of this server says that the variables are lost, whatever it is the result of."""
     tools_called: dict[str, int] = {}
     """Calls of other servers' tools, by server.tool: those that it has called most."""
     tokens_saved: int = 0

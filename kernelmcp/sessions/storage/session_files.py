@@ -110,6 +110,7 @@ class SessionFiles:
         """Delete everything in the workspace. A session whose files are gone from the disk has none from then on."""
         async with self.lock:
             self.note_changed()
+            self._record.loss_is_said = False  # the note is about files, too, and is left out
             if self.sandbox is None:
                 self._record.sandboxes = []
             else:
