@@ -16,6 +16,8 @@ from kernelmcp.process_start import python_command
 PROBE_SECONDS = 30.0
 # Of a server with one session: with fewer, its cells end as if a kernel had died.
 MIN_OPEN_FILES = 128
+# Of a guest, which inherits the limit: it starts with 1,536 and not with 1,024.
+MIN_ADDRESS_SPACE_MB = 2048
 ADVICE = "`kernelmcp doctor` shows what it has; take the layer out of required_layers to run without it."
 
 
@@ -26,7 +28,7 @@ def check_start(settings: Settings) -> None:
         from kernelmcp.observability import telemetry
 
         telemetry.check_installed()
-    _check_open_files()
+    check_limits()
     check_volumes(settings)
     if settings.policy.required_layers:
         _check_layers(settings)
@@ -39,8 +41,8 @@ def check_change(settings: Settings) -> None:
         _check_kernelspec(settings)
 
 
-def _check_open_files() -> None:
-    """Raises `ConfigurationError`."""
+def check_limits() -> None:
+    """The limits of this process, with which it may not be able to start a thread. Raises `ConfigurationError`."""
     if sys.platform == "win32":
         return
     import resource
@@ -50,6 +52,13 @@ def _check_open_files() -> None:
         raise ConfigurationError(
             f"this process may open {soft} files, and a server needs {MIN_OPEN_FILES}",
             f"Raise the limit where it is started: ulimit -n {8 * MIN_OPEN_FILES}",
+        )
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if 0 <= space < MIN_ADDRESS_SPACE_MB * 2**20:
+        raise ConfigurationError(
+            f"this process may use {space // 2**20:,} MB of address space, and a sandbox needs "
+            f"{MIN_ADDRESS_SPACE_MB:,} MB",
+            "Raise the limit where it is started: ulimit -v unlimited. policy.flavors bounds the memory of sandboxes.",
         )
 
 

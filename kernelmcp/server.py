@@ -6,7 +6,7 @@
     await server.wait()                # until somebody calls shutdown(), or stdin ends
     await server.shutdown()
 
-Importing this module is cheap; starting loads the rest.
+Importing this module is cheap; starting loads the rest. It is long because all ways to run share one start and one end.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ import math
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -28,7 +28,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import Home, open_home
 from kernelmcp.kernel.pool import open_pool
-from kernelmcp.preflight import check_start
+from kernelmcp.preflight import check_limits, check_start
 from kernelmcp.process_start import resume_garbage_collector
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Server:
         self._end: asyncio.Event | None = None
         self._drain_seconds: float | None = None
         self._on_ready = on_ready
+        self._home: Home | None = None
+        self._running: App | None = None
 
     # -- ways to run --------------------------------------------------------------------------------------------
 
@@ -109,6 +111,14 @@ class Server:
             self._drain_seconds = drain_seconds or 0.0
         self._end.set()
         await self.wait()
+
+    def cut_short(self) -> int:
+        """Clean up for a process that ends now, whatever hangs. Its exit status: 0 when every cell is on disk. From any
+        thread."""
+        if self._home is not None:
+            self._home.delete_runtime()
+        sessions = self._running.registry.every() if self._running is not None else []
+        return 0 if all(session.transcript.is_in_journal for session in sessions) else 1
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -152,7 +162,7 @@ class Server:
     ) -> None:
         from kernelmcp.stdio import serve
 
-        await anyio.to_thread.run_sync(check_start, self.settings)
+        await self._check_start()
         wire_in, wire_out = serve.claim()
         if on_end is not None:
             serve.when_closed(wire_in, on_end)
@@ -167,9 +177,16 @@ class Server:
                         on_end()
                 tasks.cancel_scope.cancel()
 
-    def _open_home(self) -> AbstractContextManager[Home]:
+    async def _check_start(self) -> None:
+        check_limits()  # before the first thread
+        await anyio.to_thread.run_sync(check_start, self.settings)
+
+    @contextmanager
+    def _open_home(self) -> Iterator[Home]:
         settings = self.settings
-        return open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid)
+        with open_home(settings.home, settings.config.server.runtime, guest_uid=settings.policy.guest_uid) as home:
+            self._home = home
+            yield home
 
     def _the_web(self) -> "Web":
         if self._web is None:
@@ -180,7 +197,7 @@ class Server:
 
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[App]":
-        await anyio.to_thread.run_sync(check_start, self.settings)
+        await self._check_start()
         with self._open_home() as home:
             async with self._open_in(home, "kernelmcp.http.asgi", over_http=True) as running:
                 yield running
@@ -194,6 +211,7 @@ class Server:
             from kernelmcp.mcp_server.assemble import open_server
 
             async with open_server(self.settings, home, pool, over_http=over_http) as running:
+                self._running = running
                 if self._on_ready is not None:
                     self._on_ready()
                 yield running
@@ -239,7 +257,7 @@ async def _serve_stdio(settings: Settings) -> None:
     ending: list[asyncio.Task[None]] = []
 
     def bound_end() -> None:
-        _exit_after(STDIO_END_SECONDS)
+        _exit_after(STDIO_END_SECONDS, server)
 
     def end() -> None:
         bound_end()
@@ -265,7 +283,7 @@ async def _serve_http(settings: Settings) -> int:
     def end(drain_seconds: float | None) -> None:
         ending.append(asyncio.ensure_future(server.shutdown(drain_seconds)))
         bound = settings.config.transport_http.drain_seconds if drain_seconds is None else drain_seconds
-        _exit_after(bound + END_SECONDS)
+        _exit_after(bound + END_SECONDS, server)
 
     await server.start_http()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -275,9 +293,9 @@ async def _serve_http(settings: Settings) -> int:
     return 0
 
 
-def _exit_after(seconds: float) -> None:
+def _exit_after(seconds: float, server: Server) -> None:
     """The end is bounded whatever hangs: the kernels notice their parent's end by themselves."""
-    timer = threading.Timer(seconds, os._exit, (1,))
+    timer = threading.Timer(seconds, lambda: os._exit(server.cut_short()))
     timer.daemon = True
     timer.start()
 

@@ -86,6 +86,10 @@ class Execution:
     """Of a cell that is not in the main one: such a cell can lose what is its own language's only."""
     lost_before: bool = False
     """Variables of earlier executions are gone, and the result of this one must say so."""
+    loss_is_said: bool = False
+    """Another result has said already what is lost."""
+    losses_said: set[str | None] = field(default_factory=set[str | None])
+    """The languages whose guest ended in an execution before this one, which said so; None is the main language."""
     files_deleted: bool = False
     """It was cancelled by a reset or a deletion that also deletes the session's files."""
     interruptible: bool = False
@@ -175,7 +179,7 @@ class Execution:
         self.outputs.execution_count = content.get("execution_count")
         self.background = reply.get("background")
         self.outputs.feed_pages(content.get("payload"))
-        error = self.outputs.error
+        error, died = self.outputs.error, False
         if content.get("status") == "ok":
             failed = self._take_return_value(content)
             # The cell is complete although it was interrupted: at its very end, or the cell caught the interrupt. The
@@ -188,8 +192,12 @@ class Execution:
             died = state_lost and error.name == "GuestDied"
             status = self.interruption or ("dead" if died else "error")
             if died:
+                self.losses_said.add(self.language)
                 said = error.value.removesuffix(SAID_BY_KERNEL)
                 error = GuestError(error.name, f"{said} {self.gone}".strip(), "")  # it has no other traceback
+        if state_lost and not died and self.language in self.losses_said:
+            self.losses_said.remove(self.language)
+            state_lost = False
         interrupted = self._interruption_error() if status != "ok" else None
         self.finish(status, error or interrupted, state_lost=state_lost)
 

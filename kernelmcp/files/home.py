@@ -3,6 +3,7 @@
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/, drafts in running/
     home/trash/<session>/        the same, of one that was not used for long (sessions/storage/old_sessions.py)
     home/skills/<principal>/     what a person has promoted (upstreams/skills.py)
+    home/version                 the format of all this: a program that knows only earlier ones leaves the home alone
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
     runtime/<random>/            sockets and connection files of one server process, lock
 
@@ -21,17 +22,20 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from kernelmcp.atomic import read_small
+from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.errors import ConfigurationError, ResourceLimitExceeded, ServerError, SessionDamaged, StorageFailed
 from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
+# Of what is in a home. To be raised when an earlier version would lose or misread something.
+FORMAT = 1
+FORMAT_FILE = "version"
 # As `new_sandbox` makes them.
 SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
 # What "sandboxes" was called in the first versions, on disk and in records.
@@ -136,6 +140,13 @@ class Home:
         self.trash = root / "trash"
         self.sandboxes = root / "sandboxes"
         self.skills = root / "skills"
+        self.owner_lock = self.sandboxes / f".{runtime.name}.lock"
+        """Beside the sandbox directories: servers with other runtime roots may share this home."""
+
+    def delete_runtime(self) -> None:
+        """Delete what only this process needs: it ends."""
+        shutil.rmtree(self.runtime, ignore_errors=True)
+        self.owner_lock.unlink(missing_ok=True)
 
     def new_sandbox(self) -> SandboxDirectory:
         """Make an empty sandbox directory. Raises OSError."""
@@ -151,6 +162,27 @@ class Home:
         if not SANDBOX_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a sandbox directory")
         return SandboxDirectory(self.sandboxes / name)
+
+    def sweep_sandboxes(self) -> None:
+        """Delete the sandbox directories of servers that are gone, except those that a session's record names. Reads
+        every record. Raises OSError."""
+        # Listed first: nobody names the directory of a server that is gone in one more record.
+        left = [one for one in self.sandboxes.iterdir() if one.is_dir() and self._is_left(one)]
+        recorded, damaged = _recorded_sandboxes(self) if left else (set[str](), False)
+        for directory in left:
+            if directory.name in recorded:
+                continue
+            if damaged and any((directory / "workspace").glob("*")):
+                continue  # it may be the one that a damaged record named
+            SandboxDirectory(directory).delete()
+        for lock_file in self.sandboxes.glob(".*.lock"):
+            if _is_dead(lock_file):
+                lock_file.unlink(missing_ok=True)
+
+    def _is_left(self, sandbox: Path) -> bool:
+        """The server that made it is gone."""
+        owner_lock = self.sandboxes / f".{sandbox.name.partition('-')[0]}.lock"
+        return not owner_lock.exists() or _is_dead(owner_lock)
 
     def trashed(self) -> list[Path]:
         """The sessions in the trash. Raises OSError."""
@@ -214,7 +246,7 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
 
 @contextmanager
 def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None) -> Iterator[Home]:
-    """Make the directories, take the process's lock, and delete what servers that have ended left behind.
+    """Make the directories, take the process's lock, and delete the runtime directories of servers that have ended.
 
     `guest_uid`: when we are root, guests are another user, who must get through to a sandbox directory, and may list
     nothing on the way.
@@ -222,12 +254,14 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
     if os.geteuid() != 0:
         guest_uid = None
     runtime_root = runtime_root_of(runtime_root)
+    _check_format(root)
     if (root / FORMER_NAME).is_dir() and not (root / "sandboxes").exists():
         (root / FORMER_NAME).rename(root / "sandboxes")
     for directory in (root, root / "sandboxes"):
         private_directory(directory, 0o700 if guest_uid is None else 0o711)
     for directory in (root / "sessions", runtime_root):
         private_directory(directory)
+    _note_format(root)
     runtime = runtime_root / secrets.token_hex(4)
     if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
         raise ConfigurationError(
@@ -235,21 +269,53 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
             "Set server.runtime to a shorter path (KERNELMCP_SERVER__RUNTIME).",
         )
     runtime.mkdir(mode=0o700)
-    lock = Lock(runtime / "lock")
-    lock.try_acquire()
-    # A second lock under home: servers with other runtime roots may share this home, and sandbox directories lie here.
-    owner = Lock(root / "sandboxes" / f".{runtime.name}.lock")
-    owner.try_acquire()
     home = Home(root, runtime, guest_uid)
-    try:
+    with ExitStack() as stack:
+        stack.callback(home.delete_runtime)
+        for file in (runtime / "lock", home.owner_lock):
+            stack.enter_context(_held(file))
         _sweep_runtime(runtime_root, runtime)
-        _sweep_sandboxes(home)
         yield home
-    finally:
-        shutil.rmtree(runtime, ignore_errors=True)
-        (root / "sandboxes" / f".{runtime.name}.lock").unlink(missing_ok=True)
-        owner.close()
-        lock.close()
+
+
+@contextmanager
+def _held(file: Path) -> Iterator[None]:
+    """Hold a lock, and make sure that nobody else can have it. Raises `ConfigurationError`."""
+    with closing(Lock(file)) as lock:
+        with closing(Lock(file)) as other:
+            try:
+                holds = lock.try_acquire() and not other.try_acquire()
+            except OSError:
+                holds = False
+        if not holds:
+            raise ConfigurationError(
+                f"locks do not work in {file.parent}: two servers would take each other's sessions",
+                "Set server.home (KERNELMCP_HOME) and server.runtime to directories on a local disk.",
+            )
+        yield
+
+
+def _check_format(root: Path) -> None:
+    """Raises `ConfigurationError` when a later version has used this home."""
+    try:
+        found = int(read_small(root / FORMAT_FILE))
+    except (OSError, ValueError):
+        return  # there is none, or it is damaged, which says nothing of what is beside it
+    if found > FORMAT:
+        raise ConfigurationError(
+            f"{root} was used by a later version of kernelmcp, and this one would lose what it does not know",
+            "Upgrade kernelmcp, or set server.home (KERNELMCP_HOME) to another directory.",
+        )
+
+
+def _note_format(root: Path) -> None:
+    try:
+        if read_small(root / FORMAT_FILE) == f"{FORMAT}\n".encode():
+            return
+    except OSError:
+        pass
+    with suppress(OSError):  # a disk that is full has a home all the same
+        replace_text(root / FORMAT_FILE, f"{FORMAT}\n")
 
 
 def _is_dead(lock_file: Path) -> bool:
@@ -272,40 +338,38 @@ def _sweep_runtime(root: Path, own: Path) -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _sweep_sandboxes(home: Home) -> None:
-    """Delete the sandbox directories of servers that are gone, except those that a session's record names."""
+def _recorded_sandboxes(home: Home) -> tuple[set[str], bool]:
+    """The sandbox directories that the records of all sessions name, and whether some record is damaged."""
+    # The trash is listed before and after: a session that moves meanwhile is in one of the lists.
+    names = [one.name for one in (*home.trashed(), *home.sessions.iterdir(), *home.trashed())]
     recorded: set[str] = set()
     damaged = False
-    for directory in (*home.sessions.iterdir(), *home.trashed()):
-        names = _recorded_sandboxes(directory)
-        recorded.update(names or ())
-        damaged = damaged or names is None
-    for directory in home.sandboxes.iterdir():
-        owner_lock = home.sandboxes / f".{directory.name.partition('-')[0]}.lock"
-        if not directory.is_dir() or directory.name in recorded:
-            continue
-        if damaged and any((directory / "workspace").glob("*")):
-            continue  # it may be the one that a damaged record named
-        if not owner_lock.exists() or _is_dead(owner_lock):
-            SandboxDirectory(directory).delete()
-    for lock_file in home.sandboxes.glob(".*.lock"):
-        if _is_dead(lock_file):
-            lock_file.unlink(missing_ok=True)
+    for name in dict.fromkeys(names):
+        # It may move between two looks as well.
+        found = [_named_in(place / name) for place in (home.sessions, home.trash, home.sessions)]
+        recorded.update(*(one or () for one in found))
+        damaged = damaged or None in found
+    return recorded, damaged
 
 
-def _recorded_sandboxes(session: Path) -> list[str] | None:
+def _named_in(session: Path) -> set[str] | None:
     """The sandbox directories that a session's record and its copy name. None when both are damaged."""
-    files = [session / name for name in RECORD_FILES if (session / name).exists()]
     found: set[str] | None = None
-    for file in files:
+    damaged = False
+    for name in RECORD_FILES:
         try:
-            record: Any = json.loads(read_small(file))
+            record: Any = json.loads(read_small(session / name))
             names: Any = record["sandboxes" if "sandboxes" in record else FORMER_NAME]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            damaged = True
             continue
         if isinstance(names, list):
             found = (found or set[str]()) | set(map(str, cast("list[Any]", names)))
-    return sorted(found) if found is not None else None if files else []
+        else:
+            damaged = True
+    return None if found is None and damaged else found or set()
 
 
 def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock:

@@ -22,6 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
+from kernelmcp.kernel.child_process import has_ended, pidfd
 from kernelmcp.kernel.connection import Connection, OnOutput, OnQuestion
 from kernelmcp.kernel.exit_reason import how_it_ended
 from kernelmcp.kernel.kernelspecs import Kernelspecs
@@ -200,7 +201,7 @@ class Kernel:
         provisioner = self._manager.provisioner
         if provisioner is None or not self.pid:
             return None
-        fd = _pidfd(self.pid)
+        fd = pidfd(self.pid)
         if fd is not None:
             try:
                 await anyio.wait_readable(fd)
@@ -210,6 +211,11 @@ class Kernel:
         while (status := await provisioner.poll()) is None:  # noqa: ASYNC110
             await anyio.sleep(EXIT_POLL_SECONDS)
         return status
+
+    @property
+    def lives(self) -> bool:
+        """Its process runs. `ended` is set a moment later than that changes: what it wrote last is on its way."""
+        return not (self._exited.is_set() or self.ended.is_set() or has_ended(self.pid))
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -283,13 +289,3 @@ class Kernel:
 def _is_setting(name: str) -> bool:
     """Whether a variable is a setting of the server: the kernel does not get those, for a token may be among them."""
     return name.startswith("KERNELMCP_") and "__" in name
-
-
-def _pidfd(pid: int) -> int | None:
-    opener = getattr(os, "pidfd_open", None)
-    if opener is None:
-        return None
-    try:
-        return int(opener(pid))
-    except OSError:
-        return None

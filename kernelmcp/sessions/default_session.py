@@ -73,6 +73,7 @@ class DefaultSession:
                 self._note = _passed_over(record.session_id, exc)
                 continue
             self._note = _describe(session, before)
+            session.record.loss_is_said = session.record.has_run
             return session
         return None
 

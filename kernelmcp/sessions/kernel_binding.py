@@ -3,7 +3,8 @@
 Must not know executions or MCP.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import anyio
@@ -57,6 +58,9 @@ class KernelBinding:
         # A session of an earlier server has its files, and no longer its variables.
         self._variables: Literal["none", "present", "lost"] = "lost" if record.has_run else "none"
         """Present once the kernel has run something; lost until an execution has said so."""
+        self.losses_said: set[str | None] = set()
+        """The languages whose guest ended in an execution, which said so; None is the main one. The first execution in
+        the next guest does not say it again."""
         self._packages_missing = False
         """The kernel is fresh: the packages that the session had installed are not there yet."""
 
@@ -74,10 +78,10 @@ class KernelBinding:
 
     async def bind(self) -> Kernel:
         """The session's kernel, with its files in the workspace; a fresh kernel when there is none any more."""
-        if (kernel := self.kernel) is not None:
+        if (kernel := self.kernel) is not None and kernel.lives:
             return kernel
         async with self.files.lock:
-            if (kernel := self.kernel) is not None:
+            if (kernel := self.kernel) is not None and kernel.lives:
                 return kernel
             if self._bound is not None:
                 # It died between two executions: one that dies within an execution is killed there.
@@ -107,6 +111,10 @@ class KernelBinding:
             if not files:
                 self.files.check()
             fresh = await self._pool.take(self._record.flavor)
+            if not files:
+                # What a full disk refuses is done before the old kernel ends.
+                with self._discarding(fresh):
+                    self.files.announce_move(fresh.sandbox)
             old = self.kernel
             self.kill()
             if old is not None:
@@ -119,14 +127,10 @@ class KernelBinding:
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
         """Give a fresh kernel the session's files."""
-        try:
+        with self._discarding(fresh):
             await self._move_files(fresh)
-        except OSError as exc:
-            fresh.kernel.kill()
-            if self.files.sandbox is not fresh.sandbox:
-                self.files.delete_soon(fresh.sandbox, fresh.kernel)
-            raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
         self._bound = fresh
+        self.losses_said = set()
         self._packages_missing = True
         self._want_kernel()
         self._life.note(Event.KERNEL_READY)
@@ -135,6 +139,17 @@ class KernelBinding:
         self.on_kernel()
         background.start(self._tasks, "watching a kernel", lambda: self._watch(fresh.kernel))
         return fresh.kernel
+
+    @contextmanager
+    def _discarding(self, fresh: PooledKernel) -> Iterator[None]:
+        """Discard a fresh kernel that cannot have the session's files. Raises `KernelStartFailed`."""
+        try:
+            yield
+        except OSError as exc:
+            fresh.kernel.kill()
+            if self.files.sandbox is not fresh.sandbox:
+                self.files.delete_soon(fresh.sandbox, fresh.kernel)
+            raise KernelStartFailed(f"the session's files could not be moved: {exc}", "Free disk space.") from exc
 
     async def _move_files(self, fresh: PooledKernel) -> None:
         has_files = self.files.sandbox is not None
@@ -154,7 +169,7 @@ class KernelBinding:
     # -- run ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Note that an execution is about to be sent. True when it must say that earlier variables are lost.
+        """Note that an execution is about to be sent. True when earlier variables are lost, and none has said so yet.
 
         The record is written first: a server that is killed from now on leaves a session whose variables are gone.
         """
@@ -163,6 +178,11 @@ class KernelBinding:
             self.files.save_record()
         before, self._variables = self._variables, "present"
         return before == "lost"
+
+    def take_loss_is_said(self) -> bool:
+        """Whether another result says already what `begin` found lost. True once."""
+        said, self._record.loss_is_said = self._record.loss_is_said, False
+        return said
 
     def note_used(self) -> None:
         """Note that somebody else has executed something: there are variables."""

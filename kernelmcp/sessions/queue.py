@@ -173,7 +173,11 @@ class ExecutionQueue:
             self._life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
             execution.lost_before = self._binding.begin()
+            execution.loss_is_said = self._binding.take_loss_is_said()
             execution.persons_cells = self._persons.take_count()
+            if execution.persons_cells:
+                self._binding.losses_said.clear()  # what ended in a person's cell, this one must say
+            execution.losses_said = self._binding.losses_said
             return kernel
 
     async def _run_with(self, kernel: Kernel, execution: Execution, limit: asyncio.TimerHandle) -> None:

@@ -60,7 +60,7 @@ class Registry:
         self._home = home
         self._pool = pool
         self._tasks = tasks
-        self._disk = DiskUse(settings, home)
+        self._disk = DiskUse(settings, home, self.stored)
         self._sessions: dict[tuple[str, str], Session] = {}
         self._pinned: tuple[str, str] | None = None
 

@@ -170,6 +170,8 @@ class _Guard(httpx2.AsyncBaseTransport):
         finally:
             await response.aclose()
         status, headers = response.status_code, _without_length(response.headers)
+        if response.is_redirect:
+            return self._failed(f"it answered with HTTP {status}, and redirects are not followed")
         gone = status == 404 and _SESSION_HEADER in request.headers
         says_itself = kind == "application/json" and b'"error"' in body and b'"jsonrpc"' in body
         if status >= 400 and request.method == "POST" and (gone or not says_itself):

@@ -17,6 +17,8 @@ SCHEMA_LIBRARIES = {"jsonschema", "rfc3987_syntax", "lark", "nbformat"}
 # What jupyter_client imports for the name of a folder, and what only a report of the memory needs.
 UNNEEDED = SCHEMA_LIBRARIES | {"IPython", "psutil"}
 OLD_CELLS = 10_000
+# The command line, whose end is cut short at once.
+CUT_SHORT = "import sys; from kernelmcp import cli, server; server.STDIO_END_SECONDS = 0; sys.exit(cli.main([]))"
 
 
 class StdioServer:
@@ -105,3 +107,17 @@ def test_a_server_with_a_continued_session_imports_nothing_that_it_does_not_need
     imported = set(re.findall(r"^import time: .*\| +([\w.]+)$", said.read_text(), re.MULTILINE))
     assert "kernelmcp.notebook.cell_format" in imported
     assert {name.partition(".")[0] for name in imported} & UNNEEDED == set()
+
+
+def test_an_end_that_is_cut_short_is_a_success_when_everything_is_saved_and_leaves_nothing(
+    server_env: dict[str, str], tmp_path: Path
+) -> None:
+    runtime = Path(server_env["KERNELMCP_SERVER__RUNTIME"])
+    before = set(runtime.iterdir()) if runtime.is_dir() else set[Path]()
+    with serving(server_env, "-c", CUT_SHORT) as server:
+        assert server.execute("'first'")["status"] == "ok"
+        assert server.end() == 0
+    assert set(runtime.iterdir()) - before == set()
+    assert list((tmp_path / "home/sandboxes").glob(".*.lock")) == []
+    [journal] = (tmp_path / "home/sessions").glob("*/notebook.jsonl")
+    assert [json.loads(line)["source"] for line in journal.read_text().splitlines()] == ["'first'"]

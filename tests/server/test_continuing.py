@@ -86,6 +86,7 @@ async def test_after_a_kill_the_next_call_sees_the_file_and_says_what_was_lost(c
         assert "variables" in line
         assert "data.csv" in line
         assert "reset_workspace" in line
+        assert text(result).count("variables") == 1, "in one sentence"
         assert CONTINUES not in text(await client.call_tool("execute_code", {"code": "1"})), "only the first result"
 
 

@@ -18,6 +18,7 @@ from kernelmcp.sessions.life import Life
 from kernelmcp.sessions.storage.disk_use import DiskUse
 from kernelmcp.sessions.storage.record import Record, now, read_record
 from kernelmcp.sessions.storage.session_files import SessionFiles
+from kernelmcp.sessions.storage.stored import StoredSessions
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ class Server:
         record = read_record(self.directory) or Record(
             session_id="s", principal="local", created_at=now(), last_used_at=now()
         )
-        files = SessionFiles(home, DiskUse(settings, home), tasks, self.directory, record)
+        files = SessionFiles(home, DiskUse(settings, home, StoredSessions(home)), tasks, self.directory, record)
         pool = Pool(settings, home, context, tasks)
         self.binding = KernelBinding(settings, pool, tasks, record, Life("s"), files)
 

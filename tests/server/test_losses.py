@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 from mcp import Client
 
@@ -175,3 +176,45 @@ async def test_cells_that_end_their_kernels_one_after_the_other_leave_nothing_be
             assert ran["status"] == "dead", ran
         assert await settled() == before
         assert (await run(client, "open('f').read()"))["result"] == "'kept'"
+
+
+async def test_a_loss_that_a_result_has_said_is_not_said_by_the_next(connect: Connect) -> None:
+    async with connect() as client:
+        assert (await run(client, "import os; os._exit(3)"))["state_lost"]
+        after = await client.call_tool("execute_code", {"session_id": "s", "code": "1"})
+        fields = after.structured_content
+        assert fields is not None
+        assert (fields["state_lost"], "restarted" in after.content[0].text) == (False, False), after.content
+        late = await call(client, "execute_code", session_id="s", code="sum(range(10**11))", timeout=0.5)
+        assert (late["status"], late["state_lost"]) == ("timeout", True)
+        assert not (await run(client, "1"))["state_lost"]
+
+
+async def test_a_cell_right_after_the_end_of_an_idle_kernel_runs_in_a_new_one(connect: Connect) -> None:
+    async with connect() as client:
+        await run(client, "x = 1")
+        [pid] = kernel_pids()
+        kernel = psutil.Process(pid)
+        os.kill(pid, signal.SIGKILL)
+        while kernel.is_running() and kernel.status() != psutil.STATUS_ZOMBIE:  # the server's child
+            await anyio.lowlevel.checkpoint()
+        ran = await run(client, "'x' in globals()")
+        assert (ran["status"], ran["result"], ran["state_lost"]) == ("ok", "False", True)
+
+
+async def test_a_reset_of_the_variables_that_fails_keeps_the_kernel_and_what_is_in_it(
+    connect: Connect, tmp_path: Path
+) -> None:
+    async with connect() as client:
+        await run(client, "x = 1; open('f', 'w').write('kept')")
+        # What cannot be written, as on a full disk.
+        record = tmp_path / "home" / "sessions" / "s" / "session.json"
+        record.unlink()
+        record.mkdir()
+        refused = await client.call_tool("reset_workspace", {"session_id": "s", "scope": "variables"})
+        assert refused.is_error
+        assert "KERNEL_START_FAILED" in refused.content[0].text
+        assert (await run(client, "x, open('f').read()"))["result"] == "(1, 'kept')"
+        record.rmdir()
+        assert (await call(client, "reset_workspace", session_id="s", scope="variables"))["variables_cleared"]
+        assert (await run(client, "'x' in globals(), open('f').read()"))["result"] == "(False, 'kept')"

@@ -72,6 +72,20 @@ async def test_a_damaged_record_is_read_from_its_copy(connect: Connect, tmp_path
         assert (await call(client, "execute_code", code="open('f').read()", session_id="s"))["result"] == "'kept'"
 
 
+async def test_what_a_later_version_has_written_into_a_record_stays_there(connect: Connect, tmp_path: Path) -> None:
+    async with connect() as client:
+        await call(client, "execute_code", code="1", session_id="s")
+    files = [tmp_path / "home/sessions/s" / name for name in ("session.json", "session.copy.json")]
+    for file in files:
+        record = json.loads(file.read_text())
+        record.pop("checksum")
+        file.write_text(json.dumps(record | {"of_later": {"a": [1]}}))
+    async with connect() as client:
+        await call(client, "execute_code", code="1", session_id="s")
+    records = [json.loads(file.read_text()) for file in files]
+    assert [(record["execution_count"], record["of_later"]) for record in records] == [(2, {"a": [1]})] * 2
+
+
 async def test_a_session_damaged_beyond_that_is_a_clear_error_and_loses_no_file(
     connect: Connect, tmp_path: Path
 ) -> None:

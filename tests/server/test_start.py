@@ -78,3 +78,37 @@ def test_a_home_may_be_a_link_and_odd_surroundings_are_put_right(server_env: dic
     script = "import os, kernelmcp.process_start as p; os.umask(0o777); p.keep_files_own(); print(oct(os.umask(0)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=180)
     assert done.stdout.strip() == "0o77"
+
+
+# The command line on a file system whose locks hold nothing.
+NO_LOCKS = (
+    "import fcntl, sys; fcntl.flock = lambda *_: None; from kernelmcp import cli; sys.exit(cli.main(sys.argv[1:]))"
+)
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_a_home_whose_locks_hold_nothing_is_refused(server_env: dict[str, str], command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", NO_LOCKS, command],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180, env=server_env,
+    )  # fmt: skip
+    assert done.returncode == (2 if command == "serve" else 1), done.stderr
+    assert "locks do not work in" in done.stdout + done.stderr
+    if command == "serve":
+        assert len(done.stderr.splitlines()) <= 2
+
+
+def test_a_home_of_a_later_version_is_refused_and_left_alone(server_env: dict[str, str], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    assert serve(server_env, home, tmp_path).returncode == 0
+    version = int((home / "version").read_text())
+    (home / "version").write_text(f"{version + 1}\n")
+    (home / "sandboxes").rmdir()
+    done = serve(server_env, home, tmp_path)
+    assert done.returncode == 2
+    assert "was used by a later version of kernelmcp" in done.stderr.splitlines()[0]
+    assert len(done.stderr.splitlines()) <= 2
+    assert sorted(entry.name for entry in home.iterdir()) == ["sessions", "version"]
+    (home / "version").write_text("rubbish")
+    assert serve(server_env, home, tmp_path).returncode == 0
+    assert (home / "version").read_text() == f"{version}\n"

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 HOW = sys.argv[1]
+SECRET = "of-an-address"
 AT_ONCE = 16 * 1024
 EVENTS = {"Content-Type": "text/event-stream"}
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
@@ -129,6 +130,8 @@ class Connection:
                 self._forever(b"HTTP/1.1 102 Processing\r\n\r\n")
             case "silence":
                 time.sleep(3600)
+            case "sends-elsewhere":
+                self._whole("302 Found", b"", Location=f"http://user:{SECRET}@127.0.0.1:1/else")
             case "gone-and-silent":
                 self._whole("404 Not Found", b"")
             case _:

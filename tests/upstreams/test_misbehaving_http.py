@@ -16,6 +16,7 @@ from .conftest import Opened, Started, ready, until
 
 pytestmark = pytest.mark.anyio
 PROGRAM = "hostile_http_server.py"
+SECRET = "of-an-address"  # in the address to which it sends a call
 CALLS = 60
 # A good neighbour's call takes some milliseconds; what is meant was 2 to 20 seconds.
 MOST_SECONDS = 1.0
@@ -93,6 +94,18 @@ async def test_one_that_has_lost_its_session_and_does_not_let_it_end_is_connecte
             await echo(upstreams, "bad", "lost")
         assert caught.value.kind == "ServerUnavailable"
         await echo(upstreams, "bad")
+
+
+async def test_one_that_sends_a_call_elsewhere_is_not_followed_and_its_address_is_not_told(
+    opened: Opened, started: Started
+) -> None:
+    async with opened(servers(started, "sends-elsewhere")) as upstreams:
+        await ready(upstreams, "bad")
+        with pytest.raises(UpstreamError) as caught:
+            await echo(upstreams, "bad", "wrong")
+        assert "it answered with HTTP 302, and redirects are not followed" in str(caught.value)
+        assert SECRET not in str(caught.value)
+        await echo(upstreams, "good")
 
 
 async def given_up(upstreams: Upstreams, seconds: float) -> None:

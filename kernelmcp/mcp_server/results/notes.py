@@ -44,12 +44,13 @@ def notes(view: View) -> list[str]:
             "[The session ran out of memory. All variables are kept: delete large ones, or make a session of a "
             "larger flavor with create_session.]"
         )
-    if execution.state_lost and execution.status in ("ok", "error"):
+    lost = execution.state_lost and not execution.loss_is_said
+    if lost and execution.status in ("ok", "error"):
         found.append(
             f"[{f'The process of {execution.language}' if execution.language else 'The kernel'} was restarted before "
             f"this cell. {execution.gone}]"
         )
-    elif execution.state_lost and execution.error and execution.gone not in execution.error.value:
+    elif lost and execution.error and execution.gone not in execution.error.value:
         found.append(f"[{execution.gone}]")
     return [*found, *_person_notes(view), *_volume_notes(view), *_file_notes(view)]
 

@@ -24,6 +24,24 @@ log = structlog.get_logger(__name__)
 _ERROR_SCHEMA = TypeAdapter(ContractError).json_schema()
 # What other systems that run code for models call an argument, and our name for it.
 HABITS = {"template": "language", "runtime": "language", "kernel": "language", "cmd": "command", "source": "code"}
+# What can be wrong with an argument, by pydantic's name for it, which fills the gaps.
+PROBLEMS = {
+    "string_type": "must be text",
+    "string_unicode": "must be text without lone surrogates",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    "finite_number": "must be a finite number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
+    "dict_type": "must be an object",
+    "list_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+}
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 
 
@@ -56,7 +74,7 @@ class ContractTool(Tool):
 
     def _invalid_arguments(self, error: ValidationError) -> InvalidArgument:
         known = list(self.fn_metadata.arg_model.model_fields)
-        problems = [_explain(detail["loc"], detail["type"], detail["msg"], known) for detail in error.errors()]
+        problems = [_explain(detail["loc"], detail["type"], detail.get("ctx", {}), known) for detail in error.errors()]
         return InvalidArgument(
             clean(f"{self.name}: " + "; ".join(problems)),
             f"{self.name} takes {', '.join(known)}." if known else f"{self.name} takes no arguments.",
@@ -72,15 +90,15 @@ def check_not_refused(context: Context[Any, Any]) -> None:
         raise error
 
 
-def _explain(loc: tuple[int | str, ...], kind: str, message: str, known: list[str]) -> str:
-    name = ".".join(map(str, loc))
+def _explain(loc: tuple[int | str, ...], kind: str, context: Mapping[str, Any], known: list[str]) -> str:
+    name = str(loc[0]) if loc else ""  # what follows is pydantic's, such as the kinds that it tried
     if kind == "extra_forbidden":
         habit = HABITS.get(name)
         close = [habit] if habit in known else difflib.get_close_matches(name, known, n=1)
         return f"there is no argument {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
     if kind == "missing":
         return f"{name!r} is missing"
-    return f"{name!r}: {message}"
+    return f"{name!r} {PROBLEMS.get(kind, 'is not valid').format(**context)}"
 
 
 def contract_tool(

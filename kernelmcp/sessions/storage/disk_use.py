@@ -20,6 +20,7 @@ from kernelmcp.files.home import Home
 from kernelmcp.files.listing import stored_bytes
 from kernelmcp.files.workspace import Quota
 from kernelmcp.sessions.storage.record import Record, read_record
+from kernelmcp.sessions.storage.stored import StoredSessions
 
 CHECK_SECONDS = 60.0
 # Every file counts as at least one block of the disk: otherwise empty files would be free.
@@ -43,9 +44,10 @@ class Taken:
 class DiskUse:
     """Sizes of all sessions in a home, by their directory. Belongs to the event loop; measures in worker threads."""
 
-    def __init__(self, settings: Settings, home: Home) -> None:
+    def __init__(self, settings: Settings, home: Home, stored: StoredSessions) -> None:
         self._settings = settings
         self._home = home
+        self._stored = stored
         self._sessions: dict[Path, Taken] = {}
         self._totals: dict[str, int] = {}
         self._changed: dict[Path, str] = {}
@@ -159,14 +161,12 @@ class DiskUse:
         of `again`."""
         found: dict[Path, Taken] = {}
         try:
-            directories = list(self._home.sessions.iterdir())
-        except OSError as exc:
+            records = self._stored.all_records()
+        except (ServerError, OSError) as exc:
             log.error("the sessions on disk could not be listed", error=str(exc))
             return known
-        for directory in directories:
-            record, before = _record(directory), known.get(directory)
-            if record is None:
-                continue
+        for directory, record in records.items():
+            before = known.get(directory)
             unused = before is not None and before.last_used_at == record.last_used_at and directory not in again
             taken = before if unused else self._measure(directory)
             if taken is not None:

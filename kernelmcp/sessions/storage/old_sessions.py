@@ -1,4 +1,5 @@
 """Deletes old sessions from the disk: those not used for `keep_days`, and a principal's oldest beyond `max_stored`.
+Before that, once, the sandbox directories that servers which have ended left behind.
 
 Only sessions that no server has open: each is locked and checked once more before anything is deleted. A clock may be
 wrong, so what is too old goes to the trash first. It comes back when somebody asks for it, or when it is not too old
@@ -45,6 +46,7 @@ class OldSessions:
         """Sweep again and again."""
         await self._carefully(lambda: anyio.to_thread.run_sync(self.sweep_trash))
         await anyio.sleep(FIRST_SWEEP_SECONDS)
+        await self._carefully(lambda: anyio.to_thread.run_sync(self._home.sweep_sandboxes))
         while True:
             await self._carefully(self.sweep)
             await anyio.sleep(CHECK_SECONDS)

@@ -37,7 +37,7 @@ MAIN_LANGUAGE = "python"
 class Record(BaseModel):
     """What is kept of a session when its server ends, beside its files and its transcript."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")  # what a later version has written is written again
 
     session_id: str
     principal: str
@@ -55,6 +55,8 @@ class Record(BaseModel):
     """The installed packages, in the order of their installation."""
     in_image: list[Package] = Field(default=[], exclude=True)
     """What the live guest has from its boot image. Not kept: another guest may be of another image."""
+    loss_is_said: bool = Field(default=False, exclude=True)
+    """The first result of this server says that the variables are lost, whatever it is the result of."""
     tools_called: dict[str, int] = {}
     """Calls of other servers' tools, by server.tool: those that it has called most."""
     tokens_saved: int = 0
@@ -102,14 +104,15 @@ def read_record(directory: Path) -> Record | None:
 
     Raises `SessionDamaged`, and `StorageFailed` when it cannot be read at the moment.
     """
-    texts = [_read(directory / name) for name in RECORD_FILES]
-    for name, text in zip(RECORD_FILES, texts, strict=True):
+    damaged = False
+    for name in RECORD_FILES:
         try:
-            if text is not None:
+            if (text := _read(directory / name)) is not None:
                 return _parse(text)
         except (ValueError, RecursionError):  # pydantic's errors are ValueErrors
+            damaged = True
             log.error("a session's record is damaged", file=str(directory / name))
-    if any(text is not None for text in texts):
+    if damaged:
         raise SessionDamaged(
             f"the record of session {directory.name!r} is damaged, and so is its copy",
             f"Its files are kept. Move {directory.name} out of the sessions folder, or use another session_id.",

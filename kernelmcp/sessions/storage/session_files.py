@@ -110,16 +110,26 @@ class SessionFiles:
         """Delete everything in the workspace. A session whose files are gone from the disk has none from then on."""
         async with self.lock:
             self.note_changed()
+            self._record.loss_is_said = False  # the note is about files, too, and is left out
             if self.sandbox is None:
                 self._record.sandboxes = []
             else:
                 await anyio.to_thread.run_sync(self.sandbox.empty_workspace)
 
+    def announce_move(self, sandbox: SandboxDirectory) -> None:
+        """Note that the files are about to move into a fresh kernel's sandbox directory: both are named meanwhile, so
+        that a crash loses nothing. Raises OSError, as when the disk is full, and then nothing has changed."""
+        if self.sandbox is not None and self._record.sandboxes != [self.sandbox.path.name, sandbox.path.name]:
+            try:
+                self._write_record(self.sandbox, sandbox)
+            except OSError:
+                self._record.sandboxes = [self.sandbox.path.name]
+                raise
+
     def move_to(self, sandbox: SandboxDirectory) -> None:
         """Move the workspace into a fresh kernel's sandbox directory. `settle_in` must follow. Raises OSError."""
         if self.sandbox is not None:
-            # Both are named while the files move, so that a crash in between loses nothing.
-            self._write_record(self.sandbox, sandbox)
+            self.announce_move(sandbox)
             sandbox.take_workspace_of(self.sandbox)
 
     def settle_in(self, sandbox: SandboxDirectory) -> None:

@@ -4,6 +4,7 @@ Blocking, and safe in a thread. Must not know kernels or MCP.
 """
 
 import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from kernelmcp.config.models import Policy
 from kernelmcp.errors import SessionDamaged
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.ids import MARK_CHARS, mark_of
-from kernelmcp.files.home import Home
+from kernelmcp.files.home import RECORD_FILES, Home
 from kernelmcp.notebook.drafts import DRAFTS
 from kernelmcp.notebook.finished import from_draft, from_journal, is_id
 from kernelmcp.notebook.transcript import JOURNAL
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, is_name, mint_handle
 from kernelmcp.sessions.storage.record import Record, read_record
+
+# A file that changed less long ago may change again without a trace: file systems count time in steps of up to two.
+SETTLED_SECONDS = 3.0
 
 
 class StoredSessions:
@@ -24,6 +28,8 @@ class StoredSessions:
 
     def __init__(self, home: Home) -> None:
         self._home = home
+        self._known: dict[Path, tuple[tuple[int, ...], Record]] = {}
+        """The records as they were last read, and of which files."""
 
     def directory(self, principal: str, handle: str) -> Path:
         """Where a principal's session of this name lies, or would lie."""
@@ -43,14 +49,28 @@ class StoredSessions:
         return record if is_own else None
 
     def records(self, caller: Caller) -> Iterator[Record]:
-        """The records of all of the caller's sessions; damaged ones are left out."""
-        for directory in sorted(self._home.sessions.iterdir()):
+        """The records of all of the caller's sessions, to be read only; damaged ones are left out."""
+        for _, record in sorted(self.all_records().items()):
+            if record.principal == caller.principal:
+                yield record
+
+    def all_records(self) -> dict[Path, Record]:
+        """The records of all sessions by their directories, to be read only; damaged ones are left out. A record whose
+        file is the same as last time is not read again. Raises OSError and `StorageFailed`."""
+        before, known = self._known, dict[Path, tuple[tuple[int, ...], Record]]()
+        for directory in self._home.sessions.iterdir():
+            file = _identity(directory / RECORD_FILES[0])
+            if file and directory in before and before[directory][0] == file:
+                known[directory] = before[directory]
+                continue
             try:
                 record = read_record(directory)
             except SessionDamaged:
                 continue
-            if record is not None and record.principal == caller.principal:
-                yield record
+            if record is not None:
+                known[directory] = file, record
+        self._known = known
+        return {directory: record for directory, (_, record) in known.items()}
 
     def defaults(self, origin: Origin) -> Iterator[tuple[str, Record | SessionDamaged]]:
         """The default sessions of this origin by name: their records, or that they cannot be read. Raises
@@ -96,3 +116,14 @@ class StoredSessions:
     def workspaces(self, record: Record) -> list[Path]:
         """The directories that may have the files of a session."""
         return [self._home.sandbox(name).workspace for name in record.sandboxes]
+
+
+def _identity(file: Path) -> tuple[int, ...]:
+    """What is another for a file that was replaced; empty when that is not certain yet, or there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    if abs(time.time() - found.st_mtime) < SETTLED_SECONDS:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,71 @@
+"""A home with many stored sessions: each record is read once, and a sweep takes no session's files."""
+
+import os
+from pathlib import Path
+
+from kernelmcp.files.home import Home
+from kernelmcp.sessions.caller import LOCAL, Caller
+from kernelmcp.sessions.storage.stored import StoredSessions
+
+from .stored_sessions import store_sessions
+
+CALLER = Caller(LOCAL, lambda: None)
+
+
+def test_a_record_is_read_again_only_when_its_file_has_changed(tmp_path: Path) -> None:
+    names = store_sessions(tmp_path / "home", 8)
+    home = Home(tmp_path / "home", tmp_path / "run")
+    for name in names:
+        os.utime(home.sessions / name / "session.json", (0, 0))
+    stored = StoredSessions(home)
+    first = {record.session_id: record for record in stored.records(CALLER)}
+    first[names[3]].model_copy(update={"execution_count": 7}).write(home.sessions / names[3])
+    for file in (home.sessions / names[5]).iterdir():
+        file.unlink()
+    second = {record.session_id: record for record in stored.records(CALLER)}
+    assert sorted(second) == sorted({*names} - {names[5]})
+    assert [name for name in second if second[name] is not first[name]] == [names[3]]
+    assert second[names[3]].execution_count == 7
+
+
+def test_a_record_that_has_just_changed_is_not_trusted_to_be_the_same(tmp_path: Path) -> None:
+    [name] = store_sessions(tmp_path / "home", 1)
+    stored = StoredSessions(Home(tmp_path / "home", tmp_path / "run"))
+    [before] = stored.records(CALLER)
+    [after] = stored.records(CALLER)
+    assert (before, before is after) == (after, False), name
+
+
+class _MovesWhileListed(Home):
+    """A session comes back from the trash, or goes there, as soon as the trash was listed."""
+
+    def trashed(self) -> list[Path]:
+        found = super().trashed()
+        for source, target in ((self.trash, self.sessions), (self.sessions, self.trash)):
+            if (source / "moves").is_dir():
+                (source / "moves").rename(target / "moves")
+                break
+        return found
+
+
+def test_a_sweep_takes_the_files_of_no_session_that_moves_meanwhile(tmp_path: Path) -> None:
+    for place in ("sessions", "trash"):
+        root = tmp_path / place
+        [name] = store_sessions(root, 1)
+        home = _MovesWhileListed(root, tmp_path / "run")
+        home.trash.mkdir()
+        (home.sessions / name).rename(root / place / "moves")
+        (left := home.sandboxes / "89abcdef-1" / "workspace").mkdir(parents=True)
+        home.sweep_sandboxes()
+        assert [file.read_text() for file in home.sandboxes.glob("*/workspace/f")] == [name]
+        assert not left.exists()
+
+
+def test_a_sweep_takes_no_files_while_a_record_cannot_be_read(tmp_path: Path) -> None:
+    names = store_sessions(tmp_path / "home", 2)
+    home = Home(tmp_path / "home", tmp_path / "run")
+    for file in (home.sessions / names[0]).glob("session.*"):
+        file.unlink()
+        file.mkdir()
+    home.sweep_sandboxes()
+    assert sorted(file.read_text() for file in home.sandboxes.glob("*/workspace/f")) == names
