@@ -73,7 +73,7 @@ class UpstreamError(Exception):
 
 
 class ToolChanged(Exception):
-    """A tool is not the one that a call was meant for: another definition, or none. Nothing was sent."""
+    """A tool is not the one that a call was meant for: another definition, or none."""
 
 
 def digest_of(listed: dict[str, Any]) -> str:
