@@ -91,15 +91,15 @@ class Sse:
 
     async def _is_taken(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Pass a message on: whether it is one of this connection's client."""
-        status = 0
+        statuses: list[int] = []
 
         async def noting(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
             await send(message)
 
         await self._transport.handle_post_message(scope, receive, noting)
-        return status == ACCEPTED
+        return ACCEPTED in statuses
 
 
 def _connection(scope: Scope) -> str:
