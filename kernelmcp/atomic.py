@@ -15,6 +15,18 @@ from typing import BinaryIO
 
 # Nothing of ours that is read as a whole is larger.
 MAX_SMALL_BYTES = 1024 * 1024
+Stamp = tuple[int, int, int]
+"""Of a file that is replaced as a whole: the new one is another inode, also where the clock of the disk is coarse."""
+NO_FILE: Stamp = (0, 0, 0)
+
+
+def stamp_of(file: Path) -> Stamp:
+    """Another one when the file was replaced since; `NO_FILE` as long as there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return NO_FILE
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:

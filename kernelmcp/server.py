@@ -64,6 +64,7 @@ class Server:
         self.url: str | None = None
         """Where a client reaches it, after `start_http`: `http://127.0.0.1:8000/mcp`."""
         self._web: Web | None = None
+        self._is_mounted = False
         self._task: asyncio.Task[None] | None = None
         self._end: asyncio.Event | None = None
         self._drain_seconds: float | None = None
@@ -80,10 +81,13 @@ class Server:
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
         """The server's life without a port: what `http_app()` needs while it is used. Raises `ConfigurationError`."""
+        self._check_free()
         async with self._open() as running, self._the_web().serving(running):
+            self._is_mounted = True
             try:
                 yield
             finally:
+                self._is_mounted = False
                 await self._drain(running)
 
     async def start_http(self) -> None:
@@ -122,9 +126,12 @@ class Server:
 
     # -- its life -----------------------------------------------------------------------------------------------
 
-    async def _start(self, run: Callable[[Callable[[], None], asyncio.Event], Coroutine[Any, Any, None]]) -> None:
-        if self._task is not None and not self._task.done():
+    def _check_free(self) -> None:
+        if self._is_mounted or (self._task is not None and not self._task.done()):
             raise RuntimeError("the server is running already")
+
+    async def _start(self, run: Callable[[Callable[[], None], asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+        self._check_free()
         self._end = asyncio.Event()
         self._drain_seconds = None
         started = asyncio.Event()

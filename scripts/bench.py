@@ -30,6 +30,7 @@ from lab_bench import measure_lab
 from languages_bench import measure_languages
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from neighbours_bench import measure_neighbours
 from science_bench import measure_science
 from stored_bench import measure_stored
 
@@ -250,17 +251,20 @@ def main() -> int:
     parser.add_argument("--languages", action="store_true", help="the shell and JavaScript; nothing else")
     parser.add_argument("--code-mode", action="store_true", help="tools of other MCP servers; nothing else")
     parser.add_argument("--stored", action="store_true", help="a start with 5,000 stored sessions; nothing else")
+    parser.add_argument("--neighbours", action="store_true", help="hostile upstreams beside a good one; nothing else")
     parser.add_argument("--rounds", type=int, default=200, help="executions to time (default 200)")
     options = parser.parse_args()
     if options.soak:
         found_soak = asyncio.run(soak())
         print(json.dumps({"machine": machine(), **asdict(found_soak), "held": found_soak.held}, indent=1))
         return 0 if found_soak.held else 1
-    if options.science or options.lab or options.languages or options.code_mode or options.stored:
+    if options.science or options.lab or options.languages or options.code_mode or options.stored or options.neighbours:
         with tempfile.TemporaryDirectory(prefix="kmb-") as name:
             folder = Path(name)
             if options.code_mode:
                 some = measure_code_mode(folder)
+            elif options.neighbours:
+                some = measure_neighbours(folder)
             elif options.lab:
                 some = measure_lab(folder)
             elif options.stored:

@@ -27,7 +27,7 @@ from kernelmcp.executions.approvals import NotAsked
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.tool_use import CallRecord, Outcome, ToolUse
 from kernelmcp.kernel.tool_channel import Reply, ToolCall
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, UpstreamError
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, ToolChanged, UpstreamError
 
 if TYPE_CHECKING:
     from kernelmcp.upstreams.upstreams import Upstreams
@@ -38,6 +38,8 @@ MAX_ARGUMENTS_MB = 8
 MAX_REFUSALS_NOTED = 100
 # Of those, the ones that are told of names like theirs, which takes long.
 MAX_SUGGESTED = 20
+# How often one call is judged, when its tool is another one by the time that it can be sent.
+MAX_JUDGED = 2
 
 OUTCOMES: dict[ErrorKind, Outcome] = {
     "ToolError": "error",
@@ -129,14 +131,20 @@ class Broker:
     async def _call(self, caller: Caller, call: ToolCall, use: ToolUse, record: CallRecord) -> CallResult:
         server = self._server(caller, call)
         self._check_quota(call, use)
-        tool = self._tool(server, call, use)
-        server = await self._check_policy(server, tool, caller, call, record)
-        arguments = call.arguments
-        if server.settings.reveal:
-            arguments = await with_values(arguments, call.size, caller.session.tokens, call.server, call.tool)
-        async with caller.session.slots(self._section.concurrent_calls):
-            result = await self._ask_upstream(server.settings, call, arguments, use, caller)
-        return self._count(result, call, use)
+        for _ in range(MAX_JUDGED):
+            tool = self._tool(server, call, use)
+            server = await self._check_policy(server, tool, caller, call, record)
+            arguments = call.arguments
+            if server.settings.reveal:
+                arguments = await with_values(arguments, call.size, caller.session.tokens, call.server, call.tool)
+            try:
+                async with caller.session.slots(self._section.concurrent_calls):
+                    result = await self._ask_upstream(server.settings, call, tool, arguments, use, caller)
+            except ToolChanged:
+                server = self._server(caller, call)
+            else:
+                return self._count(result, call, use)
+        raise refusals.withdrawn(call.server, call.tool)
 
     def _server(self, caller: Caller, call: ToolCall) -> _Server:
         """Another principal's server is not told from none."""
@@ -229,8 +237,15 @@ class Broker:
     # -- the upstream -------------------------------------------------------------------------------------------
 
     async def _ask_upstream(
-        self, settings: UpstreamSettings, call: ToolCall, arguments: dict[str, Any], use: ToolUse, caller: Caller
+        self,
+        settings: UpstreamSettings,
+        call: ToolCall,
+        tool: Tool,
+        arguments: dict[str, Any],
+        use: ToolUse,
+        caller: Caller,
     ) -> CallResult:
+        """Raises `UpstreamError`, and `ToolChanged` when it is not this tool that would be called."""
         left = self._section.call_seconds_per_execution - use.seconds
         if left <= 0:
             raise refusals.too_long(self._section.call_seconds_per_execution)
@@ -238,8 +253,15 @@ class Broker:
         began, tokens = time.monotonic(), caller.session.tokens
         try:
             result = await self._upstreams.call(
-                call.server, call.tool, arguments, timeout_seconds=min(settings.timeout_seconds, left)
+                call.server,
+                call.tool,
+                arguments,
+                timeout_seconds=min(settings.timeout_seconds, left),
+                digest=tool.digest,
             )
+        except ToolChanged:
+            use.called[f"{call.server}.{call.tool}"] -= 1
+            raise
         except UpstreamError as exc:
             if kinds := hidden_kinds(settings, tokens):
                 raise UpstreamError(exc.kind, hidden(exc.message, tokens, kinds, call.server)) from exc

@@ -77,7 +77,8 @@ class Offers:
             stamp = await anyio.to_thread.run_sync(self._skills.stamp, principal)
             key, version = (tuple(self._broker.usable(principal)), stamp), self._version
             offer, since = self._rendered.get(key, (None, 0.0))
-            if offer is not None and time.monotonic() - since < KEPT_SECONDS:
+            is_new = offer is not None and time.monotonic() - since < KEPT_SECONDS
+            if offer is not None and is_new and await anyio.to_thread.run_sync(offer.folder.is_dir):
                 return offer
             made = await self._make(key[0], principal)
             if version == self._version:  # else `run` tells of the change, and all are offered anew

@@ -143,7 +143,7 @@ def withdrawn(server: str, tool: str) -> Refused:
     return Refused(
         "ToolDenied",
         "changed",
-        f"{server}.{tool} or the settings for it changed while the user was asked; call it again",
+        f"{server}.{tool} or the settings for it changed while the call waited; call it again",
     )
 
 

@@ -36,7 +36,8 @@ class HttpSection(Section):
     cors_origins: list[str] = []
     """Origins whose pages in a browser may use the server, as in `https://chat.example.com`. Others are refused."""
     trusted_proxies: list[str] = []
-    """Addresses or networks of reverse proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+    """Addresses or networks of reverse proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed. `*`
+    believes everybody: a client behind a proxy that adds to what it was sent then chooses its own address."""
     auth_token: SecretStr | None = Field(default=None, min_length=1)
     """One bearer token; its holder is the principal `default`. For several, see `[auth]`."""
     rate_limit_requests: int = Field(default=6000, ge=0)

@@ -127,7 +127,7 @@ class ToolUse:
 
     @property
     def tools_called(self) -> dict[str, int]:
-        return dict(self.called.most_common(MAX_NAMED))
+        return dict((+self.called).most_common(MAX_NAMED))
 
     def to_json(self) -> str:
         """The newest calls, as the audit has them. Blocking: it may have to look into large arguments."""

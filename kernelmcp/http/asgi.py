@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from mcp.server.auth.routes import create_protected_resource_routes
-from mcp.server.sse import SseServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
@@ -17,16 +16,17 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 import kernelmcp
 from kernelmcp.config.settings import Settings
 from kernelmcp.http.access_log import AccessMiddleware
-from kernelmcp.http.connections import ConnectionEnds, Connections, within_bounds
+from kernelmcp.http.connections import ConnectionEnds, Connections
 from kernelmcp.http.guard import Gate, Guard
 from kernelmcp.http.host_and_origin import HostMiddleware
 from kernelmcp.http.metrics import CONTENT_TYPE, Metrics
 from kernelmcp.http.rate_limits import Throttle
+from kernelmcp.http.sse import Sse
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.assemble import App
 
@@ -57,8 +57,7 @@ class Web:
         self._gate.on_denied = self.metrics.denied
         self._app: App | None = None
         self._connections: Connections | None = None
-        self._sse: SseServerTransport | None = None
-        self._sse_messages: ASGIApp | None = None
+        self._sse: Sse | None = None
         self.asgi = Starlette(routes=self._routes(), middleware=self._middleware(), lifespan=lifespan)
 
     @property
@@ -84,8 +83,7 @@ class Web:
             ends = ConnectionEnds(app.registry, app.callers)
             self._connections = Connections(manager, self.throttle, limit, interrupt=ends.interrupt, stop=ends.stop)
             self._app, self.draining = app, False
-            self._sse = SseServerTransport("/messages/", max_request_body_size=limit)
-            self._sse_messages = within_bounds(self._sse.handle_post_message, self.throttle, limit)
+            self._sse = Sse(app.lowlevel, self.throttle, limit)
             try:
                 yield
             finally:
@@ -141,18 +139,16 @@ class Web:
             await self._connections(scope, receive, send)
 
     async def sse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._sse is None or self._app is None:
-            await _not_running()(scope, receive, send)
-            return
-        server = self._app.lowlevel
-        async with self._sse.connect_sse(scope, receive, send) as (reader, writer):
-            await server.run(reader, writer, server.create_initialization_options())
-
-    async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._sse is None or self._sse_messages is None:
+        if self._sse is None:
             await _not_running()(scope, receive, send)
         else:
-            await self._sse_messages(scope, receive, send)
+            await self._sse.stream(scope, receive, send)
+
+    async def messages(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._sse is None:
+            await _not_running()(scope, receive, send)
+        else:
+            await self._sse.post(scope, receive, send)
 
     # -- for operators ------------------------------------------------------------------------------------------
 

@@ -9,19 +9,20 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from kernelmcp.errors import RateLimited
 from kernelmcp.http.first_steps import explaining
 from kernelmcp.http.guard import share_of
 from kernelmcp.http.rate_limits import BUSY_RETRY_SECONDS, LEAST_PLACES, Throttle
 from kernelmcp.mcp_server.callers import ANONYMOUS, CLOSING_KEY, Callers, principal_of
+from kernelmcp.output.sanitize import as_dict
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.stdio.message_bounds import excess
@@ -82,7 +83,7 @@ class Connections:
         connection = headers.get("mcp-session-id")
         if scope["method"] == "POST":
             with self._throttle.body(share_of(scope)) as take:
-                body = await _whole(scope, receive, send, self._max_bytes, take)
+                body = await whole_body(scope, receive, send, self._max_bytes, take)
                 if body is not None:
                     await self._post(connection, body, scope, receive, send)
         elif scope["method"] == "DELETE" and connection:
@@ -91,8 +92,9 @@ class Connections:
             await self._app(scope, receive, send if connection else explaining(send))
 
     async def _post(self, connection: str | None, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        method, raw_id = _head(body)
-        replay = _replaying(body, receive)
+        head = head_of(body)
+        method, raw_id = head.method, head.id
+        replay = replaying(body, receive)
         async with AsyncExitStack() as held:
             if method == READ:
                 await held.enter_async_context(self._throttle.read(share_of(scope)))
@@ -157,18 +159,6 @@ class Connections:
             self._connections.pop(key, None)
 
 
-def within_bounds(app: ASGIApp, throttle: Throttle, max_bytes: int) -> ASGIApp:
-    """The app, for requests whose JSON may be parsed. `max_bytes`: of their bodies."""
-
-    async def bounded(scope: Scope, receive: Receive, send: Send) -> None:
-        with throttle.body(share_of(scope)) as take:
-            body = await _whole(scope, receive, send, max_bytes, take)
-            if body is not None:
-                await app(scope, _replaying(body, receive), send)
-
-    return bounded
-
-
 class ConnectionEnds:
     """What becomes of a connection's own session when its client deletes the connection: what runs is interrupted, and
     its kernel ends. Files and transcript stay, as with every session."""
@@ -190,7 +180,7 @@ class ConnectionEnds:
             await session.stop()
 
 
-async def _whole(
+async def whole_body(
     scope: Scope, receive: Receive, send: Send, max_bytes: int, take: Callable[[int], None]
 ) -> bytes | None:
     """A request's body. None when it was refused, or when its client has gone before the end, or sent what is not HTTP.
@@ -218,7 +208,7 @@ async def _whole(
     return whole
 
 
-def _replaying(body: bytes, receive: Receive) -> Receive:
+def replaying(body: bytes, receive: Receive) -> Receive:
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
@@ -227,18 +217,29 @@ def _replaying(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _head(body: bytes) -> tuple[str | None, str | int | None]:
-    """The method and the id of a JSON-RPC request. Both None for a response, or what mcp will refuse; a notification
-    has no id."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What a JSON-RPC message is. All None for a response, or what mcp will refuse."""
+
+    method: str | None = None
+    id: str | int | None = None
+    """A notification has none."""
+    cancels: str | int | None = None
+    """Of a cancel: the request that it is for."""
+
+
+def head_of(body: bytes) -> Head:
     try:
-        found: Any = json.loads(body)
+        message = as_dict(json.loads(body))
     except (ValueError, RecursionError):
-        return None, None
-    message = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-    method, request_id = message.get("method"), message.get("id")
-    if not isinstance(method, str):
-        return None, None
-    return method, request_id if isinstance(request_id, str | int) else None
+        return Head()
+    if not isinstance(method := message.get("method"), str):
+        return Head()
+    return Head(method, _id(message.get("id")), _id(as_dict(message.get("params")).get("requestId")))
+
+
+def _id(value: Any) -> str | int | None:
+    return value if isinstance(value, str | int) else None
 
 
 def _refusal(status: int, request_id: str | int | None, text: str) -> Response:

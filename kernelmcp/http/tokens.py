@@ -6,7 +6,6 @@ and kept as hashes only.
 
 import hashlib
 import hmac
-import os
 import time
 import tomllib
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from kernelmcp.atomic import read_small
 from kernelmcp.config.models import AuthSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
@@ -23,6 +23,7 @@ from kernelmcp.errors import ConfigurationError
 # How often the tokens' file is checked for changes: a revoked token keeps working for at most this long.
 FILE_CHECK_SECONDS = 1.0
 MAX_TOKEN_CHARS = 16 * 1024
+MAX_FILE_BYTES = 8 * 1024 * 1024
 # Of the holder of `transport_http.auth_token`.
 DEFAULT_NAME = "default"
 
@@ -95,32 +96,32 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._checked = time.monotonic()
-        self._stamp = self._stat()
-        self._tokens = list(self._load())
+        self._content = self._read()
+        self._tokens = list(self._parse())
 
     def read(self) -> list[tuple[str, bytes]]:
         if time.monotonic() - self._checked >= FILE_CHECK_SECONDS:
             self._checked = time.monotonic()
             try:
-                if (stamp := self._stat()) != self._stamp:
-                    self._stamp = stamp
-                    self._tokens = list(self._load())
+                # Not by its time: a disk may give two contents the same one, and a removed token would stay valid.
+                if (content := self._read()) != self._content:
+                    self._content = content
+                    self._tokens = list(self._parse())
                     log.info("the tokens were read again", file=str(self.path), tokens=len(self._tokens))
             except ConfigurationError as exc:
                 log.error("the tokens could not be read again; the old ones stay valid", error=exc.message)
         return self._tokens
 
-    def _stat(self) -> tuple[int, int, int]:
+    def _read(self) -> bytes:
         try:
-            found = os.stat(self.path)
+            return read_small(self.path, MAX_FILE_BYTES)
         except OSError as exc:
             raise ConfigurationError(f"{self.path}: cannot be read: {exc.strerror}", "See auth.tokens_file.") from exc
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def _load(self) -> Iterator[tuple[str, bytes]]:
+    def _parse(self) -> Iterator[tuple[str, bytes]]:
         try:
-            values = tomllib.loads(self.path.read_text("utf-8"))
-        except (OSError, ValueError) as exc:
+            values = tomllib.loads(self._content.decode())
+        except ValueError as exc:
             # Not the parser's message: it may quote a token.
             raise ConfigurationError(
                 f"{self.path}: cannot be read as TOML ({type(exc).__name__})", 'Each line is: name = "token"'

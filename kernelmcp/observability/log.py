@@ -8,6 +8,7 @@ import logging
 import logging.handlers
 import os
 import sys
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ class _BoundedFile(logging.handlers.WatchedFileHandler):
         super().emit(record)  # opens a new one where none is
 
 
+def _on_one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A stranger's text looks like no other line, and no terminal obeys it."""
+    return {key: _escaped(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _escaped(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
 def _last(section: LoggingSection) -> list[Any]:
     render: list[Any]
     if section.format == "json":
@@ -84,5 +94,5 @@ def _last(section: LoggingSection) -> list[Any]:
         colors = section.file is None and sys.stderr.isatty()
         # The default shows local variables when `rich` is installed.
         plain = structlog.dev.plain_traceback
-        render = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+        render = [_on_one_line, structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
     return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render]

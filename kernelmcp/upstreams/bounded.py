@@ -15,6 +15,9 @@ from kernelmcp.upstreams.pace import Pace
 MAX_CONNECTIONS = 100
 # A response's head, with the interim ones before it.
 MAX_HEAD_BYTES = 64 * 1024
+# Beyond this it is mostly interim answers, each as costly as a small piece: so much of them is read at once, and then
+# others have their turn, seconds.
+ORDINARY_HEAD_BYTES, LONG_HEAD_READ_BYTES, LONG_HEAD_PAUSE_SECONDS = 4 * 1024, 1024, 0.02
 # What is read at once: less at first and where it comes in small pieces, because others wait while they are parsed.
 LEAST_READ_BYTES, MOST_READ_BYTES = 4 * 1024, 64 * 1024
 # A piece of a body smaller than this counts; so many may come at once, and so many a second.
@@ -83,6 +86,9 @@ class _Stream(httpcore2.AsyncNetworkStream):
             await asyncio.sleep(wait)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._head_bytes is not None and self._head_bytes >= ORDINARY_HEAD_BYTES:
+            max_bytes = min(max_bytes, LONG_HEAD_READ_BYTES)
+            await asyncio.sleep(LONG_HEAD_PAUSE_SECONDS)
         data = await self._inner.read(min(max_bytes, self._at_once), timeout)
         if self._head_bytes is None:
             self._at_once = min(2 * self._at_once, MOST_READ_BYTES)

@@ -72,6 +72,10 @@ class UpstreamError(Exception):
         self.message = message
 
 
+class ToolChanged(Exception):
+    """A tool is not the one that a call was meant for: another definition, or none."""
+
+
 def digest_of(listed: dict[str, Any]) -> str:
     """Of a tool as its upstream lists it, in wire names."""
     accepted = {

@@ -8,11 +8,12 @@ import itertools
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import structlog
 from mcp import ClientSession, MCPError
 from mcp.client.subscriptions import SubscriptionLost, listen
@@ -30,6 +31,7 @@ from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     CONNECTION_CLOSED,
+    INVALID_REQUEST,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
     Implementation,
@@ -39,9 +41,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 import kernelmcp
-from kernelmcp.output.sanitize import MAX_DEPTH
+from kernelmcp.output.sanitize import MAX_DEPTH, as_dict, is_readable
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Tool, UpstreamError
-from kernelmcp.upstreams.large import LARGE_BYTES, LargeResults
+from kernelmcp.upstreams.large import LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
 from kernelmcp.upstreams.listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
 
@@ -64,7 +66,7 @@ class Conversation:
         self._dispatcher = dispatcher
         self._large = large
         self._numbers = itertools.count(_FIRST_NUMBER)
-        self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
+        self._schemas: dict[str, dict[str, Any]] = {}
         version = session.protocol_version or ""
         self.is_modern = version in MODERN_PROTOCOL_VERSIONS
         self._headers = {MCP_PROTOCOL_VERSION_HEADER: version}
@@ -80,11 +82,12 @@ class Conversation:
         """Raises `MCPError`."""
 
         async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
-            return await self._dispatcher.send_raw_request(method, *self._stamped(method, params))
+            value, waiting = await self._request(method, params)
+            return value if waiting.raw is None else await anyio.to_thread.run_sync(_parsed, waiting.raw)
 
         found = await list_tools(ask)
         if self.is_modern:
-            self._header_maps = {tool.name: x_mcp_header_map(tool.input_schema) for tool in found.tools}
+            self._schemas = {tool.name: tool.input_schema for tool in found.tools}
         return found
 
     def catalogue(self, tools: tuple[Tool, ...]) -> Catalogue:
@@ -99,19 +102,9 @@ class Conversation:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
         """Raises `MCPError`, and `UpstreamError` for a result that is none. Cancelling it cancels the call there."""
-        number = next(self._numbers)
         if _check(tool, arguments) >= LARGE_BYTES:
             await anyio.lowlevel.checkpoint()  # they are encoded again: others go on in between
-        params, options = self._stamped("tools/call", {"name": tool, "arguments": arguments}, tool)
-        options["request_id"] = number
-        options["headers"] = {**options.get("headers", {}), NUMBER_HEADER: str(number)}
-        with self._large.expecting(number) as waiting:
-            try:
-                value = await self._dispatcher.send_raw_request("tools/call", params, options)
-            except MCPError:
-                if waiting.is_too_large:
-                    raise UpstreamError("LimitExceeded", self._too_large(tool)) from None
-                raise
+        value, waiting = await self._request("tools/call", {"name": tool, "arguments": arguments}, tool)
         if waiting.raw is not None:
             return CallResult(None, waiting.raw, waiting.is_error, len(waiting.raw))
         if value.get("resultType") == "input_required":
@@ -135,6 +128,23 @@ class Conversation:
         finally:
             settled()
 
+    async def _request(
+        self, method: str, params: dict[str, Any], tool: str | None = None
+    ) -> tuple[dict[str, Any], Waiting]:
+        """The result, or of a large one its text, which nobody has parsed. Raises `MCPError`, and `UpstreamError` for a
+        result of a tool that is too large."""
+        number = next(self._numbers)
+        params, options = self._stamped(method, params, tool)
+        options["request_id"] = number
+        options["headers"] = {**options.get("headers", {}), NUMBER_HEADER: str(number)}
+        with self._large.expecting(number) as waiting:
+            try:
+                return await self._dispatcher.send_raw_request(method, params, options), waiting
+            except MCPError:
+                if waiting.is_too_large and tool is not None:
+                    raise UpstreamError("LimitExceeded", self._too_large(tool)) from None
+                raise
+
     def _too_large(self, tool: str) -> str:
         return (
             f"{self._name}.{tool} gave more than the {self._large.max_mb()} MB that a result may have "
@@ -151,8 +161,17 @@ class Conversation:
             headers[MCP_METHOD_HEADER] = method
             if tool is not None:
                 headers[MCP_NAME_HEADER] = encode_header_value(tool)
-                headers.update(mcp_param_headers(self._header_maps.get(tool, {}), params["arguments"]))
+                mirrored = x_mcp_header_map(self._schemas.get(tool, {}))
+                headers.update(mcp_param_headers(mirrored, params["arguments"]))
         return params, {"headers": headers}
+
+
+def _parsed(raw: bytes) -> dict[str, Any]:
+    """A large list of tools. Blocking. Raises `MCPError`."""
+    if len(raw) <= MAX_PARSED_BYTES and is_readable(raw):
+        with suppress(ValueError, RecursionError):
+            return as_dict(json.loads(raw))
+    raise MCPError(INVALID_REQUEST, "its list of tools cannot be read")
 
 
 def _check(tool: str, arguments: Mapping[str, Any]) -> int:

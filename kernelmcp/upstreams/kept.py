@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import structlog
 
-from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.atomic import Stamp, read_small, replace_text, stamp_of
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
 
 # In the home.
@@ -64,12 +64,9 @@ class Kept:
             return {}
         return {str(tool): str(digest) for tool, digest in cast("dict[Any, Any]", found).items()}
 
-    def pins_stamp(self, name: str) -> int:
+    def pins_stamp(self, name: str) -> Stamp:
         """Another one when they were written since."""
-        try:
-            return self._pins_file(name).stat().st_mtime_ns
-        except OSError:
-            return 0
+        return stamp_of(self._pins_file(name))
 
     def keep_pins(self, name: str, pins: dict[str, str]) -> None:
         self._write(self._pins_file(name), pins)

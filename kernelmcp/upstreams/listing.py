@@ -3,16 +3,18 @@
 A tool that is not one is left out, and does not take the others with it. Must not know connections.
 """
 
-import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import anyio.to_thread
 from mcp.shared.inbound import find_invalid_x_mcp_header
 
 from kernelmcp.output.sanitize import clean, clean_json
 from kernelmcp.upstreams.catalogue import Tool, digest_of
+from kernelmcp.upstreams.large import MAX_PARSED_BYTES
 
 MAX_PAGES = 100
 MAX_TOOLS = 2000
@@ -21,8 +23,8 @@ MAX_NAME_CHARS = 128
 MAX_DESCRIPTION_CHARS = 4000
 # A schema with more says that it takes anything: one tool must not fill the disk, or a model's context.
 MAX_SCHEMA_CHARS = 64 * 1024
-# Tools that are read in one go, before others have their turn.
-_SLICE = 20
+# Of all tools together, characters of JSON as they are listed. A thousand large ones have it.
+MAX_LISTED_CHARS = MAX_PARSED_BYTES
 _ANYTHING: dict[str, Any] = {"type": "object"}
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """Sends a request, gives its result."""
@@ -43,16 +45,13 @@ async def list_tools(ask: Ask) -> Listing:
     cursor: str | None = None
     seen: set[str] = set()
     fresh: float | None = None
+    room = MAX_LISTED_CHARS
     for _ in range(MAX_PAGES):
         page = await ask("tools/list", {} if cursor is None else {"cursor": cursor})
-        listed: Any = page.get("tools")
-        for number, one in enumerate(cast("list[Any]", listed) if isinstance(listed, list) else []):
-            if len(found) >= MAX_TOOLS:
-                return Listing(tuple(found.values()), is_whole=False, fresh_seconds=fresh)
-            if (tool := _tool(one)) is not None:
-                found.setdefault(tool.name, tool)
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
+        # A page of one tool may take half a second.
+        room = await anyio.to_thread.run_sync(_add, found, page.get("tools"), room)
+        if room < 0:
+            return Listing(tuple(found.values()), is_whole=False, fresh_seconds=fresh)
         lasting: Any = page.get("ttlMs")
         if isinstance(lasting, int | float) and not isinstance(lasting, bool) and lasting > 0:
             fresh = min(fresh or lasting / 1000, lasting / 1000)
@@ -60,8 +59,23 @@ async def list_tools(ask: Ask) -> Listing:
         if not isinstance(following, str) or following in seen:
             return Listing(tuple(found.values()), is_whole=not isinstance(following, str), fresh_seconds=fresh)
         seen.add(following)
-        cursor = following
+        cursor = clean(following)
     return Listing(tuple(found.values()), is_whole=False, fresh_seconds=fresh)
+
+
+def _add(found: dict[str, Tool], listed: Any, room: int) -> int:
+    """Add the tools of a page: how many characters are left for further ones, less than none when some were left out.
+    Blocking."""
+    for one in cast("list[Any]", listed) if isinstance(listed, list) else []:
+        if len(found) >= MAX_TOOLS:
+            return -1
+        room -= len(json.dumps(one))
+        if room < 0:
+            break
+        if (tool := _tool(one)) is not None:
+            found.setdefault(tool.name, tool)
+        time.sleep(0)  # the event loop's thread may go on
+    return room
 
 
 def _tool(listed: Any) -> Tool | None:

@@ -18,13 +18,13 @@ from pathlib import Path
 from token import NAME
 from tokenize import TokenError, generate_tokens
 
-from kernelmcp.atomic import read_small, replace
+from kernelmcp.atomic import read_small, replace, stamp_of
 from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
 from kernelmcp.files.home import private_directory
 from kernelmcp.files.workspace import Workspace
 from kernelmcp.upstreams.stubs.text import UNSEEN
 
-Stamp = tuple[int, int]
+Stamp = tuple[tuple[str, int, int, int], ...]
 # In a workspace.
 FOLDER = "skills"
 MAX_BYTES = 64 * 1024
@@ -98,11 +98,11 @@ def read_from(workspace: Workspace, name: str) -> Skill:
 
 
 def _stamp(folder: Path) -> Stamp:
+    """Of the files: where the clock of the disk is coarse, the folder may have the time that it had before."""
     try:
-        found = folder.stat()
+        return tuple(sorted((file.name, *stamp_of(file)) for file in folder.iterdir()))
     except OSError:
-        return (0, 0)
-    return (found.st_ino, found.st_mtime_ns)
+        return ()
 
 
 class PromotedSkills:

@@ -16,9 +16,10 @@ import structlog
 from mcp import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
+from kernelmcp.atomic import NO_FILE
 from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.output.sanitize import clean
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, UpstreamError
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, State, Status, Tool, ToolChanged, UpstreamError
 from kernelmcp.upstreams.connect import Way, cause, connected, in_words
 from kernelmcp.upstreams.conversation import Conversation
 from kernelmcp.upstreams.kept import Kept, Remembered
@@ -62,18 +63,16 @@ class Upstream:
         self.catalogue: Catalogue | None = None
         self._kept = kept
         self._logins = logins
-        self._login = 0
+        self._login = self._pins_stamp = NO_FILE
         self._way = way
         self._on_change = on_change
         self._identity = identity_of(settings)
         self._was_legacy = False
         self._pins: dict[str, str] | None = None
-        self._pins_stamp = 0
         self._state: State = "disabled" if settings.disabled else "connecting"
         self._error: str | None = None
         self._since = time.time()
-        self._why_lost = ""
-        self._has_ended = False
+        self._why_lost, self._has_ended = "", False
         self._news = asyncio.Event()
         self._wanted = asyncio.Event()
         self._tools_changed = asyncio.Event()
@@ -82,8 +81,7 @@ class Upstream:
 
     @property
     def status(self) -> Status:
-        tools = len(self.catalogue.tools) if self.catalogue is not None else 0
-        return Status(self._state, self._error, self._since, tools)
+        return Status(self._state, self._error, self._since, len(self.catalogue.tools) if self.catalogue else 0)
 
     def remember(self) -> None:
         """What was kept of it. Reads files."""
@@ -162,8 +160,7 @@ class Upstream:
                 with anyio.fail_after(self.settings.timeout_seconds):
                     await self._list(conversation)
             except (MCPError, TimeoutError) as exc:
-                said = in_words(exc, self.settings)
-                log.info("an MCP server's tools could not be listed", server=self.name, error=said)
+                log.info("an MCP server's tools were not listed", server=self.name, error=in_words(exc, self.settings))
             listed = time.monotonic()
             await asyncio.sleep(pause)
 
@@ -202,14 +199,18 @@ class Upstream:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> CallResult:
-        """Raises `UpstreamError`."""
+    async def call(
+        self, tool: str, arguments: dict[str, Any], timeout_seconds: float, digest: str | None = None
+    ) -> CallResult:
+        """Raises `UpstreamError`, and `ToolChanged` when the tool no longer has this digest."""
         reached = False
         try:
             async with asyncio.timeout(timeout_seconds):
                 for last in (False, True):
                     conversation = await self._conversation()
                     reached = True
+                    if digest is not None and ((now := self._tool(tool)) is None or now.digest != digest):
+                        raise ToolChanged
                     try:
                         return self._looked_at(await conversation.call(tool, arguments))
                     except MCPError as exc:
@@ -246,9 +247,12 @@ class Upstream:
             return f"not logged in: {self._error}"
         return "disabled" if self._state == "disabled" else f"not available: {self._error}"
 
+    def _tool(self, name: str) -> Tool | None:
+        return self.catalogue.tool(name) if self.catalogue is not None else None
+
     def _may_repeat(self, tool: str) -> bool:
         """Whether a call that may have done its work may be made again."""
-        found = self.catalogue.tool(tool) if self.catalogue is not None else None
+        found = self._tool(tool)
         trusted = self.settings.trust_annotations is not False
         return trusted and found is not None and (found.read_only is True or found.idempotent is True)
 

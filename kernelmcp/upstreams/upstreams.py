@@ -69,12 +69,16 @@ class Upstreams:
         """Call this with the name of a server whose tools, state or settings have changed, or that came or went."""
         self._listeners.append(callback)
 
-    async def call(self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float) -> CallResult:
-        """Raises `UpstreamError`. Cancelling the task cancels the call at the upstream."""
+    async def call(
+        self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float, digest: str | None = None
+    ) -> CallResult:
+        """Raises `UpstreamError`, and `ToolChanged` when the tool no longer has the digest that the caller has judged:
+        the connection may be made, and the tools listed, while the call waits. Cancelling the task cancels the call at
+        the upstream."""
         upstream = self._found.get(name)
         if upstream is None:
             raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}")
-        return await upstream.call(tool, arguments, timeout_seconds)
+        return await upstream.call(tool, arguments, timeout_seconds, digest)
 
     def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
         """Against what was accepted: at the first contact, or by a person since. Looks at a file."""

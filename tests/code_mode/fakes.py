@@ -17,7 +17,7 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.kernel.tool_channel import Reply, ToolCall
 from kernelmcp.output.outputs import Outputs
-from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Status, Tool, UpstreamError
+from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Status, Tool, ToolChanged, UpstreamError
 
 DEADLINE = 60
 
@@ -67,7 +67,13 @@ class FakeUpstreams:
     def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
         return self.news
 
-    async def call(self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float) -> CallResult:
+    async def call(
+        self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float, digest: str | None = None
+    ) -> CallResult:
+        catalogue = self.catalogues[name]
+        found = catalogue.tool(tool) if catalogue is not None else None
+        if digest is not None and (found is None or found.digest != digest):
+            raise ToolChanged
         self.called.append((name, tool, arguments, timeout_seconds))
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)

@@ -248,7 +248,7 @@ async def test_a_tool_that_changes_while_the_person_is_asked_is_not_called(
     reply = await call
     assert reply.error == (
         "ToolDenied",
-        "crm.create_deal or the settings for it changed while the user was asked; call it again",
+        "crm.create_deal or the settings for it changed while the call waited; call it again",
     )
     assert one.upstreams.called == []
     [record] = one.use.log
@@ -269,6 +269,24 @@ async def test_an_approval_of_the_former_tool_does_not_allow_the_changed_one(wor
     asked = one.asking("no")
     assert (await one.error("create_deal"))[0] == "ToolDenied"
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("answer", ["once", "no"])
+async def test_a_tool_that_changes_while_its_call_waits_is_judged_again(world: MakeWorld, answer: Answer) -> None:
+    one = world(section={"concurrent_calls": 1})
+    one.upstreams.hang = asyncio.Event()
+    first = asyncio.create_task(one.call("get_deal"))
+    await until(lambda: one.upstreams.under_way == 1)
+    second = asyncio.create_task(one.call("get_deal", id="2"))
+    await until(lambda: one.use is not None and one.use.made == 2)
+    one.upstreams.catalogues["crm"] = Catalogue("crm", "", "", "", (tool("get_deal", digest="writes by now"),))
+    asked = one.asking(answer)
+    one.upstreams.hang.set()
+    assert (await first).error is None
+    assert (await second).error is None if answer == "once" else (await second).error
+    assert len(asked) == 1
+    assert len(one.upstreams.called) == (2 if answer == "once" else 1)
+    assert one.use.tools_called == {"crm.get_deal": len(one.upstreams.called)}
 
 
 async def test_what_a_person_reads_is_clean_and_bounded(world: MakeWorld) -> None:

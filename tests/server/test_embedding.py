@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 import anyio
 import httpx2
 import pytest
+import uvicorn
 from mcp import Client
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
@@ -132,6 +134,40 @@ async def test_mounted_in_another_application_with_its_users_and_traces(
     client = next(span for span in Collector.spans if span.trace_id == kernel.trace_id and not span.parent_span_id)
     assert client.kind == Span.SPAN_KIND_CLIENT
     assert "x + 1" not in str(Collector.spans)
+
+
+@asynccontextmanager
+async def listening(app: Starlette) -> AsyncIterator[str]:
+    """The address of an application on a port."""
+    outer = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", timeout_graceful_shutdown=1))
+    with anyio.fail_after(DEADLINE):
+        task = asyncio.ensure_future(outer.serve())
+        while not outer.started:  # noqa: ASYNC110  # it has no event
+            await anyio.sleep(0.01)
+        yield f"http://127.0.0.1:{outer.servers[0].sockets[0].getsockname()[1]}"
+        outer.should_exit = True
+        await task
+
+
+@pytest.mark.anyio
+async def test_what_guards_the_server_guards_it_below_a_path_too(tmp_path: Path, kernelspec: str) -> None:
+    server = create_server(settings(tmp_path, kernelspec, transport_http={"auth_token": "a-token-0123456789"}))
+    routes = [Mount("/inside", server.http_app())]
+    users = [Middleware(AuthenticationMiddleware, backend=ByHeader())]
+    app = Starlette(routes=routes, middleware=users, lifespan=server.lifespan)
+    token = {"Authorization": "Bearer a-token-0123456789"}
+    async with listening(app) as base, httpx2.AsyncClient(timeout=DEADLINE) as http:
+        for path in ("/", "/mcp", "/metrics", "/sse"):
+            assert (await http.get(f"{base}/inside{path}", headers={"X-User": "alice"})).status_code == 401, path
+        url = f"{base}/inside/mcp"
+        assert (await http.get(url, headers=token | {"Host": "rebound.example"})).status_code == 421
+        assert (await http.get(url, headers=token | {"Origin": "https://evil.example"})).status_code == 403
+        async with Client(sse_client(f"{base}/inside/sse", headers=token), mode="legacy") as client:
+            assert (await run(client, "6 * 7"))["result"] == "42"
+        with pytest.raises(RuntimeError, match="is running already"):
+            async with server.lifespan():
+                pass
+        assert (await http.get(f"{base}/inside/ready")).json() == {"ready": True}
 
 
 @pytest.mark.anyio

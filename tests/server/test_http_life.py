@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import httpx2
 import nbformat
+import psutil
 import pytest
 
 from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, error_code, run, serving
@@ -100,6 +101,57 @@ async def test_a_clients_cancel_interrupts_and_keeps_the_state(server: HttpServe
         await until(server, session, "idle")
         assert (await run(client, "kept + 1", session_id=session))["result"] == "42"
         await client.call_tool("destroy_session", {"session_id": session})
+
+
+@pytest.mark.anyio
+async def test_what_is_broken_off_in_the_middle_leaves_nothing(server: HttpServer) -> None:
+    """Half an upload, a call and a stream without their client, and cancels that are POSTed in both eras."""
+    body = json.dumps(call("1", "broken"))
+    half = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n".encode()
+    headers = "".join(f"{name}: {value}\r\n" for name, value in JSON_HEADERS.items()).encode()
+    modern = JSON_HEADERS | {"MCP-Protocol-Version": "2026-07-28"}
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "t", "version": "1"},
+    }
+
+    async def leave(http: httpx2.AsyncClient, message: dict[str, Any], headers: dict[str, str]) -> None:
+        """Call, cancel by a message of its own, and go."""
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2, "_meta": meta}}
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: http.post(server.mcp, content=json.dumps(message), headers=headers))
+            await until(server, "broken", "busy")
+            cancelling = headers | {"Mcp-Method": "notifications/cancelled"}
+            assert (await http.post(server.mcp, json=cancel, headers=cancelling)).status_code == 202
+            tasks.cancel_scope.cancel()
+
+    async def once(client: Any) -> None:
+        with server.connect() as connection:
+            connection.sendall(half + headers + b"\r\n" + body[:20].encode())
+        async with httpx2.AsyncClient(timeout=DEADLINE) as http:
+            opened = await http.post(server.mcp, content=json.dumps(INITIALIZE), headers=JSON_HEADERS)
+            legacy = JSON_HEADERS | {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+            async with http.stream("GET", server.mcp, headers=legacy):
+                await leave(http, call(FOREVER, "broken"), legacy)
+                await until(server, "broken", "idle")
+            new = call(FOREVER, "broken")
+            new["params"]["_meta"] = meta
+            await leave(http, new, modern | {"Mcp-Method": "tools/call", "Mcp-Name": "execute_code"})
+            await http.delete(server.mcp, headers=legacy)
+        await until(server, "broken", "idle")
+        assert (await run(client, "kept + 1", session_id="broken"))["result"] == "42"
+        assert await anyio.to_thread.run_sync(wait_until, lambda: "requests_active 0.0" in server.get("/metrics").text)
+
+    async with server.client(mode="auto") as client:
+        await run(client, "kept = 41", session_id="broken")
+        await once(client)
+        process = psutil.Process(server.process.pid)
+        after_one = process.num_fds()
+        await once(client)
+        await once(client)
+        assert await anyio.to_thread.run_sync(wait_until, lambda: process.num_fds() <= after_one)
+        await client.call_tool("destroy_session", {"session_id": "broken"})
 
 
 @pytest.mark.anyio

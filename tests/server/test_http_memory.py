@@ -1,16 +1,18 @@
 """What clients send and do not read is bounded for each, so that it costs the others neither memory nor time."""
 
 import base64
+import concurrent.futures
 import json
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
-from .http_support import JSON_HEADERS, HttpServer, bearer, serving
+from .http_support import INITIALIZE, JSON_HEADERS, HttpServer, bearer, serving
 from .support import DEADLINE, wait_until
 from .test_http_limits import MB, MODERN, modern, status_of
 
@@ -49,6 +51,41 @@ def read_request(uri: str) -> bytes:
 
 def read_headers(uri: str) -> dict[str, str]:
     return {"MCP-Protocol-Version": MODERN, "Mcp-Method": "resources/read", "Mcp-Name": uri}
+
+
+class Stream:
+    """A client on the older transport that reads when it is told to."""
+
+    def __init__(self, server: HttpServer, token: str) -> None:
+        self._server = server
+        self._token = token
+        self._connection = socket.socket()
+        self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._connection.settimeout(DEADLINE)
+        self._connection.connect(("127.0.0.1", server.port))
+        headers = "".join(f"{name}: {value}\r\n" for name, value in bearer(token).items())
+        self._connection.sendall(f"GET /sse HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
+        self._seen = b""
+        self.address = self.read_until(rb"data: (/messages/\S+)")
+        self.post(INITIALIZE)
+        self.read_until(rb"(serverInfo)")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def post(self, message: dict[str, Any]) -> None:
+        answer = self._server.http.post(self._server.base + self.address, json=message, headers=bearer(self._token))
+        assert answer.status_code == 202, answer.text
+
+    def read_until(self, pattern: bytes) -> str:
+        while (found := re.search(pattern, self._seen)) is None:
+            piece = self._connection.recv(2**20)
+            assert piece, "the server has closed the stream"
+            self._seen = self._seen[-1000:] + piece
+        return found[1].decode()
 
 
 @pytest.mark.parametrize("letter", ["\x01", '"', "ü"])
@@ -96,3 +133,31 @@ def test_requests_of_the_largest_size(server: HttpServer) -> None:
     assert server.post(text.encode(), ONE, **headers).status_code in (200, 400)
     print(f"peak {peak_bytes(server) / MB:.0f} MB")
     assert peak_bytes(server) < MAX_PEAK_BYTES
+
+
+def legacy(number: int, method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def test_answers_that_nobody_reads_on_the_older_transport(server: HttpServer) -> None:
+    content = base64.b64encode(b"\x01" * SIZE).decode()
+    arguments = {"session_id": "s", "path": "f", "content": content, "encoding": "base64"}
+    reads = [legacy(number, "resources/read", uri="kernelmcp://sessions/s/files/f") for number in range(10, 50)]
+    with concurrent.futures.ThreadPoolExecutor(len(reads)) as threads, ExitStack() as opened:
+        streams = [opened.enter_context(Stream(server, ONE)) for _ in range(4)]
+        streams[0].post(legacy(2, "tools/call", name="write_file", arguments=arguments))
+        streams[0].read_until(b"(Wrote)")
+        before = peak_bytes(server)
+        for read in reads:
+            threads.submit(streams[read["id"] % 4].post, read)
+        assert wait_until(lambda: "requests_active 40.0" in server.get("/metrics", OTHER).text)
+        assert neighbour_is_served(server)
+        print(f"peak {before / MB:.0f} -> {peak_bytes(server) / MB:.0f} MB")
+        assert peak_bytes(server) < MAX_PEAK_BYTES
+    assert wait_until(lambda: "requests_active 0.0" in server.get("/metrics", OTHER).text)
+    with Stream(server, ONE) as stream:  # what was taken has been given back
+        for read in reads[:6]:
+            stream.post(legacy(read["id"], "resources/read", uri="kernelmcp://sessions"))
+            stream.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": read["id"]}})
+        stream.post(legacy(99, "resources/read", uri="kernelmcp://sessions"))
+        stream.read_until(rb'("id":99)')

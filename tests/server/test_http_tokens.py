@@ -1,11 +1,13 @@
 """Tokens that are wrong, too many of them, and tokens that go away while the server runs."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kernelmcp.http.rate_limits import MAX_FAILURES
+from kernelmcp.http.tokens import TokenFile
 
 from .http_support import INITIALIZE, HttpServer, serving
 from .support import wait_until
@@ -50,6 +52,39 @@ def test_wrong_tokens_get_401_until_there_are_too_many_and_then_429(server: Http
     # Who has a token is not kept out by who guesses, and who gives none has guessed nothing.
     assert server.get("/", ALICE).status_code == 200
     assert server.get("/").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("proxies", "clients"), [("[]", {"127.0.0.1"}), ('["127.0.0.1"]', {"203.0.113.1", "203.0.113.2"})]
+)
+def test_who_guesses_cannot_choose_an_address(tmp_path: Path, proxies: str, clients: set[str]) -> None:
+    """A proxy adds the address that it sees behind what its client claims to be."""
+    with serving(tmp_path, AUTH__TOKENS__ALICE=ALICE, TRANSPORT_HTTP__TRUSTED_PROXIES=proxies) as server:
+        check_guesses(server, clients)
+
+
+def check_guesses(server: HttpServer, clients: set[str]) -> None:
+
+    def guess(address: str, number: int) -> int:
+        claimed = f"192.0.2.{number}"
+        forwarded = {"X-Forwarded-For": f"{claimed}, {address}", "Forwarded": f"for={claimed}", "X-Real-IP": claimed}
+        return server.get("/", f"guess-{number}", **forwarded).status_code
+
+    assert [guess("203.0.113.1", number) for number in range(MAX_FAILURES + 1)] == [401] * MAX_FAILURES + [429]
+    assert guess("203.0.113.2", 1) == (401 if len(clients) == 2 else 429)
+    assert wait_until(lambda: {line["client"] for line in server.logged("refused a token")} == clients)
+
+
+def test_a_token_is_gone_though_the_disk_gives_its_file_the_same_time(tmp_path: Path) -> None:
+    """As one with a clock of whole seconds does: the same name, inode, size and time, other tokens."""
+    file = tmp_path / "tokens.toml"
+    file.write_text(f'bob = "{BOB}"')
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    tokens = TokenFile(file)
+    before = tokens.read()
+    file.write_text(f'bob = "{BOB[::-1]}"')
+    os.utime(file, (1_000_000_000, 1_000_000_000))
+    assert wait_until(lambda: tokens.read() != before)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,14 @@ EVENTS = {"Content-Type": "text/event-stream"}
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 
+def more_tools() -> list[dict[str, Any]]:
+    """Others at each list: one that is as large as a list may be, of what takes long to read."""
+    if HOW != "large-lists-that-change":
+        return []
+    properties = {f"p{number}": {"type": "string"} for number in range(40_000)}
+    return [{"name": "large", "description": str(time.time()), "inputSchema": {"properties": properties}}]
+
+
 class Connection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -87,6 +95,9 @@ class Connection:
             case "events-in-small-pieces":
                 self._head(Transfer_Encoding="chunked", **EVENTS)
                 self._forever(b"1\r\n:\r\n")
+            case "large-lists-that-change":
+                self._head(**EVENTS)
+                self._forever(b'data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n\n')
             case "streams-that-end":
                 self._head(Connection="close", **EVENTS)
                 self._socket.sendall(b"retry: 0\n\n")
@@ -111,7 +122,7 @@ class Connection:
             self._whole("200 OK", json.dumps(said).encode(), Mcp_Session_Id="s")
             return
         if method == "tools/list":
-            said["result"] = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
+            said["result"] = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}, *more_tools()]}
         elif method == "tools/call":
             value = message["params"]["arguments"]["value"]
             if value != "good":

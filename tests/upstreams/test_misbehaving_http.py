@@ -28,6 +28,7 @@ STREAMS = (
     "answers-to-nobody",
     "events-in-small-pieces",
     "streams-that-end",
+    "large-lists-that-change",
 )
 CALLED = ("body-in-small-pieces", "interim-answers-to-a-call", "silence")
 

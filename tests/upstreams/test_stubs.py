@@ -15,7 +15,7 @@ import pytest
 
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
 from kernelmcp.upstreams.stubs import Rendered, publish, render
-from kernelmcp.upstreams.stubs.published import KEPT_SECONDS
+from kernelmcp.upstreams.stubs.published import KEPT_SECONDS, MAX_KEPT, TAKEN_SECONDS
 
 from .test_stubs_hostile import HUGE, NAMES, ODD, REF_LOOPS, rendered, tool
 
@@ -276,3 +276,11 @@ def test_old_folders_are_deleted_and_those_in_use_are_not(tmp_path: Path) -> Non
     (tmp_path / ".new-4567").mkdir()
     assert publish(rendered(tool("b")), tmp_path) == used
     assert {entry.name for entry in tmp_path.iterdir()} == {used.name, new.name, ".new-4567"}
+
+
+def test_tools_that_change_all_the_time_do_not_fill_the_disk(tmp_path: Path) -> None:
+    for number in range(3 * MAX_KEPT):
+        taken = publish(rendered(tool(f"t{number}")), tmp_path)
+        past = time.time() - TAKEN_SECONDS - number
+        os.utime(taken, (past, past))
+    assert len(list(tmp_path.iterdir())) <= MAX_KEPT + 1

@@ -44,7 +44,6 @@ class LoginFile:
         self._file = file
         self._url = url
         self._said: dict[str, Any] = {}
-        self._stamp: tuple[int, int] | None = None
         self._context: OAuthContext | None = None
         if not anew:
             self.read()
@@ -56,13 +55,9 @@ class LoginFile:
     def read(self) -> None:
         """What another server or a person has made of it. A file that cannot be read changes nothing."""
         try:
-            found = self._file.stat()
-            if (stamp := (found.st_mtime_ns, found.st_ino)) == self._stamp:
-                return
             said: Any = json.loads(read_small(self._file))
         except (OSError, ValueError, RecursionError):
             return
-        self._stamp = stamp
         self._said = cast("dict[str, Any]", said) if isinstance(said, dict) and said.get("url") == self._url else {}
         if self._context is not None:
             self.fill(self._context)

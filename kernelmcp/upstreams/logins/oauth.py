@@ -21,6 +21,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, ValidationError
 
+from kernelmcp.atomic import Stamp, stamp_of
 from kernelmcp.upstreams.bounded import transport_to
 from kernelmcp.upstreams.http import NOT_SENT
 from kernelmcp.upstreams.logins.login_file import LoginFile, LoginNeeded, NotRenewed, check_usable
@@ -47,12 +48,9 @@ class Logins:
     def file(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
-    def stamp(self, name: str) -> int:
+    def stamp(self, name: str) -> Stamp:
         """Another one after each login."""
-        try:
-            return self.file(name).stat().st_mtime_ns
-        except OSError:
-            return 0
+        return stamp_of(self.file(name))
 
     def authorize(self, name: str, url: str, headers: Mapping[str, str]) -> httpx2.Auth | None:
         """What logs requests in. Nothing where the settings say how: then it is not a matter of a login."""

@@ -14,6 +14,9 @@ from kernelmcp.upstreams.stubs.rendered import Rendered
 
 # A kernel takes the files when it is told of them; a server that runs for long tells each new kernel.
 KEPT_SECONDS = 7 * 24 * 3600.0
+# Tools that change all the time must not fill the disk: beside the newest folders, older ones stay only until the
+# kernels that were told of them have taken the files.
+MAX_KEPT, TAKEN_SECONDS = 16, 600.0
 # What a server that was killed has not finished.
 UNFINISHED_SECONDS = 3600.0
 _UNFINISHED = ".new-"
@@ -53,11 +56,15 @@ def _write(rendered: Rendered, draft: Path) -> None:
 
 
 def _sweep(folder: Path, current: Path) -> None:
-    """Delete what was neither written nor published again for a long time."""
+    """Delete what was neither written nor published again for a long time, and sooner where there is much of it."""
+    found: list[tuple[float, Path]] = []
     for entry in folder.iterdir():
-        kept = UNFINISHED_SECONDS if entry.name.startswith(_UNFINISHED) else KEPT_SECONDS
         with suppress(OSError):
-            if entry != current and time.time() - entry.lstat().st_mtime > kept:
+            found.append((time.time() - entry.lstat().st_mtime, entry))
+    for number, (age, entry) in enumerate(sorted(found)):
+        kept = UNFINISHED_SECONDS if entry.name.startswith(_UNFINISHED) else KEPT_SECONDS
+        if entry != current and age > (kept if number < MAX_KEPT else min(kept, TAKEN_SECONDS)):
+            with suppress(OSError):
                 _delete(entry)
 
 

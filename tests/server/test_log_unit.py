@@ -1,0 +1,32 @@
+"""The log for people: whoever writes a text in it, a line is a line."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from kernelmcp.config.models import Config, Values
+from kernelmcp.config.settings import Settings
+from kernelmcp.observability.log import configure
+
+FORGED = "x\n2026-01-01T00:00:00Z [info     ] all is well \x1b[2J\x9b\u202e\0"
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Iterator[Path]:
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    configure(Settings(Values(config=Config.model_validate({"logging": {"file": tmp_path / "log"}}))))
+    yield tmp_path / "log"
+    root.handlers[:] = before
+    structlog.reset_defaults()
+
+
+def test_no_text_of_a_client_is_a_line_of_its_own(log_file: Path) -> None:
+    logging.getLogger("mcp.server.sse").warning(f"Received invalid session ID: {FORGED}")
+    structlog.stdlib.get_logger("kernelmcp.test").warning("refused", client=FORGED, count=3)
+    lines = log_file.read_text("utf-8").split("\n")
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert all("all is well" in line for line in lines[:2])
