@@ -84,6 +84,7 @@ def read_file(
     except (ValueError, RecursionError):
         problems.append(f"{path} is not JSON")
         return
+    names: dict[str, str] = {}
     for name, entry in _entries(content):
         if _is_ours(name, entry):
             continue
@@ -91,7 +92,10 @@ def read_file(
         try:
             if not SERVER_NAME.fullmatch(used):
                 raise ValueError("its name has no letter or digit")
-            yield used, _settings(entry)
+            settings = _settings(entry)
+            if (other := names.setdefault(used, name)) != name:
+                raise ValueError(f"its name would be {used}, as that of {other!r}")
+            yield used, settings
         except ValidationError as exc:
             detail = exc.errors(include_input=False, include_url=False)[0]
             where = ".".join(map(str, detail["loc"]))

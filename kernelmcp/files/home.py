@@ -148,6 +148,14 @@ class Home:
         shutil.rmtree(self.runtime, ignore_errors=True)
         self.owner_lock.unlink(missing_ok=True)
 
+    def check(self) -> None:
+        """Raises `StorageFailed` when it has been moved or deleted while this server runs."""
+        if not self.sandboxes.is_dir():
+            raise StorageFailed(
+                f"the folder where this server keeps everything is gone: {self.root}",
+                "Bring it back, or restart the server: it makes a new one.",
+            )
+
     def new_sandbox(self) -> SandboxDirectory:
         """Make an empty sandbox directory. Raises OSError."""
         # The name of this server's runtime directory is in it, so that a sweep can tell whose it is.

@@ -115,10 +115,11 @@ class Pool:
         self._wanted.set()
 
     async def start(self, flavor: Flavor) -> PooledKernel:
-        """Start a kernel in an empty sandbox directory. Raises `KernelStartFailed`."""
+        """Start a kernel in an empty sandbox directory. Raises `KernelStartFailed`, `StorageFailed`."""
         try:
             sandbox = self._home.new_sandbox()
         except OSError as exc:
+            self._home.check()
             raise KernelStartFailed(f"a workspace could not be made: {exc}", "Free disk space.") from exc
         spec = self._settings.config.kernels.kernelspec
         launch = Launch(

@@ -31,6 +31,26 @@ async def test_a_home_that_vanishes_is_said_and_serves_again_when_it_is_back(con
         assert (await call(client, "execute_code", session_id="new", code="1"))["success"]
 
 
+async def test_a_home_that_was_deleted_is_said_with_its_place_by_all_that_needs_it(
+    connect: Connect, server_env: dict[str, str]
+) -> None:
+    home = server_env["KERNELMCP_HOME"]
+    async with connect() as client:
+        assert (await call(client, "execute_code", session_id="s", code="x = 1"))["success"]
+        assert (await call(client, "stop_session", session_id="s"))["session_id"] == "s"
+        shutil.rmtree(home)
+        for tool, arguments in {
+            "execute_code": {"code": "1"},
+            "write_file": {"path": "a", "content": "a"},
+            "reset_workspace": {"scope": "files"},
+            "read_file": {"path": "a"},
+        }.items():
+            refused = (await client.call_tool(tool, {"session_id": "s", **arguments})).content[0].text
+            assert f"gone: {home}" in refused
+            assert "restart the server" in refused
+            assert "disk space" not in refused
+
+
 async def test_a_runtime_directory_that_is_cleaned_up_is_made_again(
     connect: Connect, server_env: dict[str, str]
 ) -> None:

@@ -133,6 +133,7 @@ def test_what_cannot_be_used_is_left_out_with_a_sentence_and_the_rest_is_used(tm
     servers = {
         "good": {"command": "x", "args": [], "headers": {}, "alwaysAllow": ["*"], "env": {"PORT": 8}},
         "my server": {"command": "y"},
+        "my.server": {"command": "another"},
         "": {"command": "z"},
         "neither": {"args": [SECRET]},
         "pigeon": {"command": "x", "type": "pigeon"},
@@ -145,7 +146,9 @@ def test_what_cannot_be_used_is_left_out_with_a_sentence_and_the_rest_is_used(tm
     assert list(found) == ["good", "my-server"]
     assert found["good"].env["PORT"].get_secret_value() == "8"
     assert found["good"].tools == {}  # what another program allows is not allowed here
-    assert len(problems) == 4
+    assert found["my-server"].command == "y"
+    assert f"{file}: 'my.server' is left out: its name would be my-server, as that of 'my server'" in problems
+    assert len(problems) == 5
     assert SECRET not in str(problems)
     for text in ("{", "[" * 100_000, "3", '{"mcpServers": 3}'):
         file.write_text(text)

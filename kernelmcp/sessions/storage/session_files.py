@@ -87,10 +87,12 @@ class SessionFiles:
         self._disk.note_live(self._directory, self._record.principal, live=live)
 
     def check(self) -> None:
-        """Raises `SessionDamaged` when the record names files that are not on the disk."""
+        """Raises `SessionDamaged` when the record names files that are not on the disk, and `StorageFailed` when
+        nobody's are."""
         if self.sandbox is None:
             self.sandbox = find_sandbox(self._home, self._record.sandboxes)
         if self._record.sandboxes and (self.sandbox is None or not self.sandbox.is_whole):
+            self._home.check()
             raise SessionDamaged(
                 f"the workspace of session {self._record.session_id!r} is gone from the disk, or is not a directory",
                 "Bring it back, or start with an empty one: reset_workspace(scope='files').",
@@ -109,6 +111,7 @@ class SessionFiles:
     async def empty(self) -> None:
         """Delete everything in the workspace. A session whose files are gone from the disk has none from then on."""
         async with self.lock:
+            self._home.check()
             self.note_changed()
             self._record.loss_is_said = False  # the note is about files, too, and is left out
             if self.sandbox is None:
