@@ -154,7 +154,8 @@ async def test_a_kernel_process_that_is_too_large_is_ended_and_the_result_says_s
 ) -> None:
     """No guest gets it so far. Another client does, with a message of 600 MB."""
     async with attacked(connect, tmp_path / "home") as host:
-        other = BlockingKernelClient(connection_file=host.kernel.cmdline()[-1])
+        [file] = [word for word in host.kernel.cmdline() if word.endswith(".json")]
+        other = BlockingKernelClient(connection_file=file)
         other.load_connection_file()
         other.start_channels()
         try:

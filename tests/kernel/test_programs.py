@@ -100,7 +100,7 @@ PROGRAMS = {
     "python -c 'exit(str(5))'": ("", "5\n"),
     "python fails.py": ("before\n", "ZeroDivisionError: division by zero\n"),
     "python missing.py": ("", "[Errno 44] No such file or directory\n"),
-    "python -m nosuch.module": ("", "a package of that name exists\n"),
+    "python -m nosuch.module": ("", "run %pip install NAME in a cell\n"),
     "python -m http.server": ("", "files in /workspace can be read directly\n"),
     "python": ("", "give it a file, -c CODE, -m MODULE, or a program as its input\n"),
     "python -i clean.py": ("", "give it a file, -c CODE, -m MODULE, or a program as its input\n"),

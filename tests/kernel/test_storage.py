@@ -91,6 +91,13 @@ def test_a_guest_over_its_quota_gets_enospc_and_goes_on(stored: Stored, code: st
     assert after.result == str(3 << 20), "what is deleted is free again"
 
 
+def test_what_no_room_was_left_for_when_a_file_was_dropped_is_said(stored: Stored) -> None:
+    fill = "open('fill', 'wb', buffering=0).write(bytes(4 << 20))\n"
+    ran = stored.kernel.run(fill + "f = open('end', 'w')\nf.write('x' * 100)\ndel f\nprint('went on')")
+    assert (ran.status, ran.text()) == ("ok", "went on\n")
+    assert ran.text("stderr").endswith(f"{NO_SPACE}: the end of a file is not written; close files (with open(...))\n")
+
+
 def test_the_reply_names_the_files_that_a_cell_wrote(stored: Stored) -> None:
     def changed(code: str) -> list[str] | None:
         return (stored.kernel.run(code).reply["metadata"].get("kernelmcp") or {}).get("files")

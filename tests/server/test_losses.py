@@ -11,6 +11,7 @@ import psutil
 import pytest
 from mcp import Client
 
+from ..processes import is_alive
 from .support import DEADLINE, Connect, kernel_pids, server_of_test
 
 pytestmark = pytest.mark.anyio
@@ -196,7 +197,7 @@ async def test_a_cell_right_after_the_end_of_an_idle_kernel_runs_in_a_new_one(co
         [pid] = kernel_pids()
         kernel = psutil.Process(pid)
         os.kill(pid, signal.SIGKILL)
-        while kernel.is_running() and kernel.status() != psutil.STATUS_ZOMBIE:  # the server's child
+        while is_alive(kernel):
             await anyio.lowlevel.checkpoint()
         ran = await run(client, "'x' in globals()")
         assert (ran["status"], ran["result"], ran["state_lost"]) == ("ok", "False", True)

@@ -8,6 +8,7 @@ runs, but tasks that cells left behind do. An interrupt that comes before the us
 # pyright: reportOptionalMemberAccess=false, reportPrivateUsage=false
 
 import asyncio
+import errno
 import sys
 from typing import Any
 
@@ -19,6 +20,8 @@ from kernelmcp_guest.shell import GuestShell
 # What the handlers need at the recursion limit, and what watches the interrupt that they raise.
 _ROOM_FRAMES = 50
 _MOST_FRAMES = 2**31 - 1
+# How a write fails that has no room.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def on_interrupt_signal(signum: int, frame: object) -> None:
@@ -52,7 +55,13 @@ def on_stuck_signal(signum: int, frame: object) -> None:
 
 def on_swallowed(unraisable: Any) -> None:
     """sys.unraisablehook: an interrupt that came in a `__del__` or the like has not reached the cell: once more, in the
-    frame that has dropped the object. A cell that does little else would swallow the next one as well."""
+    frame that has dropped the object. A cell that does little else would swallow the next one as well. A disk that is
+    full when a file is dropped gets a sentence, for the cell goes on as if all had been written."""
+    if isinstance(unraisable.exc_value, OSError) and unraisable.exc_value.errno in _FULL:
+        print(
+            f"{unraisable.exc_value}: the end of a file is not written; close files (with open(...))", file=sys.stderr
+        )
+        return
     sys.__unraisablehook__(unraisable)
     if issubclass(unraisable.exc_type, KeyboardInterrupt) and running.active:
         swallowed_interrupts.raise_in(sys._getframe().f_back)
