@@ -58,9 +58,7 @@ def on_swallowed(unraisable: Any) -> None:
     frame that has dropped the object. A cell that does little else would swallow the next one as well. A disk that is
     full when a file is dropped gets a sentence, for the cell goes on as if all had been written."""
     if isinstance(unraisable.exc_value, OSError) and unraisable.exc_value.errno in _FULL:
-        print(
-            f"{unraisable.exc_value}: the end of a file is not written; close files (with open(...))", file=sys.stderr
-        )
+        sys.stderr.write(f"{unraisable.exc_value}: the end of a file is not written; close files (with open(...))\n")
         return
     sys.__unraisablehook__(unraisable)
     if issubclass(unraisable.exc_type, KeyboardInterrupt) and running.active:
