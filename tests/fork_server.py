@@ -13,6 +13,7 @@ Programs in Python that servers start (upstreams) are forks for `relay.py`, whic
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -66,6 +67,8 @@ def main() -> NoReturn:
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as relays:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(sys.argv[2])  # of a worker that was killed and had the same process id
         relays.bind(sys.argv[2])
         relays.listen()
         wire.send(b"ready")
