@@ -5,6 +5,8 @@ tests started no process), and which begin first (the longest).
 """
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -128,6 +130,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         DURATIONS.write_text(json.dumps(account.durations(recorded()), indent=1) + "\n")
     if session.exitstatus == pytest.ExitCode.OK and any(account.excesses()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(f"/tmp/kmt-{os.getpid()}", ignore_errors=True)  # where this worker's servers had their sockets
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
