@@ -1,6 +1,12 @@
 """An interrupt ends what runs and keeps the variables; what cannot be interrupted is killed, and that is said."""
 
+import json
+import subprocess
+
 import pytest
+
+from kernelmcp_kernel.runtime.identity import node_binary
+from kernelmcp_kernel.runtime.places import HOST
 
 from .conftest import running_kernel
 from .driver import Kernel, Ran
@@ -13,6 +19,8 @@ INTERRUPTIBLE = {
     "awaiting loop": "import asyncio\nwhile True: await asyncio.sleep(0)",
     "asyncio.run": "import asyncio; asyncio.run(asyncio.sleep(1000))",
     "generator": "sum(i for i in range(10**12))",
+    "numbers to text, in C": "','.join(map(str, iter(int, 1)))",
+    "one number to text, in C": "import sys\nsys.set_int_max_str_digits(0)\nx = 3 ** 200000\nwhile True: str(x)",
     "catastrophic regex": "import re; re.match(r'(a+)+$', 'a' * 40 + 'b')",
     "repr that never ends": "class Endless:\n    def __repr__(self):\n        while True: pass\nEndless()",
     "another task holds the loop": (
@@ -29,6 +37,30 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_variables(kernel: Kernel, code
     assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
     assert "kernelmcp_guest" not in "".join(ran.reply["content"]["traceback"])
     assert kernel.run("kept + 1").result == "42"
+
+
+LOOKS_AT_THE_CLOCK = f"""
+import {{ Interrupts }} from "{HOST}/interrupts.mjs";
+const now = performance.now.bind(performance);
+let looks = 0;
+performance.now = () => (++looks, now());
+function count(turns) {{
+  const interrupts = new Interrupts(-1, () => undefined, () => undefined);
+  interrupts.buffer({{ HEAP32: [0, 0, turns], __Py_emscripten_signal_clock: 8 }});
+  looks = 0;
+  for (let asked = 0; asked < 3200; asked++) interrupts.check();
+  return looks;
+}}
+console.log(JSON.stringify([count(50), count(17)]));
+"""
+
+
+def test_c_code_may_ask_for_signals_at_each_digit_without_a_look_at_the_clock() -> None:
+    """`str(262144)` asks six times, and the clock takes as long as all the rest."""
+    command = [str(node_binary()), "--input-type=module", "-e", LOOKS_AT_THE_CLOCK]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    in_the_evaluation_loop, in_c = json.loads(ran.stdout)
+    assert (in_the_evaluation_loop, in_c) == (3200, 100)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 // The interrupt pipe: 4 bytes (little endian), the number of the request that is to be interrupted.
 //
-// Two readers share it. While WebAssembly runs, CPython's signal check polls through the interrupt buffer; while the guest
+// Two readers share it. While WebAssembly runs, CPython's signal check asks `check`; while the guest
 // waits, an `interrupt` frame makes the event loop look. The first of the two to read the number consumes it.
 import fs from "node:fs";
 import process from "node:process";
@@ -12,6 +12,8 @@ const SIGUSR2 = 12; // "what runs is of no request, and has run for too long or 
 const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
 const HELD_TURNS = 3; // an answer comes to who waits for it by callbacks of the event loop
+const TURNS = 50; // of the evaluation loop, from one look for signals to the next
+const CALLS_OF_C = 32; // to the signal check, for one look at the clock
 const HOLD_MS = 100; // from asking to waiting takes microseconds; a coroutine may go on for long
 
 export class Interrupts {
@@ -25,6 +27,10 @@ export class Interrupts {
     this.wanted = 0; // the newest request that an interrupt was sent for
     this.taken = 0; // the request that an interrupt was consumed for last
     this.polledAt = 0;
+    /** @type {any} */
+    this.heap = undefined; // Pyodide's module, which has the memory
+    this.turns = 0; // where in it: CPython's counter of turns
+    this.calls = 0; // of C code to the signal check
     /** @type {NodeJS.CpuUsage | undefined} while Python is about to wait or to go on: since when */
     this.heldFrom = undefined;
     this.stuckAt = Infinity; // when to say that an interrupt has not got through
@@ -128,29 +134,40 @@ export class Interrupts {
     setImmediate(() => (this.stuckAt = Infinity));
   }
 
-  /** For Pyodide's setInterruptBuffer: looks like a byte array to CPython's signal check. */
-  buffer() {
-    const poll = () => {
-      if (!this.isDue()) return 0;
-      const now = this.polledAt;
-      if (this.#isHeld()) return 0;
-      if (this.#isWanted()) {
-        this.#expectTurn(now);
-        return SIGINT;
-      }
-      if (this.takeBackground()) return SIGUSR2;
-      const kept = this.#isKeptFromBeginning();
-      if (kept && this.stuckAt === Infinity) this.#expectTurn(now);
-      if (now < this.stuckAt) return 0;
-      this.stuckAt = now + STUCK_MS;
-      return kept ? SIGUSR2 : SIGUSR1;
-    };
+  /** What CPython's signal check calls instead of Pyodide's function, which reads the buffer: the number of a signal, or 0.
+   * The evaluation loop asks at every 50th turn, and has just set its counter then; C code asks as often as it likes (once a
+   * digit, to write a number), and has a look at the clock each CALLS_OF_C times only. */
+  check() {
+    if (this.heap.HEAP32[this.turns] !== TURNS && (this.calls = (this.calls + 1) % CALLS_OF_C)) return 0;
+    return this.#signal();
+  }
+
+  /** For Pyodide's setInterruptBuffer, which switches CPython's signal check on. @param {any} module Pyodide's */
+  buffer(module) {
+    this.heap = module;
+    this.turns = module.__Py_emscripten_signal_clock >> 2;
+    const signal = () => this.#signal();
     return {
       get 0() {
-        return poll();
+        return signal();
       },
-      set 0(_value) {}, // CPython clears the byte it saw; `heard` does that
     };
+  }
+
+  #signal() {
+    if (!this.isDue()) return 0;
+    const now = this.polledAt;
+    if (this.#isHeld()) return 0;
+    if (this.#isWanted()) {
+      this.#expectTurn(now);
+      return SIGINT;
+    }
+    if (this.takeBackground()) return SIGUSR2;
+    const kept = this.#isKeptFromBeginning();
+    if (kept && this.stuckAt === Infinity) this.#expectTurn(now);
+    if (now < this.stuckAt) return 0;
+    this.stuckAt = now + STUCK_MS;
+    return kept ? SIGUSR2 : SIGUSR1;
   }
 
   /** Block for at most `ms`; true when an interrupt ended it. @param {number} ms */

@@ -91,7 +91,7 @@ function rawStream(name) {
 
 async function boot() {
   const image = new Image(settings.image, settings.build_id, settings.packages);
-  const pyodide = await loadRuntime(settings.runtime, image, settings);
+  const pyodide = await loadRuntime(settings.runtime, image, settings, () => interrupts.check());
   storage = new Storage(pyodide, settings.quota);
   storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
   storage.mount("/tmp", { root: settings.tmp, counted: true });
@@ -111,7 +111,7 @@ async function boot() {
   const heard = () => interrupts.heard();
   guest.attach(emit, write, () => streams.flush(), ask, nap, heard, wasInterrupted, interruptAgain, leave);
   guest.begin_in(settings.folder ?? "", settings.how_to_see_more);
-  pyodide.setInterruptBuffer(interrupts.buffer());
+  pyodide.setInterruptBuffer(interrupts.buffer(pyodide._module));
   const { handle, notify, interrupt, usable } = guest;
   const [setEnvironment, addPackages, endBackground] = [guest.set_environment, guest.add_packages, guest.end_background];
   return { pyodide, handle, notify, interrupt, usable, setEnvironment, addPackages, endBackground };

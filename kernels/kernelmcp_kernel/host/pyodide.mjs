@@ -9,10 +9,12 @@ const BYTECODE = "/lib/bytecode";
 const SITE_PACKAGES = "/lib/python3.14/site-packages";
 
 /** @param {string} runtime folder that holds pyodide/ and site/ @param {{loadOptions: (factory: any) => any}} [image] an Image, or who records for one
- * @param {{keep_imports?: boolean}} [options] keep_imports: leave WebAssembly what it could call; the attack suite does */
-export async function loadRuntime(runtime, image, options) {
+ * @param {{keep_imports?: boolean}} [options] keep_imports: leave WebAssembly what it could call; the attack suite does
+ * @param {() => number} [check] CPython's signal check */
+export async function loadRuntime(runtime, image, options, check) {
   const folder = path.join(runtime, "pyodide");
-  installShims(WebAssembly.compile(fs.readFileSync(path.join(folder, "pyodide.asm.wasm"))), !options?.keep_imports); // in the background
+  const compiled = WebAssembly.compile(fs.readFileSync(path.join(folder, "pyodide.asm.wasm"))); // in the background
+  installShims(compiled, !options?.keep_imports, check);
   const { loadPyodide } = await import(pathToFileURL(path.join(folder, "pyodide.mjs")).href);
   const { default: factory } = await import(pathToFileURL(path.join(folder, "pyodide.asm.mjs")).href);
   const index = JSON.parse(fs.readFileSync(path.join(folder, "pyodide-lock.json"), "utf8"));

@@ -35,8 +35,9 @@ function refuseImports(env) {
 
 /** Install the shims; call once, before pyodide.mjs is imported.
  * @param {Promise<WebAssembly.Module>} compiled Pyodide's main module, which is being compiled while Node loads the rest
- * @param {boolean} refuse replace the imports that reach for processes, sockets or eval */
-export function installShims(compiled, refuse) {
+ * @param {boolean} refuse replace the imports that reach for processes, sockets or eval
+ * @param {() => number} [check] CPython's signal check */
+export function installShims(compiled, refuse, check) {
   // Pyodide asks for process.binding("constants") only to learn the open() flags.
   Object.defineProperty(process, "binding", {
     value: (/** @type {string} */ name) => {
@@ -55,6 +56,7 @@ export function installShims(compiled, refuse) {
     if (!imports?.env?._emscripten_system) return instantiate.call(WebAssembly, source, imports);
     if (refuse) refuseImports(imports.env);
     answerErrors(imports.env);
+    if (check) imports.env._Py_CheckEmscriptenSignals_Helper = Object.assign(check, { sig: "i" });
     WebAssembly.instantiate = instantiate;
     promises.readFile = readFile;
     syncBuiltinESMExports();
