@@ -172,3 +172,50 @@ def test_a_table_is_shown_as_its_user_has_set(science: Kernel) -> None:
     assert shown(text, "text/plain")[0].endswith("[9 rows x 9 columns]")
     grouped = science.run(f"{frame}.groupby(1).agg({{2: ['min', 'max']}})")
     assert (grouped.result or "").split("\n") == ["    2", "  min max", "1", "1   1   1"]
+
+
+# What it is on a 64-bit Linux: it was wrong in silence where C's long has 32 bits.
+OF_64_BITS = {
+    "np.arange(100000).sum()": "np.int64(4999950000)",
+    "np.array([50000]) ** 2": "array([2500000000])",
+    "np.sum([50000] * 100000)": "np.int64(5000000000)",
+    "np.cumsum([2**30] * 3)": "array([1073741824, 2147483648, 3221225472])",
+    "np.array([2**20, 2**20]).prod()": "np.int64(1099511627776)",
+    "np.array([200, 200], dtype=np.uint8).sum().dtype": "dtype('uint64')",
+    "np.array([3e9]).astype(int), np.array([3e9], dtype=int)": "(array([3000000000]), array([3000000000]))",
+    "np.zeros(2, dtype=int) + 2**40": "array([1099511627776, 1099511627776])",
+    "np.random.seed(0); np.random.randint(0, 10, 5)": "array([5, 0, 3, 3, 7])",
+    "np.random.RandomState(0).randint(2**40) > 0, type(np.random.randint(5)).__name__": "(True, 'int')",
+    "np.r_[1:4] * 2**31": "array([2147483648, 4294967296, 6442450944])",
+    "np.argsort([3, 1, 2]), np.unique([5, 5], return_counts=True)": "(array([1, 2, 0]), (array([5]), array([2])))",
+    "(lambda df: ((df.a * df.a).max(), df.a.astype(int).dtype))(pd.DataFrame({'a': np.arange(100000)}))": (
+        "(np.int64(9999800001), dtype('int64'))"
+    ),
+    "pd.Series([1.0], dtype=int).dtype, pd.Series({'kind': 'int'}).tolist()": "(dtype('int64'), ['int'])",
+}
+# Whoever asks for 32 bits has them, and positions of 64 bits are taken where 32 are meant.
+OF_OTHER_BITS = {
+    "np.zeros(1, 'i4'), np.array([1], dtype=np.int32)": "(array([0], dtype=int32), array([1], dtype=int32))",
+    "np.array([np.int32(1)]) + np.array([1], np.dtype('int32'))": "array([2], dtype=int32)",
+    "np.repeat(np.arange(3), np.array([0, 1, 2]))": "array([1, 2, 2])",
+    "np.add.reduceat(np.arange(4), np.array([0, 2]))": "array([1, 5])",
+    "np.choose(np.array([1, 0]), [[1, 2], [3, 4]])": "array([3, 2])",
+    "np.array([3, 1, 2]).searchsorted(2, sorter=np.array([1, 2, 0]))": "np.int64(1)",
+    "np.random.binomial(np.array([3, 4]), 1.0)": "array([3, 4])",
+    "np.random.RandomState(0).binomial(np.array([3, 4]), 1.0)": "array([3, 4])",
+    "np.pad([1], 1, 'edge'), np.frompyfunc(int, 1, 1)('5')": "(array([1, 1, 1]), 5)",
+}
+
+
+@pytest.mark.parametrize(("code", "expected"), [*OF_64_BITS.items(), *OF_OTHER_BITS.items()])
+def test_the_integers_of_a_cell_have_64_bits(science: Kernel, code: str, expected: str) -> None:
+    before, _, last = code.rpartition("; ")
+    ran = science.run(f"import numpy as np, pandas as pd\n{before}\n{last}")
+    assert (ran.error if ran.status != "ok" else "", ran.result) == ("", expected)
+
+
+def test_what_a_library_calls_keeps_its_integers(science: Kernel) -> None:
+    """Compiled code agrees with NumPy about the size of a position, and so libraries may not get another one."""
+    library = "source = 'import numpy\\ndef made(): return numpy.arange(3).dtype, numpy.dtype(numpy.intp)'"
+    code = f"{library}\nscope = {{}}\nexec(compile(source, '/lib/packages/of.py', 'exec'), scope)\nscope['made']()"
+    assert science.run(code).result == "(dtype('int32'), dtype('int32'))"

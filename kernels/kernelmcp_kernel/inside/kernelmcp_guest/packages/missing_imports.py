@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from kernelmcp_guest import advice, blocking, packages
+from kernelmcp_guest.packages import shims
 from kernelmcp_guest.running import running
 
 # Where a user's own modules are.
@@ -47,7 +48,7 @@ class MissingImports:
             return None
         if not _is_wanted(name) or not _install(name):
             return None
-        return PathFinder.find_spec(name)
+        return shims.FINDER.find_spec(name) or PathFinder.find_spec(name)
 
 
 def install_finder() -> None:

@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from kernelmcp_guest.packages import integers
 from kernelmcp_guest.shown import figures
 
 
@@ -159,6 +160,10 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "langchain_core.runnables.config": _calls_in_order,
     "mcp.server.request_state": _sealed_when_used,
     "nest_asyncio": _nested_loops,
+    "numpy": integers.use_64_bits,
+    "numpy.random": integers.draw_64_bits,
+    "pandas.core.generic": integers.use_64_bits_in_frames,
+    "pandas.core.series": integers.use_64_bits_in_series,
     "rich.live": _live_without_threads,
     "rich.progress": _tracked_without_threads,
     "sqlalchemy.util.concurrency": _greenlet_when_used,
@@ -272,6 +277,9 @@ class _Shimmed:
         return spec
 
 
+FINDER = _Shimmed()
+
+
 def install() -> None:
     """Be asked for modules first (for the boot image)."""
-    sys.meta_path.insert(0, _Shimmed())
+    sys.meta_path.insert(0, FINDER)

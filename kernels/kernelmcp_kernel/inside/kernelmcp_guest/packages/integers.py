@@ -1,0 +1,243 @@
+"""NumPy's default integer has 64 bits for what a cell calls, as on the machine that its code was written for.
+
+It is C's `long` by compilation, and WebAssembly's has 32 bits: `np.arange(100000).sum()` was 704982704 and
+`np.array([50000]) ** 2` negative, in silence. So what a cell makes of Python's numbers, asks to be `int`, finds, counts
+or adds up is int64, as it is on a 64-bit Linux. What libraries call stays as it is: their compiled parts agree with
+NumPy about the size of a position (intp), which no Python can change. 32 bits remain in ufuncs of plain numbers and
+lists (`np.power(10, 10)`), `np.int_`, `np.dtype(int)`, matrices and masked arrays; where such an array is shown, it
+says `dtype=int32`.
+"""
+
+# What is replaced is of a package that need not be installed.
+# pyright: reportPrivateUsage=false, reportMissingImports=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
+
+import functools
+import gc
+import sys
+from collections.abc import Callable, Iterable
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from kernelmcp_guest.tracebacks import is_users
+
+# `int` is no dtype to them, what they read says its own, or they look at the caller's variables.
+_AS_THEY_ARE = ("apply_along_axis", "apply_over_axes", "bmat", "frompyfunc", "load", "piecewise")
+# Methods of arrays that find positions.
+_FINDERS = ("argmax", "argmin", "argpartition", "argsort", "nonzero", "searchsorted")
+_DRAWING = (
+    *("choice", "permutation", "binomial", "geometric", "hypergeometric", "logseries", "multinomial"),
+    *("negative_binomial", "poisson", "zipf"),
+)
+# What they take of integers does not fit into 32 bits as easily. The number: where `dtype` stands behind the array.
+_REDUCTIONS = {"sum": 1, "prod": 1, "cumsum": 1, "cumprod": 1, "trace": 3}
+# They take 32 bits only of an argument: which one it is, and its name.
+_NARROW = {
+    "binomial": (0, "n"),
+    "choose": (0, ""),
+    "put": (1, "indices"),
+    "reduceat": (2, "indices"),
+    "repeat": (1, "repeats"),
+    "searchsorted": (3, "sorter"),
+}
+
+_FUNCTIONS = FunctionType | BuiltinFunctionType
+_INT64 = 9  # the number of its dtype: those of booleans and smaller integers come before
+
+_libraries: dict[str, bool] = {}  # by file
+
+
+def use_64_bits(numpy: Any) -> None:
+    """For the functions of NumPy, and the methods of its arrays."""
+    if numpy.dtype(int).itemsize == 8:
+        return
+    in_numpy, of_arrays = vars(numpy), _methods(numpy.ndarray)
+    functions = set(numpy.__all__).difference(_AS_THEY_ARE, _REDUCTIONS).intersection(in_numpy)
+    functions = [name for name in functions if isinstance(in_numpy[name], _FUNCTIONS | type(in_numpy["concatenate"]))]
+    _replace(numpy, _narrow, (of_arrays, ("choose", "put", "repeat", "searchsorted")))
+    _replace(numpy, _narrow, (_methods(numpy.ufunc), ("reduceat",)))
+    _replace(numpy, _wide, (in_numpy, functions), (of_arrays, _FINDERS))
+    _replace(numpy, _reduction, (in_numpy, _REDUCTIONS), (of_arrays, _REDUCTIONS))
+    _replace(numpy, _of_64_bits, (of_arrays, ("astype",)))
+    numpy.vectorize.__call__ = _wide(numpy, numpy.vectorize.__call__)
+    for maker in (numpy.lib._index_tricks_impl.AxisConcatenator, numpy.lib._index_tricks_impl.nd_grid):
+        maker.__getitem__ = _wide(numpy, maker.__getitem__)
+    numpy._core.arrayprint._typelessdata[:1] = [numpy.int64]  # not said where an array is shown: the default
+    sys._clear_type_cache()
+
+
+def draw_64_bits(random: Any) -> None:
+    """For NumPy's older generators; the newer one draws 64 bits everywhere."""
+    numpy = sys.modules["numpy"]
+    if numpy.dtype(int).itemsize == 8:
+        return
+    functions, methods = vars(random), _methods(random.RandomState)
+    _replace(numpy, _narrow, (functions, ("binomial",)))
+    _replace(numpy, functools.partial(_narrow, behind=1), (methods, ("binomial",)))
+    _replace(numpy, _wide, (functions, _DRAWING), (methods, _DRAWING))
+    _replace(numpy, _drawing, (functions, ("randint",)), (methods, ("randint",)))
+    sys._clear_type_cache()
+
+
+def use_64_bits_in_frames(generic: Any) -> None:
+    """For what a cell asks pandas to make `int`: its own default integer has 64 bits everywhere."""
+    import numpy
+
+    if numpy.dtype(int).itemsize == 4:
+        generic.NDFrame.astype = _of_64_bits(numpy, generic.NDFrame.astype)
+
+
+def use_64_bits_in_series(series: Any) -> None:
+    """As `use_64_bits_in_frames`, where a Series is made."""
+    import numpy
+
+    if numpy.dtype(int).itemsize == 4:
+        series.Series.__init__ = _of_64_bits(numpy, series.Series.__init__, first=3)
+
+
+def _methods(of: type) -> dict[str, Any]:
+    """The methods of a type that is compiled: its __dict__ is a view of this."""
+    (methods,) = gc.get_referents(of.__dict__)
+    return methods
+
+
+def _replace(numpy: Any, change: Callable[[Any, Any], Any], *those: tuple[dict[str, Any], Iterable[str]]) -> None:
+    for where, names in those:
+        for name in names:
+            if name in where:
+                where[name] = change(numpy, where[name])
+
+
+def _called_by_a_cell() -> bool:
+    frame = sys._getframe(2)
+    file = frame.f_code.co_filename
+    known = _libraries.get(file)
+    if known is None:
+        known = not is_users(file, frame.f_globals.get("__name__"))
+        if not file.startswith("<"):
+            _libraries[file] = known
+    return not known
+
+
+def _wide_dtype(numpy: Any, dtype: Any) -> Any:
+    if isinstance(dtype, dict):
+        return {name: _wide_dtype(numpy, each) for name, each in dtype.items()}
+    return numpy.int64 if dtype is int or (isinstance(dtype, str) and dtype == "int") else dtype
+
+
+def _of_64_bits(numpy: Any, call: Any, first: int = 1) -> Any:
+    """A function that takes a dtype, among its arguments from the `first`: `int` is int64 for a cell."""
+
+    @functools.wraps(call)
+    def calls(*values: Any, **named: Any) -> Any:
+        if _called_by_a_cell():
+            values = (*values[:first], *(_wide_dtype(numpy, value) for value in values[first:]))
+            if "dtype" in named:
+                named["dtype"] = _wide_dtype(numpy, named["dtype"])
+        return call(*values, **named)
+
+    return calls
+
+
+def _wide(numpy: Any, call: Any) -> Any:
+    """A function that makes arrays, or finds positions: 64 bits for a cell, unless its arguments have or name 32."""
+    small, wide = numpy.dtype(int), numpy.int64
+
+    @functools.wraps(call)
+    def makes(*values: Any, **named: Any) -> Any:
+        asks = named.get("dtype") is int or (len(values) > 1 and any(value is int for value in values))
+        if asks and _called_by_a_cell():
+            values = tuple(wide if value is int else value for value in values)
+            named = {name: wide if value is int else value for name, value in named.items()}
+        made = call(*values, **named)
+        kind = getattr(made, "dtype", None)
+        if not (kind is small or (kind is None and isinstance(made, list | tuple))) or not _called_by_a_cell():
+            return made
+        return made if _decide(numpy, values, named) else _widened(numpy, made)
+
+    return makes
+
+
+def _widened(numpy: Any, made: Any) -> Any:
+    """An array or a number of the default integer with 64 bits; of a list or tuple each."""
+    if getattr(made, "dtype", None) is numpy.dtype(int):
+        return made.astype(numpy.int64)
+    if not isinstance(made, list | tuple):
+        return made
+    parts = [_widened(numpy, part) for part in made]
+    return getattr(type(made), "_make", type(made))(parts)
+
+
+def _decide(numpy: Any, values: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Do the arguments have the default integer already, or name a dtype?"""
+    for value in (*values, *named.values()):
+        each = value[0] if isinstance(value, list | tuple) and value else value
+        if getattr(each, "dtype", None) is numpy.dtype(int) or isinstance(each, type | numpy.dtype):
+            return True
+    return named.get("dtype") is not None or any(_is_dtype(numpy, value) for value in values[1:])
+
+
+def _is_dtype(numpy: Any, value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(numpy.dtype(value))
+    except TypeError:
+        return False
+
+
+def _drawing(numpy: Any, call: Any) -> Any:
+    """`randint`, whose dtype is `int` unless another is given: 64 bits for a cell, and the same numbers."""
+
+    @functools.wraps(call)
+    def draws(*values: Any, **named: Any) -> Any:
+        if named.get("dtype", int) is not int or len(values) > 4 or not _called_by_a_cell():
+            return call(*values, **named)
+        made = call(*values, **{**named, "dtype": numpy.int64})
+        return made if isinstance(made, numpy.ndarray) else int(made)
+
+    return draws
+
+
+def _reduction(numpy: Any, call: Any) -> Any:
+    """A function that adds or multiplies integers: in 64 bits for a cell."""
+    position = _REDUCTIONS[call.__name__]
+    kinds = {"b": numpy.int64, "i": numpy.int64, "u": numpy.uint64}
+
+    @functools.wraps(call)
+    def reduces(array: Any, *values: Any, **named: Any) -> Any:
+        if isinstance(array, list | tuple | range):
+            array = numpy.asarray(array)
+        is_small = type(array) is numpy.ndarray and array.dtype.num < _INT64
+        is_open = len(values) <= position and named.get("dtype") in (None, int) and "out" not in named
+        if is_small and is_open and _called_by_a_cell():
+            named["dtype"] = kinds[array.dtype.kind]
+        return call(array, *values, **named)
+
+    return reduces
+
+
+def _narrow(numpy: Any, call: Any, behind: int = 0) -> Any:
+    """A function that takes 32 bits of an argument: also 64, where the numbers fit. `behind`: what stands before it."""
+    position, name = _NARROW[call.__name__]
+    position += behind
+
+    @functools.wraps(call)
+    def takes(*values: Any, **named: Any) -> Any:
+        try:
+            return call(*values, **named)
+        except (TypeError, ValueError):
+            given = list(values) if position < len(values) else named
+            key: Any = position if position < len(values) else name
+            fitting = _fitting(numpy, given[key]) if given is not named or name in named else None
+            if fitting is None:
+                raise
+            given[key] = fitting
+            return call(*(values if given is named else given), **named)
+
+    return takes
+
+
+def _fitting(numpy: Any, value: Any) -> Any:
+    """The same numbers as positions, if they are integers of 64 bits that fit; else None."""
+    array = numpy.asarray(value)
+    positions = array.astype(numpy.intp) if array.dtype == numpy.int64 else array
+    return positions if array is not positions and (positions == array).all() else None
