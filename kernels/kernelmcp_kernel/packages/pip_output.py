@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import guest_markers
@@ -149,7 +150,7 @@ def explain(
     if match := _NO_MATCH.search(output):
         what = match["what"].partition(" (from ")[0]
         error = _no_match(what, output, log, failed, absent)
-        return error if what in asked else type(error)(f"{', '.join(asked)}: {error}")
+        return error if what in asked else error.with_text(f"{', '.join(asked)}: {error}")
     if is_unreachable(output):
         found = _CONNECTION.search(output)
         what = f"{found['file']}: {found['host']}" if found else "a package source"
@@ -214,17 +215,21 @@ def _no_match(
     known = [] if known == ["none"] else known
     missing = absent.get(canonicalize_name(name))
     if old := [version for version in known if version != missing and _admits(plain, [version])]:
-        return PackageNotSupported(
+        error = PackageNotSupported(
             f"{name}: it exists, but only in versions from years ago as a wheel that runs in WebAssembly. Use another "
-            f"package, or ask for {name}=={old[-1]} if that will do"
+            "package"
         )
+        error.instead = _with_versions(plain, f"{Requirement(plain).specifier},<={old[-1]}")
+        return error
     if known:
-        return _no_such_version(what, known, missing)
+        return _no_such_version(plain, needed, known, missing)
     if match := _OTHER_PYTHONS.search(output):
         return _other_python(f"{name}{needed}", match["versions"])
     if match := _YANKED.search(output):
         text = match["versions"][:_MAX_NAMED_CHARS]
-        return PackageNotFound(f"{what}: its versions were withdrawn by their makers; they are taken by number: {text}")
+        error = PackageNotFound(f"{what}: its versions were withdrawn by their makers: {text}")
+        error.instead = _with_versions(plain, f"=={match['versions'].rpartition(', ')[2]}")
+        return error
     if match := _NOT_SECURE.search(output):
         return PackageUnreachable(
             f"{what}: the package index {match['host'][:_MAX_NAMED_CHARS]} is not asked, because its address is not "
@@ -232,7 +237,7 @@ def _no_match(
             "(trusted-host in pip.conf)"
         )
     if there := _found_versions(plain, filter(_CHOSEN_LINK.search, log)):
-        return _no_such_version(what, there, missing)
+        return _no_such_version(plain, needed, there, missing)
     wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
     name += needed
     if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
@@ -243,13 +248,27 @@ def _no_match(
     )
 
 
-def _no_such_version(what: str, there: Sequence[str], missing: str | None) -> PackageNotFound:
+def _no_such_version(plain: str, needed: str, there: Sequence[str], missing: str | None) -> PackageNotFound:
     """`missing`: a version that is Pyodide's, and whose file cannot be had."""
     shown = ", ".join(there[-_MAX_VERSIONS:])
     but = f" (not {missing} now: the folder for Pyodide's distribution does not have its file)"
-    return PackageNotFound(
-        f"{what}: there is no such version for this sandbox; there are: {shown}{but if missing in there else ''}"
+    error = PackageNotFound(
+        f"{plain}{needed}: there is no such version for this sandbox; there are: {shown}"
+        f"{but if missing in there else ''}"
     )
+    if not needed:  # else no other version will do
+        error.instead = _with_versions(plain, f"!={missing}" if missing else "")
+    return error
+
+
+def _with_versions(plain: str, versions: str) -> Requirement | None:
+    """A requirement, as pip writes it, with these versions instead of its own."""
+    try:
+        requirement = Requirement(plain)
+        requirement.specifier = SpecifierSet(versions)
+    except (InvalidRequirement, InvalidSpecifier):
+        return None
+    return requirement
 
 
 def _refusal(name: str, output: str) -> str | None:
@@ -292,7 +311,7 @@ def _needs_what_is_missing(
         if canonicalize_name(reason["name"]) in names and not _admits(what, _found_versions(what, log)):
             error = _no_match(what, output, log, failed, absent)
             who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
-            return type(error)(f"{who}{reason['who']} needs {error}")
+            return error.with_text(f"{who}{reason['who']} needs {error}")
     return None
 
 
