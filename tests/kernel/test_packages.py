@@ -256,6 +256,24 @@ def test_a_conflict_with_what_the_distribution_lists_without_its_needs_versions_
     assert str(refused.value).startswith("web, models<2 cannot be installed: ")
     for part in ("web 39.0 needs models>=2", "models<2 is asked for"):
         assert part in str(refused.value)
+    index.add("page", requires=("models>=2,<9,!=3",))
+    with pytest.raises(e.PackageConflict, match=r"page 1\.0 needs models"):
+        install(settings, store, "page", "models<2")
+
+
+def test_a_constraint_of_pips_configuration_is_told_as_that(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "constraints.txt").write_text("bound<2\nforeign<9\n")
+    (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path / 'constraints.txt'}\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    index.add("bound", "1.0")
+    index.add("bound", "2.0")
+    index.add("foreign", tag="cp314-cp314-manylinux_2_28_x86_64")
+    with pytest.raises(e.PackageConflict, match=r"pip's configuration \(constraint\) allows only bound<2"):
+        install(settings, store, "bound>=2")
+    with pytest.raises(e.PackageNotSupported, match="foreign: it exists, but not as a wheel"):
+        install(settings, store, "foreign")
 
 
 def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_had(

@@ -199,7 +199,7 @@ def _about_files(output: str) -> PackageError | None:
 def _no_match(
     what: str, output: str, log: Iterable[str], failed: Mapping[str, Failure], absent: Mapping[str, str]
 ) -> PackageError:
-    name = re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0]
+    name = _name_in(what)
     own = re.compile(rf"{re.escape(name)}(?![\w.-])")
     by = [match["by"] for match in _NEEDED_BY.finditer(output) if own.match(match["what"])]
     needed = f" (which {by[-1][:_MAX_NAMED_CHARS]} needs)" if by else ""
@@ -271,6 +271,10 @@ def _with_versions(plain: str, versions: str) -> Requirement | None:
     return requirement
 
 
+def _name_in(requirement: str) -> str:
+    return re.split(r"[\s<>=!~;\[(]", requirement, maxsplit=1)[0]
+
+
 def _refusal(name: str, output: str) -> str | None:
     """What is wrong with the source of a package, if there is one."""
     found = [match["why"] for match in _REFUSED.finditer(output) if canonicalize_name(name) == match["name"]]
@@ -293,7 +297,9 @@ def _conflict(output: str, asked: Sequence[str]) -> str:
 def _cause(found: re.Match[str]) -> str:
     if found["needed"] is not None:
         return f"{found['package']} needs {found['needed']}"
-    return f"this session has {found['here']}" if found["here"] is not None else f"{found['asked']} is asked for"
+    if (here := found["here"]) is None:
+        return f"{found['asked']} is asked for"
+    return f"this session has {here}" if "==" in here else f"pip's configuration (constraint) allows only {here}"
 
 
 def _needs_what_is_missing(
@@ -307,17 +313,24 @@ def _needs_what_is_missing(
     there = {canonicalize_name(found["name"]) for found in _THERE.finditer(output)}
     names = {canonicalize_name(name) for name in missing["names"].split()} - there
     for reason in _REASON.finditer(output):  # that of the newest version comes first
-        what = reason["what"]  # where some source has it, requirements contradict each other
+        what = reason["what"].replace(" and ", ",")  # as pip writes the last of several
+        # Where some source has it, requirements contradict each other.
         if canonicalize_name(reason["name"]) in names and not _admits(what, _found_versions(what, log)):
             error = _no_match(what, output, log, failed, absent)
             who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
             return error.with_text(f"{who}{reason['who']} needs {error}")
+    # The configuration of pip may have a constraint on it, which pip takes for the reason.
+    for what in asked:
+        name = canonicalize_name(_name_in(what))
+        if name in names and not _found_versions(what, log):
+            error = _no_match(what, output, log, failed, absent)
+            return error if len(asked) == 1 else error.with_text(f"{', '.join(asked)}: {error}")
     return None
 
 
 def _found_versions(what: str, log: Iterable[str]) -> list[str]:
     """The versions of which some source has a wheel that runs here, each once."""
-    name = canonicalize_name(re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0])
+    name = canonicalize_name(_name_in(what))
     links = filter(None, map(_FOUND_LINK.search, log))
     own = [link["version"] for link in links if canonicalize_name(link["file"].partition("-")[0]) == name]
     return list(dict.fromkeys(own))

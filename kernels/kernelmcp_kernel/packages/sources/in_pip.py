@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .compilers import ALWAYS_COMPILED
 from .reading import Refused, Source, look_at
 from .without import Tables, leave_out
 
@@ -115,7 +116,7 @@ class Sources:
     def _candidate(self, finder: Any, name: str, version: Any, found: Any) -> Any:
         from pip._internal.models.candidate import InstallationCandidate
 
-        if why := self._rules.refused.get(name):
+        if why := self._rules.refused.get(name, "needs a compiler" if name in ALWAYS_COMPILED else ""):
             _say(f"{REFUSED} {name} {why}")
             return None
         link = self._links[name][version]
