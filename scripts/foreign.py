@@ -17,6 +17,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from IPython.core.profiledir import ProfileDir
 from jupyter_client.kernelspec import KernelSpecManager
 
 SUITES = {
@@ -66,8 +67,10 @@ def run_suite(home: Path, name: str) -> int:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "JUPYTER_PATH": str(home / "jupyter"),
+        "IPYTHONDIR": str(home / "ipython"),
         "KERNELMCP_PACKAGES": json.dumps({"preinstalled": ["ipywidgets"]}),  # nbclient's notebooks use it
     }
+    ProfileDir.create_profile_dir(str(home / "ipython" / "profile_default"))  # ipykernel's tests look for it
     prepare(environment)
     print(f"\n{wanted}", flush=True)
     tests = home / f"{name}-{version(name)}"

@@ -3,6 +3,7 @@ however long the values are, and nothing in them may look like something else. M
 """
 
 import json
+import re
 from typing import Any, cast
 
 from kernelmcp.executions.approvals import NotAsked
@@ -14,6 +15,8 @@ MAX_SHOWN_CHARS = 2_000
 TEXT_CHARS = (150, 60, 24)
 # Of one list then.
 MAX_ITEMS = 8
+# So many blanks in a line could push what follows out of sight. An indentation is none of them.
+_GAP = re.compile(r"(?<=\S) {20,}")
 
 
 def shown_arguments(arguments: dict[str, Any]) -> str:
@@ -34,7 +37,8 @@ def shown_arguments(arguments: dict[str, Any]) -> str:
 
 def _dumped(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, indent=1)
-    return UNSEEN.sub(" ", shown(text, len(text)))
+    plain = UNSEEN.sub(" ", shown(text, len(text)))
+    return _GAP.sub(lambda gap: f" [... {len(gap[0]):,} blanks ...] ", plain)
 
 
 def _shortened(value: Any, text_chars: int) -> Any:

@@ -36,10 +36,11 @@ _PATTERNS: dict[PersonalKind, re.Pattern[str]] = {
         r"|0\d{1,4}[ /]\d[\d -]{4,12}\d)(?![\w-])"  # 030 1234567
     ),
 }
-# What is read past, or as something plainer: spaces that do not break, dashes, full-width signs, zero-width ones.
+# What is read past, or as something plainer: spaces that do not break, dashes, full-width and small signs, other full
+# stops, zero-width characters.
 _ODD = re.compile(
-    "[\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u2015\u2028-\u202f\u205f-\u206f"
-    "\u2212\u2800\u3000\u3164\ufe00-\ufe0f\ufe58\ufe63\ufeff\uff01-\uff5e\uffa0\U000e0000-\U000e01ef]"
+    "[\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u2015\u2024\u2028-\u202f\u205f-\u206f"
+    "\u2212\u2800\u3000\u3002\u3164\ufe00-\ufe0f\ufe52\ufe58\ufe63\ufe6b\ufeff\uff01-\uff5e\uff61\uffa0\U000e0000-\U000e01ef]"
 )
 # Numbers: cards first, for a phone number may look like a part of one.
 _ORDER: tuple[PersonalKind, ...] = ("email", "card", "phone")
@@ -146,6 +147,8 @@ def _as_read(char: str) -> str:
             return " "
         case "Pd":
             return "-"
+        case "Po" if char in "\u3002\uff61":  # ideographic full stops, which addresses may have
+            return "."
         case "Sm" if char == "\N{MINUS SIGN}":
             return "-"
         case _:

@@ -28,6 +28,11 @@ PROGRAM_FOLDERS = (
     *("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/var/spool"),
     *("/Applications", "/Library", "/System"),  # macOS
 )
+# The same in a home: what runs at a login or by itself, and who may log in.
+HOME_PROGRAM_FOLDERS = (
+    *(".ssh", ".local/bin", ".cargo", ".config/autostart", ".config/environment.d", ".config/fish", ".config/systemd"),
+    *(".ipython", "bin", "Library/LaunchAgents"),
+)
 # Of the kernel process's directory.py, in the folder for temporary files.
 PRIVATE_FOLDERS = "kernelmcp-sandboxes"
 SHARED_INSIDE = f"{INSIDE}/{SHARED}"
@@ -50,11 +55,18 @@ def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
 def check_places(settings: Settings) -> None:
     """Before a kernel starts. Raises `ConfigurationError` for a volume in whose place there is a link by now."""
     for name, volume in settings.config.volumes.all.items():
-        if volume.path.resolve() != volume.place or volume.place.resolve() != volume.place:
+        if not _is_in_its_place(volume):
             raise ConfigurationError(
                 f"volumes.{name}: {volume.path} has led elsewhere since the server started",
                 "Whoever runs the server must look who changed that, and start it again.",
             )
+
+
+def _is_in_its_place(volume: Volume) -> bool:
+    try:
+        return volume.path.resolve() == volume.place == volume.place.resolve()
+    except (OSError, RuntimeError):  # links in a circle
+        return False
 
 
 def check_volumes(settings: Settings, *, there: bool = True) -> None:
@@ -165,7 +177,8 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
 def _programs(path: Path) -> Path | None:
     """A folder of programs, or of what the system runs by itself, that this one holds or is inside of."""
     on_path = [Path(entry) for entry in os.get_exec_path() if os.path.isabs(entry)]
-    folders = {Path(os.path.realpath(folder)) for folder in (*on_path, *map(Path, PROGRAM_FOLDERS))}
+    of_home = [Path.home() / folder for folder in HOME_PROGRAM_FOLDERS]
+    folders = {Path(os.path.realpath(folder)) for folder in (*on_path, *map(Path, PROGRAM_FOLDERS), *of_home)}
     return next((one for one in sorted(folders) if path.is_relative_to(one) or one.is_relative_to(path)), None)
 
 

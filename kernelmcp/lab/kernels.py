@@ -41,6 +41,10 @@ class AttachedKernel(ServerKernelManager):
     async def shutdown_kernel(self, *_: Any, **__: Any) -> None:
         raise web.HTTPError(403, NOT_FROM_LAB)
 
+    def resolve_path(self, path: str) -> str | None:
+        """Where a path in an output leads: Lab asks, to make a link of it. The kernel's files are not Lab's."""
+        return None
+
     def close(self) -> None:
         self._close_control_socket()
 

@@ -13,10 +13,10 @@ import os
 import re
 import warnings
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from token import NAME
-from tokenize import TokenError, generate_tokens
+from tokenize import TokenError, detect_encoding, generate_tokens
 
 from kernelmcp.atomic import read_small, replace, stamp_of
 from kernelmcp.errors import InvalidArgument, ResourceLimitExceeded
@@ -29,8 +29,8 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 FOLDER = "skills"
 MAX_BYTES = 64 * 1024
 MAX_SKILLS = 100
-# Longer than a reader would scroll.
-_GAP = re.compile(r"[ \t]{81}|\n(?:[ \t]*\n){11}")
+# Longer than a reader would scroll; and the same with a sign here and there.
+_GAP = re.compile(r"[ \t]{81}|(?:[ \t]{20,}\S{1,8}){4}|\n(?:[ \t#\\]*\n){11}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
 
@@ -55,6 +55,8 @@ def parse(name: str, data: bytes) -> Skill:
         raise InvalidArgument(f"skill {name!r} has more than {MAX_BYTES:,} bytes", "Make it smaller.")
     try:
         source = data.decode()
+        if (encoding := detect_encoding(BytesIO(data).readline)[0]) != "utf-8":  # comments may be code in another one
+            raise SyntaxError(f"it is to be read as {encoding}, not as UTF-8")
         with warnings.catch_warnings(action="ignore"):  # they would be on the terminal, with the file's words
             tree = ast.parse(source)
         # Not all that the parser takes: it reads lines otherwise.

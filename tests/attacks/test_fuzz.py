@@ -1,7 +1,7 @@
 """Each parser of a stranger's bytes gets bytes that nobody thought of: whatever comes, it goes on, and stays small.
 
 The corpus has what each of them reads; inputs are edits of that, and values that are costly to parse. They are the same
-in each run. More of them: FUZZ_INPUTS=100000 pytest tests/attacks/test_fuzz.py
+in each run. CONTRIBUTING.md says how to run it with more. `-rP` shows the peaks.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,9 @@ from ..starting import DEADLINE, start_server
 
 CORPUS = Path(__file__).parent / "corpus"
 # Of all four together.
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "2000"))
+IN_THE_SUITE = 2000
+INPUTS = int(os.environ.get("FUZZ_INPUTS", IN_THE_SUITE))
+pytestmark = [pytest.mark.slow] if INPUTS > IN_THE_SUITE else []
 MAX_PARSER_BYTES = 64 << 20
 MAX_PROCESS_BYTES = 400 << 20
 NAMES = st.sampled_from(["type", "id", "content", "call", "calls", "number", "params", "arguments", "result", "name"])
@@ -116,7 +119,7 @@ def peak_of(run: Callable[[], None]) -> int:
     tracemalloc.start()
     try:
         run()
-        return tracemalloc.get_traced_memory()[1]
+        return _printed(tracemalloc.get_traced_memory()[1])
     finally:
         tracemalloc.stop()
 
@@ -125,7 +128,12 @@ def peak_memory(pid: int) -> int:
     """Resident memory of a process at its peak, bytes."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
-    return int(found[1]) * 1024
+    return _printed(int(found[1]) * 1024)
+
+
+def _printed(peak: int) -> int:
+    print(f"{INPUTS // 4:,} inputs: at most {peak / 2**20:.1f} MiB")
+    return peak
 
 
 def test_frames_of_a_guest() -> None:

@@ -336,6 +336,13 @@ async def test_what_cannot_be_shown_whole_is_not_asked(world: MakeWorld, argumen
     assert (asked, one.upstreams.called) == ([], [])
 
 
+async def test_blanks_push_nothing_out_of_sight(world: MakeWorld) -> None:
+    one = world()
+    asked = one.asking("no")
+    await one.call("create_deal", note=" " * 900 + "\u2800" * 300, to="mallory")
+    assert '"note": " [... 1,200 blanks ...] ",\n "to": "mallory"' in asked[0]
+
+
 async def test_what_is_not_seen_is_not_shown(world: MakeWorld) -> None:
     one = world()
     asked = one.asking("no")

@@ -39,6 +39,8 @@ ALL: list[PersonalKind] = ["email", "phone", "card"]
         "\u200bal\u200bice@exam\u2060ple.com\ufeff",
         "\uff41\uff4c\uff49\uff43\uff45\uff20example.com",
         "5500\u20110000\u20110000\u22120004",
+        "alice@example\u3002com",
+        "bob\ufe6bmail\u2024example\uff61org",
         "+49\u00a030\u00a01234567",
     ],
 )

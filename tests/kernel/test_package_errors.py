@@ -84,7 +84,7 @@ SAYS: dict[str, tuple[type[e.PackageError], str]] = {
     "bare": (e.PackageInvalid, "bare: its wheel is invalid (.dist-info directory not found); install another"),
     "listed": (e.PackageUnreachable, "listed-1.0-py3-none-any.whl is listed by a package source, but is not there"),
     "elsewhere": (e.PackageUnreachable, "elsewhere-1.0-py3-none-any.whl: 127.0.0.1 does not answer. Try again later"),
-    "withdrawn": (e.PackageNotFound, "withdrawn: its versions were withdrawn by their makers; they are taken by"),
+    "withdrawn": (e.PackageNotFound, "withdrawn: its versions were withdrawn by their makers: 1.0"),
     "unreadable": (e.PackageError, "pip could not do it: UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff"),
 }  # fmt: skip
 

@@ -256,6 +256,24 @@ def test_a_conflict_with_what_the_distribution_lists_without_its_needs_versions_
     assert str(refused.value).startswith("web, models<2 cannot be installed: ")
     for part in ("web 39.0 needs models>=2", "models<2 is asked for"):
         assert part in str(refused.value)
+    index.add("page", requires=("models>=2,<9,!=3",))
+    with pytest.raises(e.PackageConflict, match=r"page 1\.0 needs models"):
+        install(settings, store, "page", "models<2")
+
+
+def test_a_constraint_of_pips_configuration_is_told_as_that(
+    index: Index, settings: PackageSettings, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "constraints.txt").write_text("bound<2\nforeign<9\n")
+    (tmp_path / "pip.conf").write_text(f"[global]\nconstraint = {tmp_path / 'constraints.txt'}\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    index.add("bound", "1.0")
+    index.add("bound", "2.0")
+    index.add("foreign", tag="cp314-cp314-manylinux_2_28_x86_64")
+    with pytest.raises(e.PackageConflict, match=r"pip's configuration \(constraint\) allows only bound<2"):
+        install(settings, store, "bound>=2")
+    with pytest.raises(e.PackageNotSupported, match="foreign: it exists, but not as a wheel"):
+        install(settings, store, "foreign")
 
 
 def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_had(
@@ -269,7 +287,7 @@ def test_a_version_from_years_ago_is_not_taken_because_the_newer_ones_cannot_be_
         index.add("hardened", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
     with pytest.raises(e.PackageNotSupported, match=r"grown 39\.0 needs rusty"):
         install(settings, store, "grown")
-    with pytest.raises(e.PackageNotSupported, match=r"ask for hardened==0\.1 if that will do"):
+    with pytest.raises(e.PackageNotSupported, match=r"; hardened==0\.1 can be installed$"):
         install(settings, store, "hardened")
     for asked in ("grown<1", "hardened==0.1"):  # unless somebody asks for it
         found = install(settings, store, asked)
@@ -296,7 +314,9 @@ def test_a_version_that_is_offered_can_be_installed(
         index.add("partly", version)
     with pytest.raises(e.PackageNotFound) as refused:
         install(settings, store, "partly==9")
-    offered = re.search(r"there are: ([\d., ]+) \(not 2\.0 now: the folder for Pyodide's", str(refused.value))
+    offered = re.search(
+        r"there are: ([\d., ]+) \(not 2\.0 now: the folder for Pyodide's.*; partly==1\.5 can", str(refused.value)
+    )
     assert offered is not None
     assert offered[1] == "1.0, 1.5, 2.0"
     for version in ("1.0", "1.5"):
@@ -305,8 +325,27 @@ def test_a_version_that_is_offered_can_be_installed(
     index.add("early", "50.0")
     for number in range(1, 40):
         index.add("early", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
-    with pytest.raises(e.PackageNotSupported, match=r"ask for early==0\.1 if that will do"):
+    with pytest.raises(e.PackageNotSupported, match=r"Use another package; early==0\.1 can be installed$"):
         install(settings, store, "early<50")
+
+
+def test_a_version_is_offered_only_when_all_that_it_needs_can_be_had(
+    index: Index, settings: PackageSettings, store: Store
+) -> None:
+    for number in range(1, 40):
+        index.add("fading", f"{number}.0", tag="cp314-cp314-manylinux_2_28_x86_64")
+    index.add("fading", "0.1", requires=("plain",))
+    index.add("fading", "0.2", requires=("gone-for-good",))
+    index.add("plain")
+    with pytest.raises(e.PackageNotSupported, match=r"versions from years ago.* fading==0\.1 can be installed$"):
+        install(settings, store, "fading<50")
+    with pytest.raises(e.PackageNotSupported, match=r"versions from years ago.* Use another package$"):
+        install(settings, store, "fading>0.1,<50")
+    index.add("plain", "2.0")
+    index.add("ties", requires=("plain<2",))
+    with pytest.raises(e.PackageNotFound, match=r"there are: 1\.0, 2\.0; plain==1\.0 can be installed$"):
+        install(settings, store, "ties", "plain==9")
+    assert not list(store.root.glob("wheels/*")), "to say so, nothing is fetched"
 
 
 def test_an_upgrade_offers_no_version_whose_file_cannot_be_had(

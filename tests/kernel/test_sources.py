@@ -227,6 +227,9 @@ def test_what_compiles_is_refused_before_any_build(index: Index, settings: Packa
     index.add_source("plain", files={"fast.c": "", "setup.py": script}, backend="setuptools.build_meta")
     with pytest.raises(e.PackageNotSupported, match=r"plain: it exists, .*its source needs a compiler"):
         install(settings, store, "plain")
+    index.add_source("grpcio", files={"setup.py": "setup(**compiled())"}, backend="setuptools.build_meta")
+    with pytest.raises(e.PackageNotSupported, match=r"grpcio: it exists, .*its source needs a compiler"):
+        install(settings, store, "grpcio")  # which says so in no plain way
     index.add_source("without", requires=("maturin; sys_platform == 'linux'",))
     with pytest.raises(Started):
         install(settings, store, "without")

@@ -270,6 +270,12 @@ async def test_a_person_and_the_model_have_one_kernel(desk: Desk) -> None:
     )
 
 
+async def test_a_path_in_an_output_leads_nowhere_and_is_no_error(desk: Desk) -> None:
+    kernel = desk.sessions()["alpha.ipynb"]["id"]
+    status, body, _ = desk.lab.get(f"/api/resolvePath?path=/etc/hosts&kernel={kernel}")  # as Lab asks for each
+    assert (status, json.loads(body)) == (200, {"resolved": []})
+
+
 async def test_a_notebook_whose_file_somebody_deletes_is_written_again(desk: Desk) -> None:
     before = [source for source in await desk.sources("alpha") if source]
     (desk.folder / "home" / "lab" / "notebooks" / "alpha.ipynb").unlink()

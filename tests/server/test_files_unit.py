@@ -63,12 +63,18 @@ def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path, monkeypat
 def test_guests_do_not_write_where_programs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tools := tmp_path / "project" / "bin").mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    of_home = [
+        tmp_path / "user" / name for name in (".ssh", ".config/systemd/user", ".local/bin", "Library/LaunchAgents")
+    ]
+    for folder in of_home:
+        folder.mkdir(parents=True)
 
     def check(path: str | Path, mode: str) -> None:
         volumes = {"data": {"path": path, "mode": mode}}
         check_volumes(load(environ={}, overrides={"server": {"home": tmp_path / "home"}, "volumes": volumes}))
 
-    for folder in (tools, tools.parent, "/etc", "/usr/local", "/usr/share"):
+    for folder in (tools, tools.parent, *of_home, "/etc", "/usr/local", "/usr/share"):
         check(folder, "ro")
         with pytest.raises(ConfigurationError, match="where programs"):
             check(folder, "rw")
@@ -91,6 +97,12 @@ def test_a_link_in_the_place_of_a_volume_leads_nowhere(tmp_path: Path) -> None:
     assert [volume["path"] for volume in kernel_volumes(found)] == [str(outer), str(outer / "inner")]
     with pytest.raises(ConfigurationError, match=r"volumes\.inner: .* has led elsewhere"):
         check_places(found)
+    (outer / "inner").unlink()
+    (outer / "inner").symlink_to(outer / "inner")
+    with pytest.raises(ConfigurationError, match=r"volumes\.inner: .* has led elsewhere"):
+        check_places(found)
+    (outer / "inner").unlink()
+    (outer / "inner").symlink_to(secret)
     with pytest.raises(ConfigurationError, match=r"inside volumes\.outer, where guests can put another"):
         check_volumes(settings())
 

@@ -216,11 +216,24 @@ def test_a_file_that_reads_otherwise_is_none_and_the_others_are_listed(
         parse("odd", source.encode())
 
 
-@pytest.mark.parametrize("gap", ["\n" * 12, "\n" + " \t\n" * 40, "x = 1;" + " " * 81])
+@pytest.mark.parametrize(
+    "gap",
+    [
+        *("\n" * 12, "\n" + " \t\n" * 40, "x = 1;" + " " * 81),
+        *("\n" + "#\n" * 40, "x = 1 + \\\n" + "\\\n" * 20 + "1;", "x = 1;" + f"{' ' * 80}1;" * 40),
+    ],
+)
 def test_code_that_a_reader_would_have_to_look_for_is_refused(gap: str) -> None:
     with pytest.raises(InvalidArgument, match="so many blanks at line"):
         parse("totals", f"{GOOD}{gap}import os\n".encode())
-    parse("totals", f"{GOOD}{gap[:9]}\nimport os\n".encode())
+    parse("totals", f"{GOOD}{gap[:6]}\nimport os\n".encode())
+
+
+@pytest.mark.parametrize("encoding", ["utf-7", "unicode_escape", "latin-1"])
+def test_a_file_that_python_would_read_in_another_encoding_is_refused(encoding: str) -> None:
+    hidden = "# +AAo-import os" if encoding == "utf-7" else "# \\u000aimport os"
+    with pytest.raises(InvalidArgument, match="not as UTF-8"):
+        parse("totals", f"# -*- coding: {encoding} -*-\n{GOOD}\n{hidden}\n".encode())
 
 
 def test_words_in_other_languages_are_fine() -> None:

@@ -20,6 +20,7 @@ from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
 from kernelmcp.mcp_server.results.links import file_uri
+from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSession
 from kernelmcp.mcp_server.tools.contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
@@ -256,8 +257,7 @@ def _fitting(files: list[Entry]) -> list[Entry]:
 
 
 def _listing_text(info: schemas.WorkspaceInfo) -> str:
-    # repr: a name with a line break in it must not look like two files.
-    lines = [f"{_shown(file['path'])}  {file['size']:,} bytes" for file in info["files"][:MAX_LINES]]
+    lines = [f"{shown(file['path'])}  {file['size']:,} bytes" for file in info["files"][:MAX_LINES]]
     while sum(map(len, lines)) > MAX_TEXT_CHARS:
         lines.pop()
     if not info["complete"] or len(info["files"]) > len(lines):
@@ -267,7 +267,3 @@ def _listing_text(info: schemas.WorkspaceInfo) -> str:
         f"{info['total_bytes']:,} bytes of {info['quota_bytes']:,}"
     )
     return "\n".join(lines)
-
-
-def _shown(name: str) -> str:
-    return name if name.isprintable() else repr(name)

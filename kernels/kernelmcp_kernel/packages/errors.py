@@ -19,12 +19,25 @@ Every text names the package and says what to do: it is read by a model or a per
 
 from __future__ import annotations
 
+from typing import Self
+
+from packaging.requirements import Requirement
+
 # What is installed stays as it is.
 ANOTHER_SESSION = "use a new session, or reset_workspace with scope all"
 
 
 class PackageError(Exception):
     """Base of the others. Raised itself when pip fails with a message that we do not know."""
+
+    instead: Requirement | None = None
+    """What may be possible instead. It is resolved before anybody is told of it."""
+
+    def with_text(self, text: str) -> Self:
+        """The same error with another text."""
+        error = type(self)(text)
+        error.instead = self.instead
+        return error
 
 
 class InvalidRequirement(PackageError): ...

@@ -16,6 +16,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared
 from kernelmcp_kernel.packages import distribution, empty_wheels
@@ -31,7 +32,7 @@ from kernelmcp_kernel.packages.index.answers import IndexAnswers
 from kernelmcp_kernel.packages.index.silent import SilentHosts
 from kernelmcp_kernel.packages.outcome import Outcome, Package
 from kernelmcp_kernel.packages.pip_process import Say
-from kernelmcp_kernel.packages.pip_run import Request, about_newer
+from kernelmcp_kernel.packages.pip_run import Request
 from kernelmcp_kernel.packages.requirements import (
     PLAIN,
     Options,
@@ -47,7 +48,7 @@ from kernelmcp_kernel.packages.requirements import (
     unmet,
     without_versions,
 )
-from kernelmcp_kernel.packages.resolver import download
+from kernelmcp_kernel.packages.resolver import download, newest_version
 from kernelmcp_kernel.packages.sources.builder import Builder
 from kernelmcp_kernel.packages.standins import wheels as standins
 from kernelmcp_kernel.packages.standins.module_names import as_packages
@@ -177,8 +178,14 @@ class Installer:
         with self._store.staging() as staging:
             answers = IndexAnswers(SilentHosts(self._store.root))
             room = self._store.room.max_staged_bytes
-            request = Request(self._settings, [Requirement(name)], {}, [], room, answers, options)
-            return await about_newer(request, staging / "newest", there)
+            own = await asyncio.to_thread(empty_wheels.guests_own)
+            request = Request(self._settings, [], own, [], room, answers, options)
+            newest = await newest_version(request, name, staging / "newest")
+        if newest is None:
+            return f"{there.name} {there.version} stays as it is: whether there is a newer one cannot be told now"
+        if Version(newest) <= Version(there.version):
+            return f"{there.name} {there.version} is the newest that there is for this sandbox"
+        return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
 
     async def _for_build(self, requires: list[str], say: Say) -> list[Package]:
         """The packages that a build needs: not this session's, and wheels only. Their newest versions, which are

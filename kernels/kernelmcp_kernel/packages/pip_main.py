@@ -1,13 +1,14 @@
-"""Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN WATCH RULES pip-arguments...`.
+"""Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN WATCH RULES FILES pip-arguments...`.
 
-FOLDER is the one that pip is imported from; STAND_IN is how the names of wheels end that have nothing in them; WATCH
-the file that says how long to wait for hosts (`index.watch`), and RULES the one that says which sources may be offered
-(`sources.in_pip`), or nothing. pip has options for the tags of a
-foreign platform but none for its environment markers: it would judge `sys_platform == "emscripten"` by this machine.
-It follows addresses in the metadata of packages (`Requires-Dist: x @ file:///...`), where it builds what it finds,
-which runs code: here they are refused. And where the new versions of a package cannot be had it goes back through all
-older ones, for minutes, and takes one from years ago: here only new ones are looked at. A program of its own, because
-pip's modules are not to be used within another process.
+FOLDER has pip. STAND_IN is the ending of the names of wheels that have nothing in them. WATCH is a file: how long to
+wait for hosts (`index.watch`). RULES is a file, or nothing: which sources may be offered (`sources.in_pip`). FILES is
+`fetch`, or `name` for empty files with the names of those that were chosen.
+
+pip has options for the tags of a foreign platform but none for its environment markers: it would judge
+`sys_platform == "emscripten"` by this machine. It follows addresses in the metadata of packages (`Requires-Dist: x @
+file:///...`), where it builds what it finds, which runs code: here they are refused. And where the new versions of a
+package cannot be had it goes back through all older ones, for minutes, and takes one from years ago: here only new ones
+are looked at. A program of its own, because pip's modules are not to be used within another process.
 """
 
 # pyright: reportPrivateUsage=false
@@ -17,7 +18,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -47,11 +48,9 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _take_new_versions_only(
-    released: dict[str, dict[Any, datetime | None]],
-) -> Callable[[Any, Iterable[Any]], list[Any]]:
-    """Gives what says of some versions of a project which of them count. Fills `released`: the versions by project,
-    with when: not every index knows it."""
+def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> Callable[[Any], set[Any]]:
+    """Gives the function that knows which versions of a project count. Fills `released`: the versions by project, with
+    the time of their upload, which not every index knows."""
     from pip._internal.index import package_finder
     from pip._vendor.packaging import utils
 
@@ -96,7 +95,7 @@ def _take_new_versions_only(
 
     package_finder.LinkEvaluator.evaluate_link = evaluate_link
     package_finder.CandidateEvaluator.get_applicable_candidates = applicable
-    return lambda evaluator, versions: [version for version in versions if version in that_count(evaluator)]
+    return that_count
 
 
 def _log_little() -> None:
@@ -125,6 +124,18 @@ def _give_up_sooner() -> None:
         return stock(self, requirements, max_rounds=min(max_rounds, MAX_ROUNDS))
 
     Resolver.resolve = resolve
+
+
+def _fetch_nothing() -> None:
+    """Write empty files with the names of those that were chosen."""
+    from pip._internal.operations.prepare import RequirementPreparer
+
+    def prepare(self: Any, reqs: Any, *_arguments: Any, **_options: Any) -> None:
+        for each in reqs:
+            each.satisfied_by = each.get_dist()  # so that it is not saved
+            Path(self.download_dir, Path(each.link.filename).name).write_bytes(b"")
+
+    RequirementPreparer.prepare_linked_requirements_more = prepare
 
 
 def _fetch_stand_ins_only(ending: str) -> None:
@@ -160,7 +171,7 @@ def _module(package: str, name: str) -> Any:
 def main() -> int:
     """Run pip, for as long as the parent lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _, _, markers_json, stand_in, watched, rules, *arguments = sys.argv
+    _, _, markers_json, stand_in, watched, rules, files, *arguments = sys.argv
     sys.path[:] = [*dict.fromkeys([*sys.path, sys.argv[1]])]  # it may be in a folder that an isolated Python leaves out
     markers = json.loads(markers_json)
     from pip._vendor.packaging import markers as vendored
@@ -175,14 +186,15 @@ def main() -> int:
             raise requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
 
     requirements.Requirement.__init__ = parse_name
-    for improve in (_log_little, _give_up_sooner, lambda: _fetch_stand_ins_only(stand_in)):
+    fetch_less = _fetch_nothing if files == "name" else lambda: _fetch_stand_ins_only(stand_in)
+    for improve in (_log_little, _give_up_sooner, fetch_less):
         with suppress(ImportError, AttributeError):  # a pip that is made otherwise is slower, and works
             improve()
     watch = _module("index", "watch").Watch(watched)
     with suppress(ImportError, AttributeError):
-        admitted = _take_new_versions_only(watch.released)
+        that_count = _take_new_versions_only(watch.released)
         if rules:
-            _module("sources", "in_pip").take_part(rules, stand_in, admitted)
+            _module("sources", "in_pip").take_part(rules, stand_in, that_count)
     with suppress(ImportError, AttributeError):
         watch.take_part()
     from pip._internal.cli.main import main as pip

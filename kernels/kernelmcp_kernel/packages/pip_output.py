@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.distribution import guest_markers
@@ -149,7 +150,7 @@ def explain(
     if match := _NO_MATCH.search(output):
         what = match["what"].partition(" (from ")[0]
         error = _no_match(what, output, log, failed, absent)
-        return error if what in asked else type(error)(f"{', '.join(asked)}: {error}")
+        return error if what in asked else error.with_text(f"{', '.join(asked)}: {error}")
     if is_unreachable(output):
         found = _CONNECTION.search(output)
         what = f"{found['file']}: {found['host']}" if found else "a package source"
@@ -198,7 +199,7 @@ def _about_files(output: str) -> PackageError | None:
 def _no_match(
     what: str, output: str, log: Iterable[str], failed: Mapping[str, Failure], absent: Mapping[str, str]
 ) -> PackageError:
-    name = re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0]
+    name = _name_in(what)
     own = re.compile(rf"{re.escape(name)}(?![\w.-])")
     by = [match["by"] for match in _NEEDED_BY.finditer(output) if own.match(match["what"])]
     needed = f" (which {by[-1][:_MAX_NAMED_CHARS]} needs)" if by else ""
@@ -214,17 +215,21 @@ def _no_match(
     known = [] if known == ["none"] else known
     missing = absent.get(canonicalize_name(name))
     if old := [version for version in known if version != missing and _admits(plain, [version])]:
-        return PackageNotSupported(
+        error = PackageNotSupported(
             f"{name}: it exists, but only in versions from years ago as a wheel that runs in WebAssembly. Use another "
-            f"package, or ask for {name}=={old[-1]} if that will do"
+            "package"
         )
+        error.instead = _with_versions(plain, f"{Requirement(plain).specifier},<={old[-1]}")
+        return error
     if known:
-        return _no_such_version(what, known, missing)
+        return _no_such_version(plain, needed, known, missing)
     if match := _OTHER_PYTHONS.search(output):
         return _other_python(f"{name}{needed}", match["versions"])
     if match := _YANKED.search(output):
         text = match["versions"][:_MAX_NAMED_CHARS]
-        return PackageNotFound(f"{what}: its versions were withdrawn by their makers; they are taken by number: {text}")
+        error = PackageNotFound(f"{what}: its versions were withdrawn by their makers: {text}")
+        error.instead = _with_versions(plain, f"=={match['versions'].rpartition(', ')[2]}")
+        return error
     if match := _NOT_SECURE.search(output):
         return PackageUnreachable(
             f"{what}: the package index {match['host'][:_MAX_NAMED_CHARS]} is not asked, because its address is not "
@@ -232,7 +237,7 @@ def _no_match(
             "(trusted-host in pip.conf)"
         )
     if there := _found_versions(plain, filter(_CHOSEN_LINK.search, log)):
-        return _no_such_version(what, there, missing)
+        return _no_such_version(plain, needed, there, missing)
     wanted = re.compile(rf"Skipping link: .*\b{canonicalize_name(name).replace('-', '[-_.]+')}\b", re.IGNORECASE)
     name += needed
     if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
@@ -243,13 +248,31 @@ def _no_match(
     )
 
 
-def _no_such_version(what: str, there: Sequence[str], missing: str | None) -> PackageNotFound:
+def _no_such_version(plain: str, needed: str, there: Sequence[str], missing: str | None) -> PackageNotFound:
     """`missing`: a version that is Pyodide's, and whose file cannot be had."""
     shown = ", ".join(there[-_MAX_VERSIONS:])
     but = f" (not {missing} now: the folder for Pyodide's distribution does not have its file)"
-    return PackageNotFound(
-        f"{what}: there is no such version for this sandbox; there are: {shown}{but if missing in there else ''}"
+    error = PackageNotFound(
+        f"{plain}{needed}: there is no such version for this sandbox; there are: {shown}"
+        f"{but if missing in there else ''}"
     )
+    if not needed:  # else no other version will do
+        error.instead = _with_versions(plain, f"!={missing}" if missing else "")
+    return error
+
+
+def _with_versions(plain: str, versions: str) -> Requirement | None:
+    """A requirement, as pip writes it, with these versions instead of its own."""
+    try:
+        requirement = Requirement(plain)
+        requirement.specifier = SpecifierSet(versions)
+    except (InvalidRequirement, InvalidSpecifier):
+        return None
+    return requirement
+
+
+def _name_in(requirement: str) -> str:
+    return re.split(r"[\s<>=!~;\[(]", requirement, maxsplit=1)[0]
 
 
 def _refusal(name: str, output: str) -> str | None:
@@ -274,7 +297,9 @@ def _conflict(output: str, asked: Sequence[str]) -> str:
 def _cause(found: re.Match[str]) -> str:
     if found["needed"] is not None:
         return f"{found['package']} needs {found['needed']}"
-    return f"this session has {found['here']}" if found["here"] is not None else f"{found['asked']} is asked for"
+    if (here := found["here"]) is None:
+        return f"{found['asked']} is asked for"
+    return f"this session has {here}" if "==" in here else f"pip's configuration (constraint) allows only {here}"
 
 
 def _needs_what_is_missing(
@@ -288,17 +313,24 @@ def _needs_what_is_missing(
     there = {canonicalize_name(found["name"]) for found in _THERE.finditer(output)}
     names = {canonicalize_name(name) for name in missing["names"].split()} - there
     for reason in _REASON.finditer(output):  # that of the newest version comes first
-        what = reason["what"]  # where some source has it, requirements contradict each other
+        what = reason["what"].replace(" and ", ",")  # as pip writes the last of several
+        # Where some source has it, requirements contradict each other.
         if canonicalize_name(reason["name"]) in names and not _admits(what, _found_versions(what, log)):
             error = _no_match(what, output, log, failed, absent)
             who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
-            return type(error)(f"{who}{reason['who']} needs {error}")
+            return error.with_text(f"{who}{reason['who']} needs {error}")
+    # The configuration of pip may have a constraint on it, which pip takes for the reason.
+    for what in asked:
+        name = canonicalize_name(_name_in(what))
+        if name in names and not _found_versions(what, log):
+            error = _no_match(what, output, log, failed, absent)
+            return error if len(asked) == 1 else error.with_text(f"{', '.join(asked)}: {error}")
     return None
 
 
 def _found_versions(what: str, log: Iterable[str]) -> list[str]:
     """The versions of which some source has a wheel that runs here, each once."""
-    name = canonicalize_name(re.split(r"[\s<>=!~;\[(]", what, maxsplit=1)[0])
+    name = canonicalize_name(_name_in(what))
     links = filter(None, map(_FOUND_LINK.search, log))
     own = [link["version"] for link in links if canonicalize_name(link["file"].partition("-")[0]) == name]
     return list(dict.fromkeys(own))

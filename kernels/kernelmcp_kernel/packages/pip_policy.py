@@ -68,7 +68,7 @@ _OF_THE_SYSTEM = (
 )
 # What a Python of python.org becomes when it starts.
 _APPLE_PYTHON = tuple(map(str, Path(sys.base_prefix).glob("Resources/Python.app/Contents/MacOS/Python")))
-_OPTIONS_WITH_PATHS = ("cert", "client-cert", "find-links", "index-url", "extra-index-url")
+_OPTIONS_WITH_PATHS = ("cert", "client-cert", "constraint", "find-links", "index-url", "extra-index-url")
 
 
 def environment(settings: PackageSettings, scratch: Path) -> dict[str, str]:

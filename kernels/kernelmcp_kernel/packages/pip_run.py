@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from packaging.version import Version
 
 from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy, pip_process
 from kernelmcp_kernel.packages.empty_wheels import Present
-from kernelmcp_kernel.packages.errors import ANOTHER_SESSION
 from kernelmcp_kernel.packages.index.answers import IndexAnswers
 from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.requirements import PLAIN, Options, checked
@@ -33,8 +31,6 @@ from kernelmcp_kernel.settings import PackageSettings
 _MAIN = Path(__file__).with_name("pip_main.py")
 # pip's default of five, with its growing pauses, takes half a minute where there is no network.
 _RETRIES = 1
-# For one page of the index.
-_NEWEST_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,8 @@ class Request:
     """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
     builder: Builder | None = None
     """None: nothing is built from its source."""
+    names_only: bool = False
+    """Nothing is fetched: the files that come are empty, and have the names of those that were chosen."""
 
     @property
     def names(self) -> str:
@@ -98,43 +96,12 @@ def file_name_of(file: Path) -> str:
     return name_of(file) if is_source(file) else canonicalize_name(wheel_identity(file.name)[0])
 
 
-async def about_newer(request: Request, folder: Path, there: Present) -> str:
-    """Whether there is a newer version of a package that the guest has, in words. The request is for it alone, and the
-    folder is empty."""
-    every = distribution.listed(request.settings)
-    if distribution.is_folder(request.settings):  # what that does not have is no newer version
-        every = [each for each in every if distribution.local_file(request.settings, each)]
-    listing = await asyncio.to_thread(empty_wheels.listing, every)
-    await asyncio.to_thread(_lay_out, request, folder, "")
-    (asked,) = request.requirements
-    name = checked(canonicalize_name(asked.name))
-    arguments = ["index", "versions", name, *_habits(folder), *_find_links(request, folder, listing)]
-    policy = await asyncio.to_thread(_policy, request, folder, [*arguments, *request.options.for_pip()[:1]])
-    try:
-        async with asyncio.timeout(_NEWEST_SECONDS):
-            _, output = await pip_process.run(policy, folder.parent, request.max_bytes, lambda line: None)
-            await asyncio.to_thread(request.answers.read, folder)
-    except TimeoutError:
-        output = ""
-    newest = _newest(output, name)
-    if newest is None:
-        return f"{there.name} {there.version} stays as it is: whether there is a newer one cannot be told now"
-    if Version(newest) <= Version(there.version):
-        return f"{there.name} {there.version} is the newest that there is for this sandbox"
-    return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
-
-
-def _newest(output: str, name: str) -> str | None:
-    """The first version in the output of `pip index versions`, which is the newest."""
-    found = re.search(rf"^{re.escape(name)} \((\d[0-9A-Za-z.+!]*)\)\s*$", output, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else None
-
-
 def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "") -> Policy:
     """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
     markers = json.dumps(distribution.guest_markers())
     watch = request.answers.write(folder)
-    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, watch, rules]
+    files = "name" if request.names_only else "fetch"  # as `pip_main` has them
+    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, watch, rules, files]
     program = [sys.executable, "-I", "-B", *own, *arguments]
     settings = request.settings
     links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]
@@ -165,22 +132,16 @@ def _find_links(request: Request, folder: Path, listing: Path | None) -> list[st
     return [f"--find-links={link}" for link in links]
 
 
-def _habits(folder: Path) -> list[str]:
+def _arguments(request: Request, folder: Path) -> list[str]:
     return [
+        "download",
+        "--progress-bar=off",
         "--no-input",
         "--disable-pip-version-check",
         "--no-color",
         f"--retries={_RETRIES}",
         f"--log={folder / 'log'}",
         *distribution.guest_tags(),
-    ]
-
-
-def _arguments(request: Request, folder: Path) -> list[str]:
-    return [
-        "download",
-        "--progress-bar=off",
-        *_habits(folder),
         *request.options.for_pip(),
         f"--dest={folder / 'wheels'}",
         f"--constraint={folder / 'constraints.txt'}",

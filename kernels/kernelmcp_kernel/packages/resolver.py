@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.distribution import Listed
@@ -36,10 +38,13 @@ from kernelmcp_kernel.packages.pip_run import Request, file_name_of, run_pip
 from kernelmcp_kernel.packages.requirements import Options
 from kernelmcp_kernel.packages.sources.offers import Absent, Offers, is_source
 from kernelmcp_kernel.packages.standins import wheels as standins
-from kernelmcp_kernel.packages.store import sha256_of
+from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 
 # Each brings files of the distribution, or built ones, whose true metadata asks for more.
 _MAX_RUNS = 9
+# A refusal comes within ten seconds: a version that has not been resolved by then is not offered.
+_REFUSAL_SECONDS = 9.0
+_NEWEST_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ async def download(request: Request, folder: Path, say: Say) -> Download:
     Where the index does not answer, what is cached and Pyodide's distribution are tried without it.
     """
     seconds = request.settings.install_timeout_seconds
+    refused_at = asyncio.get_running_loop().time() + _REFUSAL_SECONDS
     try:
         async with asyncio.timeout(seconds):
             return await _download(request, folder, say)
@@ -72,6 +78,40 @@ async def download(request: Request, folder: Path, say: Say) -> Download:
         raise PackageTimeout(
             f"{request.names}: not there after {seconds:g} s (packages.install_timeout_seconds); try it in parts"
         ) from None
+    except PackageError as error:
+        raise await _with_advice(error, request, folder / "instead", refused_at) from None
+
+
+async def _with_advice(error: PackageError, request: Request, folder: Path, until: float) -> PackageError:
+    """The error, and the version that can be installed instead if one is found `until` then (the loop's time)."""
+    if error.instead is None:
+        return error
+    name = canonicalize_name(error.instead.name)
+    others = [each for each in request.requirements if canonicalize_name(each.name) != name]
+    with suppress(PackageError, TimeoutError):
+        async with asyncio.timeout_at(until):
+            version = await _version_of(name, replace(request, requirements=[*others, error.instead]), folder)
+            return error.with_text(f"{error}; {name}=={version} can be installed")
+    return error
+
+
+async def newest_version(request: Request, name: str, folder: Path) -> str | None:
+    """The newest version of a package that can be installed. None if that cannot be told now."""
+    listed = [each for each in distribution.listed(request.settings) if each.name == name]
+    absent = listed if distribution.is_folder(request.settings) else []
+    others = [f"!={each.version}" for each in absent if distribution.local_file(request.settings, each) is None]
+    with suppress(PackageError, TimeoutError):
+        async with asyncio.timeout(_NEWEST_SECONDS):
+            wanted = Requirement(name + ",".join(others))
+            return await _version_of(name, replace(request, requirements=[wanted]), folder)
+    return None
+
+
+async def _version_of(name: str, request: Request, folder: Path) -> str:
+    """The version of a package that a request would bring: all is resolved, nothing is fetched or built. Raises
+    PackageError."""
+    found = await _resolve(replace(request, builder=None, names_only=True), folder, lambda line: None)
+    return next(wheel_identity(file.name)[1] for file in found.files if file_name_of(file) == name)
 
 
 async def _download(request: Request, folder: Path, say: Say) -> Download:
@@ -133,7 +173,9 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
             wheels = await run_pip(request, run, say, page, *options, listing=listing, offers=offers)
             chosen = [packages[file_name_of(wheel)] for wheel in wheels if wheel.name.endswith(empty_wheels.LISTED_TAG)]
             sources = [file for file in wheels if is_source(file)]
-            if not chosen and not sources:
+            if request.names_only and chosen and distribution.is_folder(request.settings):
+                raise _distribution_needed(request, chosen)
+            if request.names_only or not (chosen or sources):
                 left_out = offers.left_out({file_name_of(wheel) for wheel in wheels} | set(request.present))
                 return Download(wheels, not left_out and request.answers.complete, tuple(left_out))
             try:

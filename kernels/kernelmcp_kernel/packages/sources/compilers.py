@@ -1,4 +1,4 @@
-"""Which tools of a build compile. Imported by the kernel process and by pip's, and imports nothing."""
+"""What compiles: tools of a build, and packages. Imported by the kernel process and by pip's, and imports nothing."""
 
 # Whatever package builds with one of these compiles something that it cannot do without, or drops it without a word.
 COMPILING = frozenset(
@@ -29,6 +29,31 @@ COMPILING = frozenset(
         "torch",
         "uv-build",
         "ziglang",
+    )
+)
+# Packages whose source always compiles, which their setup.py says in no plain way: a build would find it out in twenty
+# seconds.
+ALWAYS_COMPILED = frozenset(
+    (
+        "gevent",
+        "gmpy2",
+        "grpcio",
+        "grpcio-tools",
+        "hiredis",
+        "llvmlite",
+        "lz4",
+        "mysqlclient",
+        "netifaces",
+        "numba",
+        "psycopg2",
+        "pyaudio",
+        "pycairo",
+        "pycurl",
+        "pygame",
+        "pyodbc",
+        "python-ldap",
+        "uvloop",
+        "xmlsec",
     )
 )
 # They make C of Python, and are left out: where the build can do without, it makes a package in pure Python.

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .compilers import ALWAYS_COMPILED
 from .reading import Refused, Source, look_at
 from .without import Tables, leave_out
 
@@ -63,10 +64,10 @@ class Rules(NamedTuple):
 class Sources:
     """The sources of one run of pip: by name and version the links to them, and what was made of them."""
 
-    def __init__(self, rules: Rules, admitted: Callable[[Any, dict[Any, Any]], list[Any]]) -> None:
+    def __init__(self, rules: Rules, that_count: Callable[[Any], set[Any]]) -> None:
         self._rules = rules
         self._page = (Path(rules.folder).parent / "page.html").as_uri()
-        self._admitted = admitted
+        self._that_count = that_count
         self._links: dict[str, dict[Any, Any]] = {}
         self._looked: dict[str, Any] = {}
         self._refused: dict[str, int] = {}
@@ -110,12 +111,12 @@ class Sources:
     def _choose(self, evaluator: Any, name: str, found: Any) -> Any:
         links = self._links.get(name, {})
         same = [each.version for each in found.applicable_candidates if each.version in links]
-        return max(same or self._admitted(evaluator, links), default=None)
+        return max(same or self._that_count(evaluator) & links.keys(), default=None)
 
     def _candidate(self, finder: Any, name: str, version: Any, found: Any) -> Any:
         from pip._internal.models.candidate import InstallationCandidate
 
-        if why := self._rules.refused.get(name):
+        if why := self._rules.refused.get(name, "needs a compiler" if name in ALWAYS_COMPILED else ""):
             _say(f"{REFUSED} {name} {why}")
             return None
         link = self._links[name][version]
@@ -230,11 +231,11 @@ def _save(chunks: Any, file: Path, limit: int) -> str:
     return sha256.hexdigest()
 
 
-def take_part(rules_file: str, stand_in: str, admitted: Callable[[Any, dict[Any, Any]], list[Any]]) -> None:
+def take_part(rules_file: str, stand_in: str, that_count: Callable[[Any], set[Any]]) -> None:
     """Have pip consider sources. Raises ImportError, AttributeError where this pip is made otherwise: then it takes
     wheels only, which is what its options say."""
     rules = Rules(**json.loads(Path(rules_file).read_text("utf-8")), stand_in=stand_in)
-    sources = Sources(rules, admitted)
+    sources = Sources(rules, that_count)
     _read_instead_of_building(sources)
     _look_for_them(sources)
     leave_out(Tables(rules.dispensable, rules.distribution, Path(rules_file).with_name(LEFT_OUT)))

@@ -11,21 +11,26 @@ from packaging.utils import canonicalize_name
 from kernelmcp_kernel.packages.errors import InvalidRequirement
 
 _PACKAGES = {
-    "attr": "attrs", "barcode": "python-barcode", "bio": "biopython", "bson": "pymongo", "bs4": "beautifulsoup4",
-    "cairo": "pycairo", "corsheaders": "django-cors-headers", "crontab": "python-crontab", "crypto": "pycryptodome",
-    "cryptodome": "pycryptodomex", "cv2": "opencv-python", "dateutil": "python-dateutil", "decouple": "python-decouple",
-    "dns": "dnspython", "docx": "python-docx", "dotenv": "python-dotenv", "faiss": "faiss-cpu", "fitz": "pymupdf",
+    "attr": "attrs", "barcode": "python-barcode", "binance": "python-binance", "bio": "biopython",
+    "bs4": "beautifulsoup4", "bson": "pymongo", "cairo": "pycairo", "community": "python-louvain",
+    "consul": "python-consul", "corsheaders": "django-cors-headers", "crontab": "python-crontab",
+    "crypto": "pycryptodome", "cryptodome": "pycryptodomex", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "decouple": "python-decouple", "dns": "dnspython", "docx": "python-docx", "dotenv": "python-dotenv",
+    "engineio": "python-engineio", "faiss": "faiss-cpu", "ffmpeg": "ffmpeg-python", "fitz": "pymupdf",
     "frontmatter": "python-frontmatter", "gi": "pygobject", "git": "gitpython", "github": "pygithub",
     "gitlab": "python-gitlab", "gnupg": "python-gnupg", "googleapiclient": "google-api-python-client",
-    "gridfs": "pymongo", "jose": "python-jose", "jwt": "pyjwt", "ldap": "python-ldap", "magic": "python-magic",
+    "gridfs": "pymongo", "grpc": "grpcio", "jenkins": "python-jenkins", "jose": "python-jose", "jwt": "pyjwt",
+    "kafka": "kafka-python", "ldap": "python-ldap", "lzo": "python-lzo", "magic": "python-magic",
     "memcache": "python-memcached", "mysqldb": "mysqlclient", "nacl": "pynacl", "nmap": "python-nmap",
-    "opengl": "pyopengl", "openssl": "pyopenssl", "osgeo": "gdal", "pil": "pillow", "pkg-resources": "setuptools",
-    "pptx": "python-pptx", "pythoncom": "pywin32", "pywt": "pywavelets", "rest-framework": "djangorestframework",
-    "sdl2": "pysdl2", "serial": "pyserial", "shapefile": "pyshp", "skimage": "scikit-image", "sklearn": "scikit-learn",
-    "slugify": "python-slugify", "socketio": "python-socketio", "socks": "pysocks", "stemmer": "pystemmer",
+    "opengl": "pyopengl", "openssl": "pyopenssl", "osgeo": "gdal", "paho": "paho-mqtt", "pil": "pillow",
+    "pkg-resources": "setuptools", "pptx": "python-pptx", "pythoncom": "pywin32", "pywt": "pywavelets",
+    "rest-framework": "djangorestframework", "sdl2": "pysdl2", "serial": "pyserial", "shapefile": "pyshp",
+    "skimage": "scikit-image", "sklearn": "scikit-learn", "slugify": "python-slugify", "socketio": "python-socketio",
+    "socks": "pysocks", "speech-recognition": "speechrecognition", "stdnum": "python-stdnum", "stemmer": "pystemmer",
     "tabula": "tabula-py", "telegram": "python-telegram-bot", "tlz": "toolz", "umap": "umap-learn", "usb": "pyusb",
-    "vlc": "python-vlc", "win32api": "pywin32", "win32com": "pywin32", "wx": "wxpython", "xlib": "python-xlib",
-    "yaml": "pyyaml", "zmq": "pyzmq",
+    "vlc": "python-vlc", "websocket": "websocket-client", "win32api": "pywin32", "win32com": "pywin32",
+    "win32con": "pywin32", "win32gui": "pywin32", "wx": "wxpython", "xlib": "python-xlib", "yaml": "pyyaml",
+    "zmq": "pyzmq",
 }  # fmt: skip
 
 
