@@ -175,6 +175,8 @@ class Server:
             serve.when_closed(wire_in, on_end)
         # Outside of the tasks: what it raises is for a person, and must not come in a group.
         with self._open_home() as home:
+            if serve.has_ended(wire_in):
+                return  # nobody is there who would use a kernel
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
                 started()

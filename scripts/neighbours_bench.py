@@ -26,17 +26,10 @@ import psutil
 from http_bench import http_server
 from mcp import Client
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.upstreams.hostile_http_server import IN_CALLS, UNASKED
+
 PROGRAM = Path(__file__).resolve().parents[1] / "tests" / "upstreams" / "hostile_http_server.py"
-UNASKED = (
-    "interim-answers",
-    "empty-events",
-    "comments",
-    "answers-to-nobody",
-    "events-in-small-pieces",
-    "streams-that-end",
-    "large-lists-that-change",
-)
-IN_CALLS = ("body-in-small-pieces", "interim-answers-to-a-call", "silence")
 ROUNDS, CALLS = 10, 10
 SLOWER_BAR_MS, MEMORY_BAR_MB, HEALTH_BAR_MS, END_BAR_MS = 50.0, 300.0, 1000.0, 3000.0
 

@@ -87,7 +87,13 @@ class Offers:
 
     async def _make(self, servers: tuple[str, ...], principal: str) -> Offer:
         # All at once: a server may go while files are read and written.
-        catalogues = [self._upstreams.catalogue(name) or self._unknown(name) for name in servers]
+        upstreams = self._upstreams
+        catalogues = [upstreams.catalogue(name) or self._unknown(name) for name in servers]
+        connecting = {
+            name
+            for name in servers
+            if upstreams.catalogue(name) is None and upstreams.status(name).state == "connecting"
+        }
         concurrent, is_offered = self._settings.config.upstreams.concurrent_calls, self._broker.offered(servers)
         skills = await anyio.to_thread.run_sync(self._skills.read, principal)
         if not servers and not skills:
@@ -95,7 +101,7 @@ class Offers:
         from kernelmcp.upstreams.stubs import publish, render
 
         def write() -> Offer:
-            rendered = render(catalogues, is_offered, skills)
+            rendered = render(catalogues, is_offered, skills, connecting)
             return Offer(rendered.digest, publish(rendered, self._folder), list(servers), concurrent)
 
         return await anyio.to_thread.run_sync(write)

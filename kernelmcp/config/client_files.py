@@ -44,7 +44,7 @@ class Configured:
 
 
 def configured(section: UpstreamsSection, environ: Mapping[str, str] = os.environ) -> Configured:
-    """All of them, with `default` and `trust_annotations` filled in. Reads files; raises nothing."""
+    """All of them, with what they inherit from the section filled in. Reads files; raises nothing."""
     if NESTED_VARIABLE in environ:
         return Configured()
     found = Configured(

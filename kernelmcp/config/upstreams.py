@@ -47,6 +47,9 @@ class UpstreamSettings(Section):
     """Rules by the tool's name, or a pattern such as `get_*`: an exact name goes before a pattern."""
     trust_annotations: bool | None = None
     """Whether it is believed which of its tools only read. Default: as `upstreams.trust_annotations`."""
+    private_addresses: bool | None = None
+    """Whether its name, and those of its login, may lead to private addresses. Default: as
+    `upstreams.private_addresses`."""
     pin: bool = False
     """Whether a tool that is new, or not what it was, is asked about until a person has accepted it."""
     timeout_seconds: float = Field(default=60, gt=0, le=3600)
@@ -122,6 +125,10 @@ class UpstreamsSection(Section):
     `deny`."""
     trust_annotations: bool = True
     """Whether a server is believed which of its tools only read (`readOnlyHint`): these are allowed without a rule."""
+    private_addresses: bool = False
+    """Whether public names of servers may lead to addresses that are not public: of this machine, of a private network.
+    A URL that says such an address, `localhost`, a name without a dot or one below `.internal` or `.local` needs no
+    permission."""
     servers: dict[str, UpstreamSettings] = {}
     """The servers, each under its name. One of the same name in `files` is not used."""
 
@@ -143,6 +150,6 @@ class UpstreamsSection(Section):
 
     def effective(self, server: UpstreamSettings) -> UpstreamSettings:
         """A server's settings with those of all servers in place of what it does not say."""
-        said = {"default": server.default or self.default}
-        trust = self.trust_annotations if server.trust_annotations is None else server.trust_annotations
-        return server.model_copy(update={**said, "trust_annotations": trust})
+        inherited = ("default", "trust_annotations", "private_addresses")
+        missing = [name for name in inherited if getattr(server, name) is None]
+        return server.model_copy(update={name: getattr(self, name) for name in missing})

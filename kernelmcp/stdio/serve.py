@@ -5,6 +5,8 @@ From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout. The life of the
 
 import os
 import select
+import socket
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +35,26 @@ async def serve_wire(lowlevel: "LowlevelServer[Any]", wire_in: int, wire_out: in
 
     async with open_wire(wire_in, wire_out) as wire:
         await lowlevel.run(wire, wire, lowlevel.create_initialization_options())
+
+
+def has_ended(wire_in: int) -> bool:
+    """Whether a client has gone without a word, or there is none: /dev/null, a file at its end. Never waits, and takes
+    nothing."""
+    poll = select.poll()
+    poll.register(wire_in, select.POLLIN)
+    events = sum(found for _, found in poll.poll(0))
+    if not events & select.POLLIN:
+        return bool(events & (select.POLLHUP | select.POLLERR))
+    status = os.fstat(wire_in)
+    if stat.S_ISCHR(status.st_mode):
+        return status.st_rdev == os.stat(os.devnull).st_rdev
+    with suppress(OSError):
+        if stat.S_ISREG(status.st_mode):
+            return os.lseek(wire_in, 0, os.SEEK_CUR) >= status.st_size
+        if stat.S_ISSOCK(status.st_mode):
+            with socket.socket(fileno=os.dup(wire_in)) as connection:
+                return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return False
 
 
 def when_closed(wire_in: int, call: Callable[[], None]) -> None:

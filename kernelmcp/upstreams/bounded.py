@@ -4,15 +4,19 @@ body, of which each costs as much time as a large one, come at a pace."""
 import asyncio
 import ssl
 import urllib.request
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
+import anyio
 import httpcore2
 import httpx2
 
+from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.pace import Pace
 
 MAX_CONNECTIONS = 100
+# Of a name's addresses so many are tried, each so long before the next one is tried beside it, seconds.
+MAX_ADDRESSES, NEXT_ADDRESS_SECONDS = 6, 0.25
 # A response's head, with the interim ones before it.
 MAX_HEAD_BYTES = 64 * 1024
 # Beyond this it is mostly interim answers, each as costly as a small piece: so much of them is read at once, and then
@@ -27,29 +31,45 @@ PIECES_BURST, PIECES_PER_SECOND = 2000.0, 1000.0
 PIECES_AT_ONCE = 64
 
 
-def transport_to(url: str) -> httpx2.AsyncHTTPTransport:
-    """httpx2's, by the proxy that the environment names, with bounds on what a stranger answers."""
-    made = httpx2.AsyncHTTPTransport(
-        proxy=_proxy(url), limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=4)
-    )
-    pool: Any = made._pool  # pyright: ignore[reportPrivateUsage]  # httpx2 takes no backend
-    pool._network_backend = _Backend(pool._network_backend)
-    return made
+class BoundedTransport(httpx2.AsyncBaseTransport):
+    """httpx2's, by the proxy that the environment names, with bounds on what a stranger answers and on where its names
+    lead. A proxy looks names up itself."""
+
+    def __init__(self, rules: AddressRules) -> None:
+        self._rules = rules
+        self._made: dict[str | None, httpx2.AsyncHTTPTransport] = {}
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        proxy = proxy_for(request.url)
+        if (transport := self._made.get(proxy)) is None:
+            transport = self._made[proxy] = self._make(proxy)
+        return await transport.handle_async_request(request)
+
+    def _make(self, proxy: str | None) -> httpx2.AsyncHTTPTransport:
+        made = httpx2.AsyncHTTPTransport(
+            proxy=proxy, limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=4)
+        )
+        pool: Any = made._pool  # pyright: ignore[reportPrivateUsage]  # httpx2 takes no backend
+        pool._network_backend = _Backend(pool._network_backend, self._rules if proxy is None else None)
+        return made
+
+    async def aclose(self) -> None:
+        for transport in self._made.values():
+            await transport.aclose()
 
 
-def _proxy(url: str) -> str | None:
+def proxy_for(url: httpx2.URL) -> str | None:
     """As the environment says for this address; httpx2 asks it only where the transport is its own."""
-    parsed = httpx2.URL(url)
-    if urllib.request.proxy_bypass(parsed.host):
+    if urllib.request.proxy_bypass(url.host):
         return None
-    return urllib.request.getproxies().get(parsed.scheme)
+    return urllib.request.getproxies().get(url.scheme)
 
 
 class Pieces(httpx2.AsyncByteStream):
     """A body. Many small pieces are read slowly: each costs as much time as a large one."""
 
     def __init__(self, response: httpx2.Response) -> None:
-        """`response`: of a transport that `transport_to` has made."""
+        """`response`: of a `BoundedTransport`."""
         self._inner: Any = response.stream
         self._stream: _Stream = response.extensions["network_stream"]
         self._stream.begin_body()
@@ -115,8 +135,10 @@ class _Stream(httpcore2.AsyncNetworkStream):
 
 
 class _Backend(httpcore2.AsyncNetworkBackend):
-    def __init__(self, inner: httpcore2.AsyncNetworkBackend) -> None:
+    def __init__(self, inner: httpcore2.AsyncNetworkBackend, rules: AddressRules | None) -> None:
+        """`rules`: None for connections to a proxy."""
         self._inner = inner
+        self._rules = rules
 
     async def connect_tcp(
         self,
@@ -126,7 +148,50 @@ class _Backend(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+        async def connect(address: str) -> httpcore2.AsyncNetworkStream:
+            return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+
+        if self._rules is None:
+            return _Stream(await connect(host))
+        try:
+            with anyio.fail_after(timeout):
+                addresses = await self._rules.permitted(host, port)
+                return _Stream(await _first(addresses[:MAX_ADDRESSES], connect))
+        except TimeoutError as exc:
+            raise httpcore2.ConnectTimeout from exc
+        except (OSError, UnicodeError) as exc:
+            raise httpcore2.ConnectError(str(exc)) from exc
 
     async def sleep(self, seconds: float) -> None:
         await self._inner.sleep(seconds)
+
+
+async def _first(
+    addresses: list[str], connect: Callable[[str], Awaitable[httpcore2.AsyncNetworkStream]]
+) -> httpcore2.AsyncNetworkStream:
+    """The first connection that is made: the next address is tried when one fails, or is slow (RFC 8305)."""
+    made: list[httpcore2.AsyncNetworkStream] = []
+    failures: list[Exception] = []
+
+    async def attempt(address: str, failed: anyio.Event) -> None:
+        try:
+            stream = await connect(address)
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
+            failures.append(exc)
+            failed.set()
+            return
+        if made:
+            await stream.aclose()
+        else:
+            made.append(stream)
+            tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for address in addresses:
+            failed = anyio.Event()
+            tasks.start_soon(attempt, address, failed)
+            with anyio.move_on_after(NEXT_ADDRESS_SECONDS):
+                await failed.wait()
+    if made:
+        return made[0]
+    raise failures[0]

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.output.sanitize import clean, without_colour
+from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.conversation import Conversation, open_conversation
 from kernelmcp.upstreams.http import open_http, open_sse
 from kernelmcp.upstreams.large import LargeResults
@@ -22,7 +23,7 @@ from kernelmcp.upstreams.stdio import open_stdio
 from kernelmcp.upstreams.target import target_of, without_secrets
 
 MAX_REASON_CHARS = 300
-Authorize = Callable[[str, str, Mapping[str, str]], httpx2.Auth | None]
+Authorize = Callable[[str, AddressRules, Mapping[str, str]], httpx2.Auth | None]
 """Name, address and headers of a server to what logs its requests in."""
 
 
@@ -47,18 +48,19 @@ async def connected(
 ) -> AsyncIterator[tuple[Link, Conversation]]:
     """Raises whatever goes wrong; `in_words` says it."""
     target = target_of(settings, os.environ)
+    rules = AddressRules(target.url, allow_private=settings.private_addresses is True)
     large = LargeResults(way.max_mb)
 
     def authorize() -> httpx2.Auth | None:
-        return way.authorize(name, target.url, target.headers)
+        return way.authorize(name, rules, target.headers)
 
     match settings.transport:
         case "stdio":
             opened = open_stdio(target.command, target.args, target.env, target.cwd, large, way.minder)
         case "http":
-            opened = open_http(target.url, target.headers, authorize(), large)
+            opened = open_http(rules, target.headers, authorize(), large)
         case "sse":
-            opened = open_sse(target.url, target.headers, authorize(), large)
+            opened = open_sse(rules, target.headers, authorize(), large)
     async with opened as its_link:
         link = replace(its_link, last_words=lambda: without_secrets(its_link.last_words(), settings, os.environ))
         way.on_link(link)

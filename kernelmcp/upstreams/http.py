@@ -18,7 +18,8 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from kernelmcp.upstreams.bounded import Pieces, transport_to
+from kernelmcp.upstreams.addresses import AddressRules
+from kernelmcp.upstreams.bounded import BoundedTransport, Pieces
 from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
 from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, Reading
 from kernelmcp.upstreams.pace import Pace
@@ -37,6 +38,8 @@ _SESSION_HEADER = "mcp-session-id"
 _CALL = "kernelmcp.call"
 NOT_SENT = "kernelmcp.not-sent"
 """Of a request that is not sent: why, as a clause for a person."""
+FAILED = "kernelmcp.failed"
+"""Of an answer that no server gave: why, as a clause for a person."""
 
 
 class HttpFailed(Exception):
@@ -45,41 +48,43 @@ class HttpFailed(Exception):
 
 @asynccontextmanager
 async def open_http(
-    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
+    rules: AddressRules, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
 ) -> AsyncIterator[Link]:
     """Streamable HTTP. Connects with the first request."""
     ended = asyncio.Event()
     # What is larger than an event may be was taken aside before.
-    most, guard = large.max_line_bytes, _Guard(url, large, ended)
+    most, guard = large.max_line_bytes, _Guard(rules, large, ended)
     async with (
-        _client(url, headers, auth, guard) as client,
-        streamable_http_client(url, http_client=client, max_sse_event_size=most) as (read, write),
+        _client(headers, auth, guard) as client,
+        streamable_http_client(rules.url, http_client=client, max_sse_event_size=most) as (read, write),
     ):
         yield Link(_Noticed(read, ended), write, ended, guard.reason, _no_words)
 
 
 @asynccontextmanager
 async def open_sse(
-    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
+    rules: AddressRules, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
 ) -> AsyncIterator[Link]:
     """The older transport. Raises what httpx2 raises when there is no stream of events."""
     ended = asyncio.Event()
-    guard = _Guard(url, large, ended, answers_elsewhere=True)
+    guard = _Guard(rules, large, ended, answers_elsewhere=True)
 
     def client(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        return _client(url, headers or {}, auth, guard)
+        return _client(headers or {}, auth, guard)
 
-    opened = sse_client(url, dict(headers), CONNECT_SECONDS, QUIET_SECONDS, httpx_client_factory=client, auth=auth)
+    opened = sse_client(
+        rules.url, dict(headers), CONNECT_SECONDS, QUIET_SECONDS, httpx_client_factory=client, auth=auth
+    )
     async with opened as (read, write):
         yield Link(_Noticed(read, ended), write, ended, guard.reason, _no_words)
 
 
 def _client(
-    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None, transport: httpx2.AsyncBaseTransport
+    headers: Mapping[str, str], auth: httpx2.Auth | None, transport: httpx2.AsyncBaseTransport
 ) -> httpx2.AsyncClient:
     # Compressed, a small answer may be a large one.
     plain = {**headers, "accept-encoding": "identity"}
@@ -92,7 +97,9 @@ def _no_words() -> str:
 
 
 class _Guard(httpx2.AsyncBaseTransport):
-    def __init__(self, url: str, large: LargeResults, ended: asyncio.Event, *, answers_elsewhere: bool = False) -> None:
+    def __init__(
+        self, rules: AddressRules, large: LargeResults, ended: asyncio.Event, *, answers_elsewhere: bool = False
+    ) -> None:
         """`ended` is set when nobody is there, and when a message fails whose answer comes on another stream."""
         self._large = large
         self._ended = ended
@@ -100,7 +107,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         self._streams = Pace(STREAMS_BURST, STREAMS_PER_SECOND)
         # Of the whole connection: a stream that is opened anew brings no new credit.
         self._lines = Pace()
-        self._inner = transport_to(url)
+        self._inner = BoundedTransport(rules)
         self._failure = ""
 
     async def reason(self) -> str:
@@ -171,6 +178,9 @@ class _Guard(httpx2.AsyncBaseTransport):
             await response.aclose()
         status, headers = response.status_code, _without_length(response.headers)
         if response.is_redirect:
+            if request.method == "GET":  # of a login, which then looks at other addresses
+                headers.pop("location", None)
+                return httpx2.Response(status, headers=headers)
             return self._failed(f"it answered with HTTP {status}, and redirects are not followed")
         gone = status == 404 and _SESSION_HEADER in request.headers
         says_itself = kind == "application/json" and b'"error"' in body and b'"jsonrpc"' in body
@@ -190,7 +200,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         content = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
         said = httpx2.Headers(headers)
         said["content-type"] = "application/json"
-        return httpx2.Response(status, headers=said, content=content)
+        return httpx2.Response(status, headers=said, content=content, extensions={FAILED: why})
 
 
 class _Events(httpx2.AsyncByteStream):

@@ -62,7 +62,7 @@ class Upstreams:
         return self._found[name].status
 
     def settings(self, name: str) -> UpstreamSettings:
-        """With `default` and `trust_annotations` filled in. Raises `KeyError`."""
+        """With what it inherits from the section filled in. Raises `KeyError`."""
         return self._found[name].settings
 
     def on_change(self, callback: Callable[[str], None]) -> None:

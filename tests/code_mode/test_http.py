@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 from mcp import Client, MCPError
 
@@ -18,7 +19,7 @@ ALICE, BOB = "alice-" + "a" * 32, "bob-" + "b" * 32
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[HttpServer]:
     config = tmp_path / "mcp.toml"
-    servers = settings_of(crm='principals = ["token:alice"]', secret="")
+    servers = settings_of(crm='default = "allow"\nprincipals = ["token:alice"]', secret="")
     config.write_text(f'[auth.tokens]\nalice = "{ALICE}"\nbob = "{BOB}"\n{servers}')
     with serving(tmp_path, "--config", str(config)) as found:
         yield found
@@ -61,3 +62,25 @@ async def test_a_server_is_its_principals_and_nobody_elses(server: HttpServer) -
         assert re.search(r'kernelmcp_upstream_tokens_saved_total\{server="crm"\} [1-9]', text)
         assert "get_deal" not in text
         assert json.dumps(ALICE) not in text
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto", "sse"])
+async def test_a_cancelled_request_ends_its_cell_and_its_call(server: HttpServer, mode: str) -> None:
+    """Over each transport, and in both eras."""
+    async with server.client(ALICE, mode=mode) as client, server.client(ALICE, mode="auto") as other:
+        alice, watching = model_of(client), model_of(other)
+        await alice.ready()
+        await alice.run("kept = 41")
+        stats = "from servers.crm import stats\n[stats()[key] for key in ('cancelled', 'under_way')]"
+
+        async def until(wanted: str) -> None:
+            while (await watching.run(stats, "watching"))["result"] != wanted:
+                pass
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(alice.run, "from servers.crm import slow\nslow(seconds=600)")
+            await until("[0, 1]")
+            tasks.cancel_scope.cancel()
+        await until("[1, 0]")
+        assert (await alice.run("kept + 1"))["result"] == "42"
+        assert "kernelmcp_http_requests_active 0.0" in server.get("/metrics", ALICE).text

@@ -1,5 +1,6 @@
 """What kernels are offered while servers come, go and change."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,19 @@ async def test_one_that_always_changes_is_offered_as_it_was(world: MakeWorld, mo
     offers = offers_of(one)
     when_read(monkeypatch, offers.note_change)
     assert list((await offers.of(LOCAL)).servers) == ["crm"]
+
+
+async def test_the_files_say_who_is_being_connected(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world()
+    states: list[Any] = ["connecting", "unavailable"]
+    monkeypatch.setattr(one.upstreams, "status", lambda _: Status(states[0], None, 0.0, 0))
+    one.upstreams.catalogues["crm"] = None
+    offers = offers_of(one)
+    for said in (["crm"], []):
+        offer = await offers.of(LOCAL)
+        assert json.loads((offer.folder / "index.json").read_text())["connecting"] == said
+        states.pop(0)
+        offers.note_change()
 
 
 async def test_only_what_guests_see_is_offered_anew(world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,22 @@ def test_a_server_without_tools_says_why(kernel: Kernel, tmp_path: Path) -> None
     assert f"servers.late has no tools now: {about}" in said
 
 
+def test_servers_that_are_being_connected_are_told_in_one_line(kernel: Kernel, tmp_path: Path) -> None:
+    late = [Catalogue(f"late-{number}", "", "", "it is being connected", ()) for number in range(64)]
+    files = render([CRM, *late], lambda server, tool: True, None, [one.server for one in late])
+    note = (
+        "64 of 65 MCP servers are still being connected (late_0, late_1, late_10, late_11, late_12, ...): "
+        "look again in a few seconds"
+    )
+    with offering(kernel, publish(files, tmp_path), {}):
+        for words, count in (("deal", 5), ("zebra", 3), ("", 2)):
+            lines = str(value(kernel, f"import servers\nservers.search({words!r})")).splitlines()
+            assert (len(lines), lines[-1]) == (count, note)
+        assert note in kernel.run("callMCPTool('anything')").error
+        said = "ServerUnavailable: late_7 has no tools now: it is being connected"
+        assert said in kernel.run("callMCPTool('late-7.anything')").error
+
+
 def test_a_name_that_two_servers_have_must_be_said_in_full(kernel: Kernel, tmp_path: Path) -> None:
     two = [Catalogue(name, "", "", "", (tool("x"),)) for name in ("a", "b")]
     with offering(kernel, published(tmp_path, *two), {"a.x": echo, "b.x": echo}) as offerer:

@@ -195,6 +195,19 @@ def test_a_server_without_tools_says_why_in_both(kernel: Kernel, tmp_path: Path)
         assert sh(kernel, "mcp list late").text() == f"{said}\n"
 
 
+def test_servers_that_are_being_connected_are_told_in_one_line(kernel: Kernel, tmp_path: Path) -> None:
+    late = {f"late{number}": {"name": f"late{number}", "about": "", "tools": {}} for number in range(2)}
+    crm = {"name": "crm", "about": "Customers", "tools": {"echo": ["echo", "echo(a)", "", "Says it again."]}}
+    index = {"servers": {**late, "crm": crm}, "connecting": list(late), "note": "2 of 3 are being connected"}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with offering(kernel, tmp_path, {}):
+        assert sh(kernel, "mcp list").text() == "crm: 1 tools. Customers\n2 of 3 are being connected\n"
+        assert sh(kernel, "mcp search echo").text() == "crm.echo(a)  # Says it again.\n2 of 3 are being connected\n"
+        found = "servers.crm.echo(a)  // Says it again.\n2 of 3 are being connected\n"
+        assert js(kernel, "console.log(servers.search('echo'))") == found
+        assert 'words") finds tools; 2 of 3 are being connected' in js(kernel, "await callMCPTool('x')")
+
+
 def test_without_an_offer_both_say_so(kernel: Kernel) -> None:
     assert "no MCP servers are offered to this kernel" in js(kernel, "await callMCPTool('crm.echo')")
     assert sh(kernel, "mcp call crm.echo").text("stderr") == "mcp: no MCP servers are offered to this kernel\n"

@@ -1,6 +1,7 @@
 """What the start of a server does without."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,6 +38,28 @@ def test_a_closed_stream_is_told_at_once(tmp_path: Path, closed: str) -> None:
     assert done.returncode == 2
     assert "stdin or stdout is closed" in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("stdin", ["</dev/null", "<empty", "pipe", "socket"])
+def test_where_no_client_is_nothing_is_started(server_env: dict[str, str], tmp_path: Path, stdin: str) -> None:
+    """What a kernel needs is imported after it was started, and so is MCP."""
+    (tmp_path / "empty").touch()
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    given = {"pipe": reading, "socket": theirs.fileno()}
+    with ours, theirs:
+        os.close(writing)
+        ours.shutdown(socket.SHUT_WR)
+        command = f"exec {sys.executable} -P -X importtime -m kernelmcp {stdin if stdin not in given else ''}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], cwd=tmp_path, env=server_env, stdin=given.get(stdin, reading),
+            capture_output=True, text=True, timeout=180,
+        )  # fmt: skip
+        os.close(reading)
+    assert (done.returncode, done.stdout) == (0, "")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "kernelmcp.stdio.serve" in imported
+    assert not imported & {"kernelmcp.mcp_server.assemble", "mcp"}
 
 
 ODD_HOMES: dict[str, tuple[Callable[[Path], str | bytes | Path], str]] = {

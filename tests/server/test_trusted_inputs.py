@@ -152,17 +152,26 @@ def test_no_command_reads_what_lies_in_its_working_directory(
     cell = {"cell_type": "code", "id": "a", "metadata": {}, "outputs": [], "source": "print(6)"}
     (folder / "report.ipynb").write_text(json.dumps({"nbformat": 4, "nbformat_minor": 5, "cells": [cell]}))
     script = str(Path(sys.executable).with_name("kernelmcp"))  # `python -m` itself looks into the folder first
-    done = subprocess.run(
-        [script, *command],
-        cwd=folder,
-        env=server_env
-        | ({"KERNELMCP_VOLUMES__SHARED": json.dumps({"path": str(folder), "mode": "rw"})} if shared else {}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    with (tmp_path / "err").open("w+") as err:
+        process = subprocess.Popen(
+            [script, *command],
+            cwd=folder,
+            env=server_env
+            | ({"KERNELMCP_VOLUMES__SHARED": json.dumps({"path": str(folder), "mode": "rw"})} if shared else {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if command == ["serve"]:  # without a client it would not start anything
+            process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+            process.stdin.flush()
+            assert process.stdout.readline()
+        process.communicate()
+        err.seek(0)
+        said = err.read()
+    assert (process.returncode, "Traceback" in said) == (0, False), said
     assert not ran.exists(), ran.read_text()
     assert [file.parent.name for file in planted if file.stat().st_atime] == []
     planted[0].read_bytes()

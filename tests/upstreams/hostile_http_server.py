@@ -13,24 +13,35 @@ import threading
 import time
 from typing import Any
 
-HOW = sys.argv[1]
+# What does harm although nobody calls it, and what does in the answer of a call.
+UNASKED = (
+    "interim-answers",
+    "empty-events",
+    "comments",
+    "answers-to-nobody",
+    "events-in-small-pieces",
+    "streams-that-end",
+    "large-lists-that-change",
+)
+IN_CALLS = ("body-in-small-pieces", "interim-answers-to-a-call", "silence")
 SECRET = "of-an-address"
 AT_ONCE = 16 * 1024
 EVENTS = {"Content-Type": "text/event-stream"}
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 
-def more_tools() -> list[dict[str, Any]]:
+def more_tools(how: str) -> list[dict[str, Any]]:
     """Others at each list: one that is as large as a list may be, of what takes long to read."""
-    if HOW != "large-lists-that-change":
+    if how != "large-lists-that-change":
         return []
     properties = {f"p{number}": {"type": "string"} for number in range(40_000)}
     return [{"name": "large", "description": str(time.time()), "inputSchema": {"properties": properties}}]
 
 
 class Connection:
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, how: str) -> None:
         self._socket = connected
+        self._how = how
         self._rest = b""
 
     def serve(self) -> None:
@@ -80,7 +91,7 @@ class Connection:
             self._socket.sendall(data)
 
     def _get(self) -> None:
-        match HOW:
+        match self._how:
             case "interim-answers":
                 self._forever(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
             case "empty-events":
@@ -106,7 +117,7 @@ class Connection:
                 self._whole("405 Method Not Allowed", b"")
 
     def _delete(self) -> None:
-        if HOW == "gone-and-silent":
+        if self._how == "gone-and-silent":
             time.sleep(3600)
         self._whole("200 OK", b"")
 
@@ -118,11 +129,11 @@ class Connection:
         said: dict[str, Any] = {"jsonrpc": "2.0", "id": number}
         if method == "initialize":
             about: dict[str, Any] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
-            said["result"] = {**about, "serverInfo": {"name": HOW, "version": "1"}}
+            said["result"] = {**about, "serverInfo": {"name": self._how, "version": "1"}}
             self._whole("200 OK", json.dumps(said).encode(), Mcp_Session_Id="s")
             return
         if method == "tools/list":
-            said["result"] = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}, *more_tools()]}
+            said["result"] = {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}, *more_tools(self._how)]}
         elif method == "tools/call":
             value = message["params"]["arguments"]["value"]
             if value != "good":
@@ -133,7 +144,7 @@ class Connection:
         self._whole("200 OK", json.dumps(said).encode())
 
     def _wrong(self) -> None:
-        match HOW:
+        match self._how:
             case "body-in-small-pieces":
                 self._chunks()
                 self._forever(b"1\r\n \r\n")
@@ -154,7 +165,7 @@ def main() -> None:
     print(listening.getsockname()[1], flush=True)
     while True:
         connected, _ = listening.accept()
-        threading.Thread(target=Connection(connected).serve, daemon=True).start()
+        threading.Thread(target=Connection(connected, sys.argv[1]).serve, daemon=True).start()
 
 
 if __name__ == "__main__":

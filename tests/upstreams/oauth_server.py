@@ -1,14 +1,19 @@
 """An MCP server over HTTP that wants OAuth, and is its own authorization server: everybody who asks is let in.
 
-    python oauth_server.py SECONDS [USES]    how long, and for how many requests, an access token is good
+    python oauth_server.py SECONDS [USES [WRONG]]
 
-The first line of stdout is the port. Refresh tokens rotate: a second use of one is a theft, and ends all logins. Its
-tool `forget` makes every access token useless, `forget_all` every refresh token too; `renewals` counts; `be_ill` lets
-the authorization server answer the next renewals with 503.
+An access token is good for so long and for so many requests (0: for any number). WRONG is JSON: `host` is where it says
+that it is, `metadata` replaces fields of the authorization server's, `iss` is in what the browser brings back,
+`redirects` is a path that leads elsewhere; "HERE" in them is its own address. The first line of stdout is the port.
+
+Refresh tokens rotate: a second use of one is a theft, and ends all logins. Its tool `forget` makes every access token
+useless, `forget_all` every refresh token too; `renewals` counts; `be_ill` lets the authorization server answer the next
+renewals with 503.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 import sys
@@ -26,13 +31,16 @@ from mcp.server.auth.provider import (
 )
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.server.mcpserver import MCPServer
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-from starlette.responses import PlainTextResponse
+from pydantic import AnyHttpUrl
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse
 
 
 class LetsEverybodyIn:
-    def __init__(self, seconds: int, uses: int | None) -> None:
+    def __init__(self, seconds: int, uses: int | None, iss: str | None) -> None:
         self.seconds = seconds
+        self.iss = iss
         self.uses = uses
         self.used: Counter[str] = Counter()
         self.rotated: set[str] = set()
@@ -61,7 +69,7 @@ class LetsEverybodyIn:
             resource=params.resource,
         )
         self.codes[code.code] = code
-        return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
+        return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state, iss=self.iss)
 
     async def load_authorization_code(self, client: Any, authorization_code: str) -> AuthorizationCode | None:
         return self.codes.get(authorization_code)
@@ -104,21 +112,44 @@ class LetsEverybodyIn:
         return OAuthToken(access_token=access, refresh_token=refresh, expires_in=self.seconds)
 
 
+def said_of(issuer: str, wrong: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The documents that a client looks for."""
+    of_resource = {"resource": f"{issuer}/mcp", "authorization_servers": [issuer]}
+    return {
+        "/.well-known/oauth-protected-resource/mcp": of_resource,
+        "/.well-known/oauth-protected-resource": of_resource,
+        "/.well-known/oauth-authorization-server": {
+            "issuer": issuer,
+            "authorization_endpoint": f"{issuer}/authorize",
+            "token_endpoint": f"{issuer}/token",
+            "registration_endpoint": f"{issuer}/register",
+            "response_types_supported": ["code"],
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": ["client_secret_post"],
+            **wrong.get("metadata", {}),
+        },
+    }
+
+
 def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    issuer = f"http://127.0.0.1:{port}"
-    provider = LetsEverybodyIn(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    here = f"http://127.0.0.1:{port}"
+    wrong: dict[str, Any] = json.loads(sys.argv[3].replace("HERE", here)) if len(sys.argv) > 3 else {}
+    uses = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    provider = LetsEverybodyIn(int(sys.argv[1]), uses or None, wrong.get("iss"))
+    issuer = f"http://{wrong.get('host', '127.0.0.1')}:{port}"
     server = MCPServer(
         "guarded",
         auth_server_provider=provider,
         auth=AuthSettings(
-            issuer_url=issuer,
-            resource_server_url=f"{issuer}/mcp",
+            issuer_url=AnyHttpUrl(here),  # the library refuses a public one without TLS
+            resource_server_url=AnyHttpUrl(f"{issuer}/mcp"),
             client_registration_options=ClientRegistrationOptions(enabled=True),
             validate_token_resource=False,
         ),
     )
+    documents = said_of(issuer, wrong) if wrong else {}
 
     @server.tool()
     def echo(value: int) -> int:
@@ -146,16 +177,23 @@ def main() -> None:
         return provider.renewals
 
     print(port, flush=True)
-    app = server.streamable_http_app()
+    # It answers nobody who asks for it under another name.
+    names = TransportSecuritySettings(allowed_hosts=[issuer.removeprefix("http://")])
+    app = server.streamable_http_app(transport_security=names)
 
-    async def sometimes_ill(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and scope["path"] == "/token" and provider.ill:
+    async def sometimes_wrong(scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if path == "/token" and provider.ill:
             provider.ill -= 1
             await PlainTextResponse("later", 503)(scope, receive, send)
+        elif path == wrong.get("redirects"):
+            await RedirectResponse("http://elsewhere.example/")(scope, receive, send)
+        elif path in documents:
+            await JSONResponse(documents[path])(scope, receive, send)
         else:
             await app(scope, receive, send)
 
-    uvicorn.Server(uvicorn.Config(sometimes_ill, log_level="warning")).run([listening])
+    uvicorn.Server(uvicorn.Config(sometimes_wrong, log_level="warning")).run([listening])
 
 
 if __name__ == "__main__":

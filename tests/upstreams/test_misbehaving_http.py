@@ -13,24 +13,14 @@ from kernelmcp.upstreams.catalogue import UpstreamError
 from kernelmcp.upstreams.upstreams import Upstreams
 
 from .conftest import Opened, Started, ready, until
+from .hostile_http_server import IN_CALLS, SECRET, UNASKED
 
 pytestmark = pytest.mark.anyio
 PROGRAM = "hostile_http_server.py"
-SECRET = "of-an-address"  # in the address to which it sends a call
 CALLS = 60
 # A good neighbour's call takes some milliseconds; what is meant was 2 to 20 seconds.
 MOST_SECONDS = 1.0
 MOST_BYTES = 64 * 2**20
-STREAMS = (
-    "interim-answers",
-    "empty-events",
-    "comments",
-    "answers-to-nobody",
-    "events-in-small-pieces",
-    "streams-that-end",
-    "large-lists-that-change",
-)
-CALLED = ("body-in-small-pieces", "interim-answers-to-a-call", "silence")
 
 
 def servers(started: Started, how: str) -> str:
@@ -60,7 +50,7 @@ async def undisturbed(upstreams: Upstreams) -> None:
     assert psutil.Process().memory_info().rss - before < MOST_BYTES
 
 
-@pytest.mark.parametrize("how", STREAMS)
+@pytest.mark.parametrize("how", UNASKED)
 async def test_a_stream_that_nobody_asked_for_holds_nobody_up(opened: Opened, started: Started, how: str) -> None:
     async with opened(servers(started, how)) as upstreams:
         await ready(upstreams, "good")
@@ -69,7 +59,7 @@ async def test_a_stream_that_nobody_asked_for_holds_nobody_up(opened: Opened, st
         await echo(upstreams, "bad")
 
 
-@pytest.mark.parametrize("how", CALLED)
+@pytest.mark.parametrize("how", IN_CALLS)
 async def test_what_answers_a_call_is_read_as_long_as_the_call_lasts(
     opened: Opened, started: Started, how: str
 ) -> None:

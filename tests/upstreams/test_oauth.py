@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -19,6 +16,7 @@ from kernelmcp.upstreams.catalogue import UpstreamError
 from kernelmcp.upstreams.logins.login_file import check_usable
 from kernelmcp.upstreams.upstreams import Upstreams
 
+from .browser import login
 from .conftest import DEADLINE, Opened, Started, on_stdio, until
 
 pytestmark = pytest.mark.anyio
@@ -35,26 +33,6 @@ async def call(upstreams: Upstreams, tool: str, **arguments: object) -> object:
     result = await upstreams.call("guarded", tool, arguments, timeout_seconds=60)
     assert result.value is not None
     return result.value["structuredContent"]["result"]
-
-
-def login(tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """The command, and a person's browser, which goes where it is sent."""
-    command = [sys.executable, "-m", "kernelmcp", "upstreams", "login", "guarded", "--no-browser"]
-    process = subprocess.Popen(
-        [*command, "--config", str(tmp_path / "mcp.toml")],
-        env={**os.environ, "KERNELMCP_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    shown = ""
-    while not (found := re.search(r"http://\S+", shown)):
-        line = process.stdout.readline()
-        assert line, process.communicate()
-        shown += line
-    with urllib.request.urlopen(found[0], timeout=DEADLINE) as page:
-        assert b"You are logged in" in page.read()
-    out, err = process.communicate(timeout=DEADLINE)
-    return subprocess.CompletedProcess(command, process.returncode, shown + out, err)
 
 
 async def test_without_a_login_calls_say_what_to_run_and_nothing_waits(opened: Opened, started: Started) -> None:
@@ -202,3 +180,35 @@ def test_tokens_that_no_request_can_use_are_refused(wrong: dict[str, object]) ->
     check_usable(OAuthToken(access_token="a", refresh_token="b", expires_in=60))
     with pytest.raises(OAuthFlowError):
         check_usable(OAuthToken.model_validate({"access_token": "a", "token_type": "Bearer", **wrong}))
+
+
+HERE, ELSEWHERE = "HERE", "https://elsewhere.example"
+ANNOUNCED = {"authorization_response_iss_parameter_supported": True}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "iss", "why"),
+    [
+        (ANNOUNCED, HERE, ""),
+        ({}, HERE, ""),
+        (ANNOUNCED, None, "missing iss"),
+        (ANNOUNCED, ELSEWHERE, "iss mismatch"),
+        ({}, ELSEWHERE, "iss mismatch"),
+        ({}, f"{HERE}/", "iss mismatch"),
+    ],
+)
+def test_a_login_is_answered_by_the_server_that_was_asked(
+    started: Started, tmp_path: Path, metadata: dict[str, object], iss: str | None, why: str
+) -> None:
+    """RFC 9207: else one authorization server could be given what another one's login has brought."""
+    wrong = json.dumps({"metadata": metadata, "iss": iss})
+    (tmp_path / "mcp.toml").write_text(settings(started("oauth_server.py", LONG, "0", wrong)))
+    done = login(tmp_path)
+    assert (done.returncode, why in done.stderr) == (1 if why else 0, True), done
+    assert (tmp_path / "home" / "upstreams" / "logins" / "guarded.json").exists() == (not why)
+
+
+def test_a_login_looks_on_where_a_question_for_metadata_is_redirected(started: Started, tmp_path: Path) -> None:
+    wrong = json.dumps({"redirects": "/.well-known/oauth-protected-resource/mcp"})
+    (tmp_path / "mcp.toml").write_text(settings(started("oauth_server.py", LONG, "0", wrong)))
+    assert login(tmp_path).returncode == 0

@@ -27,9 +27,10 @@ from kernelmcp.commands.upstreams.table import plain
 from kernelmcp.config.settings import Settings
 from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.connect import MAX_REASON_CHARS, cause, in_words
 from kernelmcp.upstreams.logins.login_file import LoginFile
-from kernelmcp.upstreams.logins.oauth import provider_for
+from kernelmcp.upstreams.logins.oauth import NewLogin
 
 LOGIN_SECONDS = 600.0
 DONE = b"<!doctype html><title>kernelmcp</title><p>You are logged in. This page can be closed."
@@ -62,9 +63,9 @@ async def _login(settings: Settings, name: str, server: UpstreamSettings, open_b
                 threading.Thread(target=_read_pasted, args=(answer,), daemon=True).start()
             sys.stdout.flush()
 
-        def authorize(_: str, url: str, __: object) -> httpx2.Auth:
-            kept = LoginFile(connecting.logins.file(name), url, anew=True)
-            return provider_for(url, kept, redirected.address, show, waiting.receive)
+        def authorize(_: str, rules: AddressRules, __: object) -> httpx2.Auth:
+            kept = LoginFile(connecting.logins.file(name), rules.url, anew=True)
+            return NewLogin(rules, kept, redirected.address, show, waiting.receive)
 
         async with open_connecting(settings) as connecting:
             connecting.way = replace(connecting.way, authorize=authorize)

@@ -22,8 +22,9 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl, ValidationError
 
 from kernelmcp.atomic import Stamp, stamp_of
-from kernelmcp.upstreams.bounded import transport_to
-from kernelmcp.upstreams.http import NOT_SENT
+from kernelmcp.upstreams.addresses import AddressRefused, AddressRules
+from kernelmcp.upstreams.bounded import BoundedTransport, proxy_for
+from kernelmcp.upstreams.http import FAILED, NOT_SENT
 from kernelmcp.upstreams.logins.login_file import LoginFile, LoginNeeded, NotRenewed, check_usable
 
 CLIENT_NAME = "kernelmcp"
@@ -52,37 +53,69 @@ class Logins:
         """Another one after each login."""
         return stamp_of(self.file(name))
 
-    def authorize(self, name: str, url: str, headers: Mapping[str, str]) -> httpx2.Auth | None:
+    def authorize(self, name: str, rules: AddressRules, headers: Mapping[str, str]) -> httpx2.Auth | None:
         """What logs requests in. Nothing where the settings say how: then it is not a matter of a login."""
         if any(header.lower() == "authorization" for header in headers):
             return None
-        kept = LoginFile(self.file(name), url)
+        kept = LoginFile(self.file(name), rules.url)
         if kept.is_empty:
             return _NoLogin()
-        return _KeptLogin(url, kept)
+        return _KeptLogin(rules, kept)
 
 
-def provider_for(
-    url: str,
-    kept: LoginFile,
-    redirect: str,
-    show: Callable[[str], Awaitable[None]],
-    wait: Callable[[], Awaitable[AuthorizationCodeResult]],
-) -> OAuthClientProvider:
-    """mcp's flow. `show` shows a person an address, `wait` waits for what it leads to."""
+class NewLogin(httpx2.Auth):
+    """mcp's flow, for a person who waits."""
 
-    async def show_if_safe(address: str) -> None:
-        known = context.oauth_metadata
+    def __init__(
+        self,
+        rules: AddressRules,
+        kept: LoginFile,
+        redirect: str,
+        show: Callable[[str], Awaitable[None]],
+        wait: Callable[[], Awaitable[AuthorizationCodeResult]],
+    ) -> None:
+        """`show` shows the person an address, `wait` waits for what it leads to."""
+        self._rules = rules
+        self._show = show
+        self._provider = OAuthClientProvider(rules.url, _about(redirect), kept, self._show_if_safe, wait)
+        kept.fill(self._provider.context)
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Raises `OAuthFlowError`: mcp tells of an answer that a server did not give as of one that it gave."""
+        flow = self._provider.async_auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                response = yield outgoing
+                if outgoing is not request and (why := response.extensions.get(FAILED)) is not None:
+                    raise OAuthFlowError(f"the login server {outgoing.url.host}: {why}")
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+    async def _show_if_safe(self, address: str) -> None:
+        known = self._provider.context.oauth_metadata
         if known is not None and "S256" not in (known.code_challenge_methods_supported or ()):
             raise OAuthFlowError(
                 "the authorization server does not offer PKCE with S256, without which logins are stolen"
             )
-        await show(address)
+        await self._check(httpx2.URL(address))
+        await self._show(address)
 
-    provider = OAuthClientProvider(url, _about(redirect), kept, show_if_safe, wait)
-    context = provider.context
-    kept.fill(context)
-    return provider
+    async def _check(self, url: httpx2.URL) -> None:
+        """A browser is sent nowhere where we would not go. It looks the name up once more, as a proxy does."""
+        if url.scheme not in ("http", "https"):
+            raise OAuthFlowError("the address to log in at does not begin with http:// or https://")
+        if proxy_for(url) is not None:
+            return
+        try:
+            await self._rules.permitted(url.host, url.port or 443)
+        except AddressRefused as exc:
+            raise OAuthFlowError(f"the login server {url.host}: {exc}") from exc
+        except (OSError, UnicodeError) as exc:
+            raise OAuthFlowError(f"the login server {url.host}: it cannot be reached: {exc}") from exc
 
 
 def _about(redirect: str) -> OAuthClientMetadata:
@@ -99,9 +132,10 @@ class _NoLogin(httpx2.Auth):
 class _KeptLogin(httpx2.Auth):
     """Requests carry the token that there is; one that is refused or has expired is renewed, once for all who wait."""
 
-    def __init__(self, url: str, kept: LoginFile) -> None:
+    def __init__(self, rules: AddressRules, kept: LoginFile) -> None:
+        self._rules = rules
         self._kept = kept
-        self._context = OAuthContext(url, _about(_NO_REDIRECT), kept, None, None)
+        self._context = OAuthContext(rules.url, _about(_NO_REDIRECT), kept, None, None)
         self._renewal: asyncio.Task[None] | None = None
         self._failures = 0
         self._failed = ""
@@ -190,7 +224,7 @@ class _KeptLogin(httpx2.Auth):
         try:
             async with (
                 asyncio.timeout(RENEWAL_SECONDS),
-                httpx2.AsyncClient(transport=transport_to(str(request.url)), timeout=RENEWAL_SECONDS) as client,
+                httpx2.AsyncClient(transport=BoundedTransport(self._rules), timeout=RENEWAL_SECONDS) as client,
             ):
                 response = await client.send(request, stream=True)
                 async for piece in response.aiter_raw():

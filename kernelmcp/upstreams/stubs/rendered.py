@@ -1,6 +1,7 @@
 """All files of an offer: a folder for each server, a file for each tool, and an index that a search reads.
 
-    index.json          {"servers": {NAME: {"name", "about", "tools": {TOOL: [name, brief, result, description]}}}}
+    index.json          {"servers": {NAME: {"name", "about", "tools": {TOOL: [name, brief, result, description]}}},
+                         "connecting": [NAME], "note": what a search says of these}
     NAME/__init__.py    a docstring: what the server says of itself, one line a tool
     NAME/TOOL.py        see module.py
     skills/NAME.py      what a person has promoted
@@ -12,7 +13,7 @@ tools: for a thread, never for the event loop.
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelmcp.upstreams.catalogue import Catalogue, Tool
@@ -35,6 +36,8 @@ MAX_REASON_CHARS = 300
 # A server of 60 tools is listed in 1,300 tokens.
 LISTED_LINE_CHARS = 80
 MIN_LISTED_CHARS = 24
+# Of the servers that are not connected yet.
+MAX_CONNECTING_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,13 @@ class Rendered:
 
 
 def render(
-    catalogues: Sequence[Catalogue], allowed: Callable[[str, Tool], bool], skills: Mapping[str, str] | None = None
+    catalogues: Sequence[Catalogue],
+    allowed: Callable[[str, Tool], bool],
+    skills: Mapping[str, str] | None = None,
+    connecting: Collection[str] = (),
 ) -> Rendered:
     """The files of all tools that are allowed, and of promoted skills: their text by their names (upstreams/skills.py).
-    Whatever the catalogues say, it does not raise."""
+    Servers that are `connecting` have no tools yet. Whatever the catalogues say, it does not raise."""
     files = {f"{SKILLS}/{name}.py": text for name, text in (skills or {}).items()}
     index: dict[str, object] = {}
     folders = identifiers((catalogue.server for catalogue in catalogues), SERVERS_OWN)
@@ -68,8 +74,20 @@ def render(
             time.sleep(0)  # the event loop's thread may go on
         files[f"{folder}/__init__.py"] = _package(catalogue, stubs, left_out=len(tools) - len(stubs))
         index[folder] = {"name": catalogue.server, "about": _about(catalogue), "tools": _indexed(stubs)}
-    files["index.json"] = json.dumps({"servers": index, "digest": _digest(files)}, separators=(",", ":"))
+    later = sorted(folders[server] for server in connecting)
+    content = {"servers": index, "connecting": later, "note": _note(later, len(index)), "digest": _digest(files)}
+    files["index.json"] = json.dumps(content, separators=(",", ":"))
     return Rendered(files, _digest(files))
+
+
+def _note(connecting: Sequence[str], servers: int) -> str:
+    if not connecting:
+        return ""
+    named = ", ".join(
+        [*connecting[:MAX_CONNECTING_NAMED], *(["..."] if len(connecting) > MAX_CONNECTING_NAMED else [])]
+    )
+    number = f"{len(connecting)} of {servers} MCP servers {'is' if len(connecting) == 1 else 'are'}"
+    return f"{number} still being connected ({named}): look again in a few seconds"
 
 
 def _is_short(name: str) -> bool:

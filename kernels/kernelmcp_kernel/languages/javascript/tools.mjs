@@ -21,6 +21,7 @@ export class Tools {
     this.isScheduled = false;
     /** @type {Index | undefined} as it was at `stamp` */
     this.index = undefined;
+    this.note = ""; // of servers that are not connected yet
     /** @type {string | undefined} */
     this.stamp = undefined;
     /** @type {Map<number, Call>} */
@@ -60,7 +61,8 @@ export class Tools {
       }),
     );
     const best = found.filter(({ score }) => score).sort((one, other) => other.score - one.score);
-    return best.slice(0, MOST_FOUND).map(({ line }) => line).join("\n") || "no tool is found";
+    const lines = best.slice(0, MOST_FOUND).map(({ line }) => line);
+    return [...(lines.length ? lines : ["no tool is found"]), ...(this.note ? [this.note] : [])].join("\n");
   }
 
   #schedule() {
@@ -107,8 +109,8 @@ export class Tools {
       const { size, mtimeMs } = this.files.call("stat", [INDEX]);
       const stamp = `${size} ${mtimeMs}`;
       if (stamp !== this.stamp) {
-        this.index = JSON.parse(this.files.read(INDEX).toString()).servers;
-        this.stamp = stamp;
+        const { servers, note = "" } = JSON.parse(this.files.read(INDEX).toString());
+        [this.index, this.note, this.stamp] = [servers, note, stamp];
       }
     } catch {
       this.index = this.stamp = undefined;
@@ -132,7 +134,7 @@ export class Tools {
     }
     const message = found.length
       ? `several servers have a tool '${wanted}': ${found.map(({ shown }) => shown).join(", ")}`
-      : `there is no tool '${wanted}': servers.search("words") finds tools`;
+      : `there is no tool '${wanted}': servers.search("words") finds tools${this.note && `; ${this.note}`}`;
     return { ...none, error: { kind: "ToolError", message } };
   }
 }

@@ -45,9 +45,12 @@ def _only_one(wanted: str, servers: dict[str, offered.Server]) -> tuple[str, str
         return next(iter(found.values()))
     if found:
         raise ToolError(f"several servers have a tool {wanted!r}: {', '.join(sorted(found))}")
+    for server, content in servers.items():
+        if not content["tools"] and wanted.startswith((f"{server}.", f"{content['name']}.")):
+            raise ServerUnavailable(f"{server} has no tools now: {content['about']}")
     names = [name.removeprefix("servers.") for name in search.suggestions(wanted)]
     hint = f"perhaps {', '.join(names)}" if names else 'servers.search("words") finds tools'
-    raise ToolError(f"there is no tool {wanted!r}: {hint}")
+    raise ToolError("; ".join([f"there is no tool {wanted!r}: {hint}", *offered.note()]))
 
 
 def _matching(

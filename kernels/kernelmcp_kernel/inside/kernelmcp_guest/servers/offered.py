@@ -25,12 +25,12 @@ class Server(TypedDict):
 class _Offered:
     """The index, and the functions that were made of the files, by the names of their modules."""
 
-    stamp: tuple[int, ...] | None = None
-    servers: dict[str, Server] | None = None
-    made: dict[str, Any]
-
     def __init__(self) -> None:
-        self.made = {}
+        self.stamp: tuple[int, ...] | None = None
+        self.servers: dict[str, Server] | None = None
+        self.connecting: list[str] = []
+        self.note = ""
+        self.made: dict[str, Any] = {}
 
 
 _offered = _Offered()
@@ -46,9 +46,20 @@ def current() -> dict[str, Server] | None:
                 index = json.load(file)
             _forget()
             _offered.servers, _offered.stamp = index["servers"], stamp
+            _offered.connecting, _offered.note = index.get("connecting", []), index.get("note", "")
     except (OSError, ValueError, KeyError):
         _forget()
     return _offered.servers
+
+
+def connecting() -> list[str]:
+    """The servers of `current` that have no tools yet."""
+    return _offered.connecting
+
+
+def note() -> list[str]:
+    """A line about these, if there are any."""
+    return [_offered.note] if _offered.note else []
 
 
 def made() -> dict[str, Any]:
@@ -58,3 +69,4 @@ def made() -> dict[str, Any]:
 
 def _forget() -> None:
     _offered.servers, _offered.stamp, _offered.made = None, None, {}
+    _offered.connecting, _offered.note = [], ""

@@ -79,7 +79,7 @@ def search(text: str = "", limit: int = 8) -> Found:
     if not lines:
         head = [f"nothing fits {text!r}; there are:"] if wanted else []
         return Found("\n".join([*head, *overview()]))
-    return Found("\n".join([f"{len(lines)} of {len(entries)}:", *lines]))
+    return Found("\n".join([f"{len(lines)} of {len(entries)}:", *lines, *offered.note()]))
 
 
 def suggestions(text: str, limit: int = 3) -> list[str]:
@@ -138,6 +138,7 @@ def overview() -> list[str]:
     lines = [
         f"servers.{name}: {len(server['tools'])} tools{f'  # {about}' if (about := server['about']) else ''}"
         for name, server in servers.items()
+        if name not in offered.connecting()
     ]
     names = [skill.name for skill in skills.found()]
-    return [*lines, *([f"skills: {', '.join(names)}"] if names else [])]
+    return [*lines, *([f"skills: {', '.join(names)}"] if names else []), *offered.note()]

@@ -138,7 +138,8 @@ def _blob(block: dict[str, Any]) -> str | None:
 
 def _read_index(files: Files) -> Index:
     try:
-        return dict(json.loads(files.read(_INDEX))["servers"])
+        index = json.loads(files.read(_INDEX))
+        return {"connecting": [], "note": "", **index, "servers": dict(index["servers"])}
     except (OSError, ValueError, KeyError, TypeError):
         raise CommandFailed(_FAILED, _NO_OFFER) from None
 
@@ -147,21 +148,24 @@ def _names(files: Files, wanted: str) -> tuple[str, str]:
     """The server and the tool as they call themselves; as they are written where the index does not know them, for the
     kernel process to say what is wrong."""
     server, _, tool = wanted.partition(".")
-    for name, found in _read_index(files).items():
+    for name, found in _read_index(files)["servers"].items():
         if server in (name, found["name"]):
             tools: dict[str, list[str]] = found["tools"]
             return found["name"], tools[tool][0] if tool in tools else tool
     return server, tool
 
 
-def _list(index: Index, servers: list[str]) -> str:
-    if not servers:
-        return "".join(f"{name}: {len(found['tools'])} tools. {found['about']}\n" for name, found in index.items())
-    found = next((each for name, each in index.items() if servers[0] in (name, each["name"])), None)
+def _list(index: Index, named: list[str]) -> str:
+    servers: dict[str, dict[str, Any]] = index["servers"]
+    if not named:
+        connected = [(name, found) for name, found in servers.items() if name not in index["connecting"]]
+        lines = [f"{name}: {len(found['tools'])} tools. {found['about']}" for name, found in connected]
+        return "".join(f"{line}\n" for line in [*lines, *_note(index)])
+    found = next((each for name, each in servers.items() if named[0] in (name, each["name"])), None)
     if found is None:
-        raise CommandFailed(_FAILED, f"there is no MCP server {servers[0]!r}; there are: {', '.join(index)}")
-    lines = [_line(servers[0], name, *facts) for name, facts in found["tools"].items()]
-    return "".join(f"{line}\n" for line in lines or [f"{servers[0]} has no tools now: {found['about']}"])
+        raise CommandFailed(_FAILED, f"there is no MCP server {named[0]!r}; there are: {', '.join(servers)}")
+    lines = [_line(named[0], name, *facts) for name, facts in found["tools"].items()]
+    return "".join(f"{line}\n" for line in lines or [f"{named[0]} has no tools now: {found['about']}"])
 
 
 def _line(server: str, name: str, *facts: str) -> str:
@@ -172,11 +176,16 @@ def _line(server: str, name: str, *facts: str) -> str:
 def _search(index: Index, text: str) -> str:
     wanted = [word.rstrip("s") for word in _WORD.findall(text.lower())]
     scored: list[tuple[int, str]] = []
-    for server, found in index.items():
+    for server, found in index["servers"].items():
         for name, facts in found["tools"].items():
             own, line = f"{server} {name}".lower(), _line(server, name, *facts)
             score = sum(4 * (word in own) + (word in line.lower()) for word in wanted)
             if score:
                 scored.append((-score, line))
     best = [line for _, line in sorted(scored)[:_MOST_FOUND]]
-    return "".join(f"{line}\n" for line in best) or "no tool is found\n"
+    return "".join(f"{line}\n" for line in [*(best or ["no tool is found"]), *_note(index)])
+
+
+def _note(index: Index) -> list[str]:
+    """A line about servers that are not connected yet, if there are any."""
+    return [index["note"]] if index["note"] else []

@@ -1,0 +1,36 @@
+"""`kernelmcp upstreams login guarded`, and a person's browser, which goes where it is sent."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from .conftest import DEADLINE
+
+KERNELMCP = (sys.executable, "-m", "kernelmcp")
+
+
+def login(tmp_path: Path, *, start: tuple[str, ...] = KERNELMCP) -> subprocess.CompletedProcess[str]:
+    """Whatever name the address has that is shown, the browser finds it on this machine."""
+    command = [*start, "upstreams", "login", "guarded", "--no-browser"]
+    process = subprocess.Popen(
+        [*command, "--config", str(tmp_path / "mcp.toml")],
+        env={**os.environ, "KERNELMCP_HOME": str(tmp_path / "home"), "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    shown = ""
+    while not (found := re.search(r"http://\S+", shown)) and (line := process.stdout.readline()):
+        shown += line
+    if found:
+        parts = urlsplit(found[0])
+        here = urlunsplit(parts._replace(netloc=f"127.0.0.1:{parts.port}"))
+        with urllib.request.urlopen(here, timeout=DEADLINE) as page:
+            assert b"You are logged in" in page.read()
+    out, err = process.communicate(timeout=DEADLINE)
+    return subprocess.CompletedProcess(command, process.returncode, shown + out, err)
