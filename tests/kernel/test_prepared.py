@@ -265,6 +265,19 @@ def test_the_first_cell_gets_them_from_the_image(kernel: Kernel) -> None:
     assert len(kernel.guests()) == 1
 
 
+def test_a_table_is_shown_as_in_a_notebook(kernel: Kernel) -> None:
+    table = "import pandas as pd; t = pd.DataFrame([[i * 100_000 for i in range(20)]] * 9).add_prefix('column_'); "
+    head, *_ = (kernel.run(f"{table}t.head()").result or "").split("\n")
+    assert head.split() == [f"column_{number}" for number in range(20)]
+    printed = kernel.run("print(t.head())").text()
+    assert [name for name in printed.split() if name.startswith("column_")] == head.split()
+
+
+def test_a_first_cell_of_magics_gets_them_from_the_image(kernel: Kernel) -> None:
+    assert shown(kernel, "%matplotlib inline") == []
+    assert shown(kernel, PLOT) == ["text/plain", "image/png"]
+
+
 def test_a_session_that_uses_none_pays_for_none(kernel: Kernel) -> None:
     assert kernel.run("1 + 1").result == "2"
     assert kernel.run(MODULES).result == "[]"

@@ -103,10 +103,11 @@ async def build(points: str, modules: str) -> None:
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata", "kernelmcp_guest.servers.calls"):
         __import__(name)
     packages.add_packages(points)
-    packages.import_all(modules)
+    shell = _make_shell()
+    with shell.builtin_trap:  # as in a cell: pandas asks for get_ipython, and shows less of a table in a terminal
+        packages.import_all(modules)
     finder.install()
     missing_imports.install_finder()
-    shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     warm = [cell for module, cell in WARM_PACKAGES.items() if module in sys.modules]
     for cell in (*WARM_CELLS, *warm):

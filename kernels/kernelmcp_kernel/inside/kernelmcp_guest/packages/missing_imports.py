@@ -25,6 +25,7 @@ _PANDAS_OPTIONAL = "pandas.compat._optional"
 _FOR_OTHERS = ("_plotly_utils.optional_imports", "plotly.optional_imports")
 # Modules that are imported, or called, for nothing but what they need.
 _NEEDED_BY = {
+    "IPython.core.pylabtools": ("matplotlib",),  # %matplotlib and %pylab
     "networkx.algorithms": ("numpy", "scipy"),
     "networkx.convert_matrix": ("numpy", "pandas", "scipy"),
     "networkx.drawing": ("matplotlib", "numpy", "scipy"),
