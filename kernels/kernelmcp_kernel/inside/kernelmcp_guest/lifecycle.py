@@ -34,6 +34,7 @@ from kernelmcp_guest import (
 )
 from kernelmcp_guest.bridge import Promise, bridge
 from kernelmcp_guest.packages import missing_imports, shims
+from kernelmcp_guest.plots import figure_size
 from kernelmcp_guest.programs import commands, processes
 from kernelmcp_guest.servers import finder
 from kernelmcp_guest.shell import GuestShell
@@ -93,6 +94,7 @@ async def build(points: str, modules: str) -> None:
     absent.install()
     blocking.install()
     comms.install()
+    figure_size.install()
     nesting.install()
     network.install()
     processes.install()

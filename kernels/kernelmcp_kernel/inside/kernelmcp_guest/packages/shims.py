@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from kernelmcp_guest.plots import animations, cell_figures, fonts, without_screen
 from kernelmcp_guest.shown import figures
 
 
@@ -157,6 +158,12 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "dask.base": _one_scheduler,
     "dask.diagnostics.progress": _bars_without_threads,
     "langchain_core.runnables.config": _calls_in_order,
+    "matplotlib._blocking_input": without_screen.refuse_clicks,
+    "matplotlib._pylab_helpers": cell_figures.draw_what_is_seen,
+    "matplotlib._text_helpers": fonts.warn_once,
+    "matplotlib.animation": animations.know_what_can_be_written,
+    "matplotlib.font_manager": fonts.stand_in,
+    "matplotlib_inline.backend_inline": cell_figures.draw_one_by_one,
     "mcp.server.request_state": _sealed_when_used,
     "nest_asyncio": _nested_loops,
     "rich.live": _live_without_threads,
