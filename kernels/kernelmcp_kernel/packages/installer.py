@@ -17,8 +17,9 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared
-from kernelmcp_kernel.packages import companions, distribution, empty_wheels
+from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import (
     ANOTHER_SESSION,
@@ -225,7 +226,7 @@ class Installer:
 
     def _small_companions(self, wanted: list[Requirement]) -> list[Requirement]:
         """In the versions that are prepared, or in Pyodide's distribution; nobody waits for them in each session."""
-        names = {canonicalize_name(requirement.name) for requirement in wanted}
+        names: set[str] = {canonicalize_name(requirement.name) for requirement in wanted}
         if not (small := [name for name in companions.small(names) if name not in {*names, *self._present}]):
             return []
         prepared = find_prepared()

@@ -24,9 +24,8 @@ from typing import TextIO
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from kernelmcp_kernel.languages.python import prepared
+from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
-from kernelmcp_kernel.packages import companions
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer, name_packages
 from kernelmcp_kernel.packages.outcome import Package
@@ -160,7 +159,7 @@ def _get(wish: Wish, installer: Installer, store: Store) -> bool:
 
 def _get_companions(installer: Installer) -> None:
     """Have what the packages need later, too. It was not asked for: what of it cannot be had is not missing."""
-    for name in companions.every(package.wheel.name for package in installer.packages):
+    for name in companions.every(canonicalize_name(each.wheel.name) for each in installer.packages):
         if installer.version_of(name) is not None:
             continue
         try:

@@ -10,9 +10,9 @@ import sys
 from typing import Any
 
 from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
-from kernelmcp_kernel.packages import companions
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.identity import BuildError, node_binary

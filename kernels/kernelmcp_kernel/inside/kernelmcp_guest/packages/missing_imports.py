@@ -25,7 +25,7 @@ _PANDAS_OPTIONAL = "pandas.compat._optional"
 # They import what others name to them: what asks is behind them.
 _FOR_OTHERS = ("_plotly_utils.optional_imports", "plotly.optional_imports")
 # Beginnings of the names of modules -> what these import only where it is needed. From the kernel process
-# (packages/companions.py).
+# (languages/python/companions.py).
 _needed_by: dict[str, list[str]] = {}
 
 

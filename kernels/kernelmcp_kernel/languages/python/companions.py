@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from packaging.utils import canonicalize_name
-
 
 @dataclass(frozen=True)
 class Companions:
@@ -62,7 +60,7 @@ _COMPANIONS: dict[str, Companions] = {
 
 
 def small(names: Iterable[str]) -> list[str]:
-    """Names of packages that come with these."""
+    """Names of packages that come with these; names as `canonicalize_name` writes them."""
     return list(dict.fromkeys(each for found in _listed(names) for each in found.small))
 
 
@@ -72,7 +70,7 @@ def every(names: Iterable[str]) -> list[str]:
 
 
 def _listed(names: Iterable[str]) -> list[Companions]:
-    return [_COMPANIONS[name] for name in map(canonicalize_name, names) if name in _COMPANIONS]
+    return [_COMPANIONS[name] for name in names if name in _COMPANIONS]
 
 
 def is_companion(module: str) -> bool:
