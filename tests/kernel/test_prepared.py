@@ -299,6 +299,20 @@ def test_a_later_cell_imports_them_with_its_variables_kept(kernel: Kernel) -> No
     assert kernel.run("import seaborn; seaborn.__name__").result == "'seaborn'", "without an index"
 
 
+LATER = """
+import pandas as pd
+import seaborn
+frame = pd.DataFrame({"a": [1, 2, 3, 4], "b": [2, 1, 4, 3]})
+seaborn.kdeplot(frame.a)
+round(float(frame.corr("kendall").loc["a", "b"]), 3), len(frame.style.to_html()) > 100, bool(seaborn._statistics._no_scipy)
+"""
+
+
+def test_what_a_package_needs_only_later_is_there_without_an_index(kernel: Kernel) -> None:
+    ran = kernel.run(LATER)
+    assert (ran.result, ran.text("stderr")) == ("(0.333, True, False)", ""), ran.error
+
+
 def test_a_guest_that_died_is_replaced_by_one_that_has_them(kernel: Kernel) -> None:
     kernel.run("import numpy as np")
     kernel.guests()[0].kill()
