@@ -178,3 +178,9 @@ def test_without_what_it_needs_and_what_is_then_missing(
         assert other.run("%pip check").text() == (
             "alone 1.0 has requirement cannot-be-had>=2, but you have cannot-be-had 1.0.\n"
         )
+
+
+def test_what_pip_lists_goes_through_a_pipe(kernel: Kernel) -> None:
+    listed = kernel.run("!pip list").text().splitlines()
+    assert kernel.run("!pip list | head -3").text().splitlines() == listed[:3]
+    assert kernel.run("count = !pip list | wc -l\nint(count[0])").result == str(len(listed))

@@ -265,6 +265,19 @@ def test_the_first_cell_gets_them_from_the_image(kernel: Kernel) -> None:
     assert len(kernel.guests()) == 1
 
 
+def test_a_table_is_shown_as_in_a_notebook(kernel: Kernel) -> None:
+    table = "import pandas as pd; t = pd.DataFrame([[i * 100_000 for i in range(20)]] * 9).add_prefix('column_'); "
+    head, *_ = (kernel.run(f"{table}t.head()").result or "").split("\n")
+    assert head.split() == [f"column_{number}" for number in range(20)]
+    printed = kernel.run("print(t.head())").text()
+    assert [name for name in printed.split() if name.startswith("column_")] == head.split()
+
+
+def test_a_first_cell_of_magics_gets_them_from_the_image(kernel: Kernel) -> None:
+    assert shown(kernel, "%matplotlib inline") == []
+    assert shown(kernel, PLOT) == ["text/plain", "image/png"]
+
+
 def test_a_session_that_uses_none_pays_for_none(kernel: Kernel) -> None:
     assert kernel.run("1 + 1").result == "2"
     assert kernel.run(MODULES).result == "[]"
@@ -284,6 +297,20 @@ def test_a_later_cell_imports_them_with_its_variables_kept(kernel: Kernel) -> No
     assert "application/vnd.kernelmcp.packages+json" in shown(kernel, "import pandas as pd; pd.Series([x])")
     assert kernel.run("x, pd.__cached__.startswith('/lib/bytecode/lib/packages/pandas-')").result == "(42, True)"
     assert kernel.run("import seaborn; seaborn.__name__").result == "'seaborn'", "without an index"
+
+
+LATER = """
+import pandas as pd
+import seaborn
+frame = pd.DataFrame({"a": [1, 2, 3, 4], "b": [2, 1, 4, 3]})
+seaborn.kdeplot(frame.a)
+round(float(frame.corr("kendall").loc["a", "b"]), 3), len(frame.style.to_html()) > 100, bool(seaborn._statistics._no_scipy)
+"""
+
+
+def test_what_a_package_needs_only_later_is_there_without_an_index(kernel: Kernel) -> None:
+    ran = kernel.run(LATER)
+    assert (ran.result, ran.text("stderr")) == ("(0.333, True, False)", ""), ran.error
 
 
 def test_a_guest_that_died_is_replaced_by_one_that_has_them(kernel: Kernel) -> None:

@@ -262,6 +262,14 @@ def test_whoever_takes_over_the_decoder_reaches_nothing(tmp_path: Path) -> None:
     assert attack("renderer", {}) == {"done"}
 
 
+async def test_a_figure_in_points_is_drawn(connect: Connect) -> None:
+    """As matplotlib writes it."""
+    document = SVG.format('width="360pt" height="270pt" viewBox="0 0 360 270"', '<rect width="180" height="270"/>')
+    async with connect() as client:
+        result = await run(client, f"display({{'image/svg+xml': {document!r}}}, raw=True)")
+    assert sides(result) == [(512, 384)]
+
+
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {}>{}</svg>'
 USES = "".join(f"<g id='a{n + 1}'>" + f"<use xlink:href='#a{n}'/>" * 10 + "</g>" for n in range(12))
 ENTITIES = "".join(f"<!ENTITY e{n + 1} '" + f"&e{n};" * 10 + "'>" for n in range(9))

@@ -21,6 +21,9 @@ FAMILIES = ("font_family", "serif_family", "sans_serif_family", "cursive_family"
 MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 512, 1568
 # Where the size of the document stands.
 HEAD_CHARS = 4096
+# CSS's own, for lengths in points and inches: with the program's default, 0, such a document has no size.
+DOTS_PER_INCH = 96.0
+_ROOT = re.compile(r"<svg\b[^<>]*>")
 _SIDE = re.compile(r"""\s(width|height)\s*=\s*["']\s*([0-9.]{1,20})\s*(?:px|pt)?\s*["']""")
 _VIEW_BOX = re.compile(r"""\sviewBox\s*=\s*["']\s*[-0-9.]+[\s,]+[-0-9.]+[\s,]+([0-9.]{1,20})[\s,]+([0-9.]{1,20})""")
 
@@ -54,6 +57,7 @@ def render(document: bytes, max_bytes: int, font: Font | None) -> tuple[str, byt
         drawn = resvg_py.svg_to_bytes(
             svg_string=text,
             background="#ffffff",
+            dpi=DOTS_PER_INCH,
             skip_system_fonts=True,
             font_files=[font.path] if font else [],
             **options,
@@ -64,7 +68,9 @@ def render(document: bytes, max_bytes: int, font: Font | None) -> tuple[str, byt
 
 
 def _target(head: str) -> dict[str, int]:
-    """The longer side, in pixels: as the document says, within bounds."""
+    """The longer side, in pixels: as the document's root says, within bounds."""
+    root = _ROOT.search(head)
+    head = root[0] if root else head
     box = _VIEW_BOX.search(head)
     sides = dict(zip(("width", "height"), box.groups(), strict=True)) if box else {}
     sides |= dict(_SIDE.findall(head))

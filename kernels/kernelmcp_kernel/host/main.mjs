@@ -1,6 +1,6 @@
 // A guest process: Pyodide restored from the boot image, answering requests of the kernel process.
 //   node ... main.mjs '{"runtime":..., "image":..., "build_id":..., "packages":..., "workspace":..., "tmp":..., "offered":..., "volumes":..., "quota":...,
-//                      "working_directory":..., "folder":..., "how_to_see_more":..., "keep_globals":..., "keep_imports":...}'
+//                      "working_directory":..., "folder":..., "how_to_see_more":..., "needed_by":..., "keep_globals":..., "keep_imports":...}'
 // Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
 import process from "node:process";
 import { StringDecoder } from "node:string_decoder";
@@ -111,6 +111,7 @@ async function boot() {
   const heard = () => interrupts.heard();
   guest.attach(emit, write, () => streams.flush(), ask, nap, heard, wasInterrupted, interruptAgain, leave);
   guest.begin_in(settings.folder ?? "", settings.how_to_see_more);
+  guest.note_companions(JSON.stringify(settings.needed_by ?? {}));
   pyodide.setInterruptBuffer(interrupts.buffer(pyodide._module));
   const { handle, notify, interrupt, usable } = guest;
   const [setEnvironment, addPackages, endBackground] = [guest.set_environment, guest.add_packages, guest.end_background];

@@ -18,12 +18,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import (
     ANOTHER_SESSION,
     PackageConflict,
+    PackageError,
     PackageInvalid,
     PackageNotFound,
     PackageNotSupported,
@@ -102,8 +104,8 @@ class Installer:
         self._present[name] = await asyncio.to_thread(_present, package)
 
     async def install_for(self, module: str, say: Say) -> Outcome | None:
-        """Install the package of Pyodide's distribution that brings a module, in the version that it has there. None:
-        there is no such package. Raises PackageError."""
+        """Install the package of Pyodide's distribution that brings a module, in the version that it has there; one of
+        `companions` from any source. None: there is no such package. Raises PackageError."""
         prepared = await asyncio.to_thread(find_prepared)
         if prepared and (name := prepared.package_of(module)):
             return await self._install([Requirement(name)], say)
@@ -111,7 +113,7 @@ class Installer:
         listed = distribution.listed(self._settings)
         version = next((each.version for each in listed if each.name == name), None)
         if version is None:  # what is not a wheel, and so is not installed
-            return None
+            return await self._install([Requirement(module)], say) if companions.is_companion(module) else None
         return await self._install([Requirement(f"{name}=={version}")], say, from_distribution=True)
 
     async def install(self, asked: Any, say: Say, options: Options = PLAIN) -> Outcome:
@@ -157,7 +159,7 @@ class Installer:
             if not wanted:
                 return Outcome([], there, tuple(notes))
             try:
-                packages, said = await self._fetch(wanted, say, options, from_distribution)
+                packages, said = await self._fetch_with_companions(wanted, say, options, from_distribution, pins)
                 check_pins(pins, map(_identity, packages))
                 for package in packages:
                     await self._add(package)
@@ -214,6 +216,46 @@ class Installer:
                     f"as it is. For another version {ANOTHER_SESSION}"
                 )
         return wanted, there
+
+    async def _fetch_with_companions(
+        self,
+        wanted: list[Requirement],
+        say: Say,
+        options: Options,
+        from_distribution: bool,
+        pins: Mapping[str, frozenset[str]],
+    ) -> tuple[list[Package], tuple[str, ...]]:
+        """As `_fetch`, with the small companions of what is wanted, where these can be had as well."""
+        if not (options.no_deps or pins) and (more := await asyncio.to_thread(self._small_companions, wanted)):
+            with suppress(PackageError):
+                return await self._fetch([*wanted, *more], say, options, from_distribution)
+        return await self._fetch(wanted, say, options, from_distribution)
+
+    def _small_companions(self, wanted: list[Requirement]) -> list[Requirement]:
+        """In the versions that are prepared, or in Pyodide's distribution; nobody waits for them in each session."""
+        names: set[str] = {canonicalize_name(requirement.name) for requirement in wanted}
+        if not (small := [name for name in companions.small(names) if name not in {*names, *self._present}]):
+            return []
+        prepared = find_prepared()
+        versions = {each.name: each.version for each in prepared.packages} if prepared else {}
+        if not names <= versions.keys():
+            versions = self._at_hand(names)
+        found = [Requirement(f"{name}=={versions[name]}") for name in small if name in versions]
+        with suppress(PackageError):
+            check_allowed(self._settings, found)
+            return found
+        return []
+
+    def _at_hand(self, names: set[str]) -> dict[str, str]:
+        """Versions of what the cache has of the distribution, or of all of it where these packages are fetched."""
+        cached = {canonicalize_name(distribution.wheel_name(file.name)) for _, file in self._store.wheel_files()}
+        settings, is_asked = self._settings, not names <= cached
+        is_remote = not distribution.is_folder(settings)
+        return {
+            each.name: each.version
+            for each in distribution.listed(settings)
+            if each.name in cached or (is_asked and (is_remote or distribution.local_file(settings, each)))
+        }
 
     async def _fetch(
         self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool

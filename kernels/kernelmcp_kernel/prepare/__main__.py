@@ -24,7 +24,7 @@ from typing import TextIO
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from kernelmcp_kernel.languages.python import prepared
+from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.languages.python.prepared import IN_IMAGE, Prepared, PreparedPackage
 from kernelmcp_kernel.packages.errors import PackageError
 from kernelmcp_kernel.packages.installer import Installer, name_packages
@@ -151,9 +151,23 @@ def _get(wish: Wish, installer: Installer, store: Store) -> bool:
             _say(note)
         known = prepared.read_setup()
         _remember(tuple(dict.fromkeys((*known.requirements, *outcome.requirements))), installer.packages)
+    _get_companions(installer)
     if settings().packages.preinstalled:
         asyncio.run(installer.install(settings().packages.preinstalled, _say))
     return bool(missing)
+
+
+def _get_companions(installer: Installer) -> None:
+    """Have what the packages need later, too. It was not asked for: what of it cannot be had is not missing."""
+    for name in companions.every(canonicalize_name(each.wheel.name) for each in installer.packages):
+        if installer.version_of(name) is not None:
+            continue
+        try:
+            asyncio.run(installer.install([name], _say))
+        except PackageError as error:
+            _say(f"{name}, for a part of what needs it, could not be had: {error}")
+            continue
+        _remember(prepared.read_setup().requirements, installer.packages)
 
 
 def _remember(requirements: tuple[str, ...], packages: list[Package]) -> None:

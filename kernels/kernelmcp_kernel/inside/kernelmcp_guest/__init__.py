@@ -11,6 +11,7 @@ from kernelmcp_guest.lifecycle import attach, begin_in, build, set_environment
 from kernelmcp_guest.memory import usable
 from kernelmcp_guest.operations import handle, notify
 from kernelmcp_guest.packages import add_packages
+from kernelmcp_guest.packages.missing_imports import note_companions
 
 __all__ = [
     "add_packages",
@@ -20,6 +21,7 @@ __all__ = [
     "end_background",
     "handle",
     "interrupt",
+    "note_companions",
     "notify",
     "set_environment",
     "usable",

@@ -15,6 +15,7 @@ from IPython.core.interactiveshell import ExecutionResult
 
 from kernelmcp_guest import blocking, memory, swallowed_interrupts
 from kernelmcp_guest.interrupts import begin, interrupt
+from kernelmcp_guest.plots import cell_figures
 from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
@@ -47,6 +48,7 @@ def execute(
     shell.kernel.parent.set(parent)
     shell.kernel.note_channels(idents or {}, control or {})
     blocking.stdin_allowed = allow_stdin
+    cell_figures.begin()
     transformed, failure = code, None
     try:
         transformed = shell.transform_cell(code)
@@ -113,6 +115,8 @@ def _finish(
         shell.show_name(escaped)
     if escaped is not None:
         memory.forget(escaped)
+    if not_drawn := cell_figures.finish(shell):
+        escaped = _interrupt_in_drawing(shell, escaped, not_drawn)
     shell.events.trigger("post_execute")
     if not silent and result is not None:
         shell.events.trigger("post_run_cell", result)
@@ -127,3 +131,14 @@ def _finish(
         if "data" in value:
             value["data"] = encode_bundle(value["data"])
     return {"status": "ok", "user_expressions": values, "payload": payload}
+
+
+def _interrupt_in_drawing(shell: GuestShell, escaped: BaseException | None, said: str) -> BaseException:
+    """The cell was interrupted, and some of its figures were not drawn: what it ended with."""
+    swallowed_interrupts.take()
+    if escaped is not None:
+        sys.stderr.write(f"{said}\n")
+        return escaped
+    interrupted = KeyboardInterrupt(said)
+    shell.show_line(interrupted)
+    return interrupted

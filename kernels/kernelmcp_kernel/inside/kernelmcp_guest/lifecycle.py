@@ -34,6 +34,7 @@ from kernelmcp_guest import (
 )
 from kernelmcp_guest.bridge import Promise, bridge
 from kernelmcp_guest.packages import missing_imports, shims
+from kernelmcp_guest.plots import figure_size
 from kernelmcp_guest.programs import commands, processes
 from kernelmcp_guest.servers import finder
 from kernelmcp_guest.shell import GuestShell
@@ -93,6 +94,7 @@ async def build(points: str, modules: str) -> None:
     absent.install()
     blocking.install()
     comms.install()
+    figure_size.install()
     nesting.install()
     network.install()
     processes.install()
@@ -103,10 +105,11 @@ async def build(points: str, modules: str) -> None:
     for name in (*WARM_MODULES.split(), "micropip", "importlib.metadata", "kernelmcp_guest.servers.calls"):
         __import__(name)
     packages.add_packages(points)
-    packages.import_all(modules)
+    shell = _make_shell()
+    with shell.builtin_trap:  # as in a cell: pandas asks for get_ipython, and shows less of a table in a terminal
+        packages.import_all(modules)
     finder.install()
     missing_imports.install_finder()
-    shell = _make_shell()
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     warm = [cell for module, cell in WARM_PACKAGES.items() if module in sys.modules]
     for cell in (*WARM_CELLS, *warm):

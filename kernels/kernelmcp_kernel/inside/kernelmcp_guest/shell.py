@@ -19,6 +19,8 @@ from traitlets import Type
 from kernelmcp_guest import blocking, memory
 from kernelmcp_guest.bridge import bridge, send
 from kernelmcp_guest.kernel import GuestKernel
+from kernelmcp_guest.plots.animations import AnimationHTML
+from kernelmcp_guest.plots.without_screen import usable_gui
 from kernelmcp_guest.programs import lines
 from kernelmcp_guest.tracebacks import (
     GuestSyntaxTB,
@@ -39,7 +41,12 @@ def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def send_bundle(message: str, data: dict[str, Any], metadata: dict[str, Any] | None, **rest: Any) -> None:
-    """Send a display message; when a broken display object cannot be sent, send a note in its place."""
+    """Send a display message; when a broken display object cannot be sent, send a note in its place.
+
+    An animation's first frame is sent before its HTML, which not everybody can play."""
+    if isinstance(html := data.get("text/html"), AnimationHTML) and (frame := html.first_frame()):
+        send("display_data", data=frame, metadata={}, transient={})
+        data = {**data, "text/plain": html.line()}
     try:
         send(message, data=encode_bundle(data), metadata=metadata or {}, **rest)
     except (TypeError, ValueError, RecursionError) as error:
@@ -190,6 +197,10 @@ class GuestShell(InteractiveShell):
         """Send an error by its name alone, when its traceback cannot be made."""
         self._showtraceback(type(error), error, [type(error).__name__])
 
+    def show_line(self, error: BaseException) -> None:
+        """Send an error that needs no traceback."""
+        self._showtraceback(type(error), error, [f"{type(error).__name__}: {error}"])
+
     def ask_exit(self) -> None:
         self.payload_manager.write_payload({"source": "ask_exit", "keepkernel": True})
 
@@ -208,6 +219,10 @@ class GuestShell(InteractiveShell):
         __tracebackhide__ = True
         text = lines.output_of(self.var_expand(cmd, depth=depth + 1))
         return SList(text.splitlines()) if split else LSString(text)
+
+    def enable_matplotlib(self, gui: str | None = None) -> Any:
+        """`%matplotlib` and `%pylab`, without a screen."""
+        return super().enable_matplotlib(usable_gui(gui))
 
     def enable_gui(self, gui: str | None = None) -> None:
         if gui not in (None, "inline"):

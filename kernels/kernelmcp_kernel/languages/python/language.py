@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.languages.python import companions
 from kernelmcp_kernel.languages.python.image import BootImage, plain_image, prepared_image, rebuild_image
 from kernelmcp_kernel.languages.python.prepared import Prepared, PreparedPackage, find_prepared, is_asked_for
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -62,6 +63,7 @@ class Python(Language):
             **file_options(sandbox),
             "folder": settings().folder,
             "how_to_see_more": settings().how_to_see_more,
+            "needed_by": companions.needed_by(),
             "keep_globals": settings().keep_globals,
             "keep_imports": False,
         }

@@ -23,6 +23,7 @@ IN_IMAGE = ("numpy", "pandas", "matplotlib.pyplot")
 
 _ONE = r"[\w.]+(?:[ \t]+as[ \t]+\w+)?"
 _IMPORT = re.compile(rf"^[ \t]*(?:import|from)[ \t]+({_ONE}(?:[ \t]*,[ \t]*{_ONE})*)", re.MULTILINE)
+_PLOT_MAGIC = re.compile(r"^[ \t]*%(?:matplotlib|pylab)\b", re.MULTILINE)
 _MAX_CODE_CHARS = 100_000
 # The fields of the store's Wheel.
 _OF_WHEEL = ("name", "version", "sha256", "file", "source")
@@ -91,8 +92,9 @@ class Setup:
 
 
 def imported(code: str) -> set[str]:
-    """Top-level names of the modules that a text imports. It need not be valid Python."""
-    found = _IMPORT.findall(code[:_MAX_CODE_CHARS])
+    """Top-level names of the modules that a text imports, itself or by a magic. It need not be valid Python."""
+    code = code[:_MAX_CODE_CHARS]
+    found = _IMPORT.findall(code) + ["matplotlib"] * bool(_PLOT_MAGIC.search(code))
     return {re.split(r"[.\s]", name.strip(), maxsplit=1)[0] for names in found for name in names.split(",")}
 
 

@@ -7,14 +7,14 @@ packages there are, and whether an import may install.
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import FrameType
 from typing import Any
 
 from kernelmcp_guest import advice, blocking, packages
-from kernelmcp_guest.packages import shims
 from kernelmcp_guest.running import running
 
 # Where a user's own modules are.
@@ -24,20 +24,14 @@ OWN_FOLDERS = ("/workspace/", "/volumes/", "/tmp/")  # noqa: S108  # the guest's
 _PANDAS_OPTIONAL = "pandas.compat._optional"
 # They import what others name to them: what asks is behind them.
 _FOR_OTHERS = ("_plotly_utils.optional_imports", "plotly.optional_imports")
-# Modules that are imported, or called, for nothing but what they need.
-_NEEDED_BY = {
-    "networkx.algorithms": ("numpy", "scipy"),
-    "networkx.convert_matrix": ("numpy", "pandas", "scipy"),
-    "networkx.drawing": ("matplotlib", "numpy", "scipy"),
-    "networkx.generators": ("numpy",),
-    "networkx.generators.expanders": ("numpy", "scipy"),
-    "networkx.generators.spectral_graph_forge": ("numpy", "scipy"),
-    "networkx.linalg": ("numpy", "scipy"),
-    "networkx.utils.misc": ("numpy",),
-    "pandas.plotting._matplotlib": ("matplotlib",),
-    "plotly.express": ("numpy", "pandas"),
-    "pandas.io.excel": ("odf", "openpyxl", "python_calamine", "pyxlsb", "xlrd", "xlsxwriter"),
-}
+# Beginnings of the names of modules -> what these import only where it is needed. From the kernel process
+# (languages/python/companions.py).
+_needed_by: dict[str, list[str]] = {}
+
+
+def note_companions(text: str) -> None:
+    """Take over the table, a JSON object."""
+    _needed_by.update(json.loads(text))
 
 
 class MissingImports:
@@ -48,7 +42,8 @@ class MissingImports:
             return None
         if not _is_wanted(name) or not _install(name):
             return None
-        return shims.FINDER.find_spec(name) or PathFinder.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        return next(filter(None, (finder.find_spec(name, None) for finder in others)), None)
 
 
 def install_finder() -> None:
@@ -81,8 +76,10 @@ def _is_wanted(module: str) -> bool:
         return False
     importer = str(frame.f_globals.get("__name__"))
     if importer == _PANDAS_OPTIONAL:
-        return frame.f_locals.get("errors") == "raise"
-    if any(importer.startswith(name) and module in needed for name, needed in _NEEDED_BY.items()):
+        if frame.f_locals.get("errors") == "raise":
+            return True
+        importer = str(frame.f_back.f_globals.get("__name__")) if frame.f_back else ""
+    if any(importer.startswith(name) and module in needed for name, needed in _needed_by.items()):
         return True
     return importer == "__main__" or frame.f_code.co_filename.startswith(OWN_FOLDERS)
 

@@ -68,6 +68,7 @@ _NO_PROJECTS = "there are no projects and environments of uv's here: a session i
 _STARTS = re.compile(
     r"\s*(?:(?:(?:\{sys\.executable\}|(?:\S*/)?python[\d.]*)\s+)?-m\s+pip|(?:\S*/)?pip[\d.]*|(?:\S*/)?uv(?P<uv>))(?=\s|$)"
 )
+_INSTALLS = re.compile(r"\s(?:install|add|sync)\b")
 # Where the rest of a shell's line is not pip's. A version may have the sign of a redirection before it.
 _REDIRECTION = re.compile(r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)")
 
@@ -107,8 +108,10 @@ def is_pip(command: str) -> bool:
 
 
 def is_only_pip(command: str) -> bool:
-    """Is every command of a shell's line pip?"""
-    return all(map(is_pip, _parts(command)))
+    """Is every command of a shell's line pip, with nothing to be done by a shell? What an installation puts out is for
+    people, whatever it goes through."""
+    parts = _parts(command)
+    return all(map(is_pip, parts)) and ("|" not in _words(command) or all(map(_INSTALLS.search, parts)))
 
 
 def run_command(command: str) -> None:
@@ -122,20 +125,25 @@ def run_command(command: str) -> None:
 
 def _parts(command: str) -> list[str]:
     """The commands of a shell's line, without redirections and what their output goes through."""
+    found: list[list[str]] = [[]]
+    piped = False
+    for word in _words(command):
+        if set(word) <= set(";&|"):
+            piped = word == "|"
+            found += [] if piped else [[]]
+        elif not piped:
+            found[-1].append(word)
+    return [" ".join(words) for words in found if words]
+
+
+def _words(command: str) -> list[str]:
+    """A shell's line without redirections: its words, and what stands between its commands."""
     try:
         words = shlex.shlex(_REDIRECTION.sub("", command), posix=False, punctuation_chars=";&|")
         words.whitespace_split, words.commenters = True, "#"
-        found: list[list[str]] = [[]]
-        piped = False
-        for word in words:
-            if set(word) <= set(";&|"):
-                piped = word == "|"
-                found += [] if piped else [[]]
-            elif not piped:
-                found[-1].append(word)
+        return list(words)
     except ValueError:
         return [command]  # `pip` says what is wrong with it
-    return [" ".join(words) for words in found if words]
 
 
 def _split(line: str) -> list[str]:

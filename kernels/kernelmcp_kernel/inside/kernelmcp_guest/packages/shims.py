@@ -14,12 +14,14 @@ import contextvars
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from kernelmcp_guest.packages import integers
+from kernelmcp_guest.packages import integers, missing_imports
+from kernelmcp_guest.plots import animations, cell_figures, fonts, without_screen
 from kernelmcp_guest.shown import figures
 
 
@@ -152,12 +154,53 @@ def _tracked_without_threads(progress: Any) -> None:
     progress._TrackThread.join = end
 
 
+class _ScipyWhenUsed:
+    """seaborn's `_no_scipy`: asked where scipy is needed, it has it installed."""
+
+    def __init__(self, module: Any, scipy_module: str, name: str) -> None:
+        self._module, self._scipy_module, self._name = module, scipy_module, name
+        self._is_missing: bool | None = None
+
+    def __bool__(self) -> bool:
+        if self._is_missing is None:
+            self._is_missing = not missing_imports.have("scipy")
+            if self._is_missing:
+                sys.stderr.write("seaborn is without scipy, which could not be installed: densities look different\n")
+            else:
+                vars(self._module)[self._name] = getattr(import_module(self._scipy_module), self._name)
+        return self._is_missing
+
+
+def _scipy_for_densities(module: Any) -> None:
+    """seaborn looks for scipy when it is imported, and without it draws densities by a method of its own."""
+    if not module._no_scipy:
+        return
+    own, missing = module.gaussian_kde, _ScipyWhenUsed(module, "scipy.stats", "gaussian_kde")
+
+    def gaussian_kde(*args: Any, **options: Any) -> Any:
+        return own(*args, **options) if missing else module.gaussian_kde(*args, **options)
+
+    module._no_scipy, module.gaussian_kde = missing, gaussian_kde
+
+
+def _scipy_for_clusters(matrix: Any) -> None:
+    """As above, for clustermap."""
+    if matrix._no_scipy:
+        matrix._no_scipy = _ScipyWhenUsed(matrix, "scipy.cluster", "hierarchy")
+
+
 _SHIMS: dict[str, Callable[[Any], None]] = {
     "anyio._backends._asyncio": _worker_threads,
     "anyio.from_thread": _blocking_portals,
     "dask.base": _one_scheduler,
     "dask.diagnostics.progress": _bars_without_threads,
     "langchain_core.runnables.config": _calls_in_order,
+    "matplotlib._blocking_input": without_screen.refuse_clicks,
+    "matplotlib._pylab_helpers": cell_figures.draw_what_is_seen,
+    "matplotlib._text_helpers": fonts.warn_once,
+    "matplotlib.animation": animations.know_what_can_be_written,
+    "matplotlib.font_manager": fonts.stand_in,
+    "matplotlib_inline.backend_inline": cell_figures.draw_one_by_one,
     "mcp.server.request_state": _sealed_when_used,
     "nest_asyncio": _nested_loops,
     "numpy": integers.use_64_bits,
@@ -166,6 +209,9 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
     "pandas.core.series": integers.use_64_bits_in_series,
     "rich.live": _live_without_threads,
     "rich.progress": _tracked_without_threads,
+    "seaborn._statistics": _scipy_for_densities,
+    "seaborn._stats.density": _scipy_for_densities,
+    "seaborn.matrix": _scipy_for_clusters,
     "sqlalchemy.util.concurrency": _greenlet_when_used,
     "altair.vegalite.v5.api": figures.show_altair,
     "altair.vegalite.v6.api": figures.show_altair,
@@ -277,9 +323,6 @@ class _Shimmed:
         return spec
 
 
-FINDER = _Shimmed()
-
-
 def install() -> None:
     """Be asked for modules first (for the boot image)."""
-    sys.meta_path.insert(0, FINDER)
+    sys.meta_path.insert(0, _Shimmed())

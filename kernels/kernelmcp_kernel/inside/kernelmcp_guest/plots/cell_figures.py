@@ -1,0 +1,115 @@
+"""Figures of matplotlib that a cell shows, or leaves open at its end: drawing them is part of the cell.
+
+matplotlib_inline closes all of them when the drawing is interrupted. Here each is closed when it has been drawn, so
+those that were not are there for the next cell, and the reply says how many they are.
+"""
+
+# What is used of matplotlib has no types here.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import sys
+import time
+from typing import Any
+
+_BACKEND = "matplotlib_inline.backend_inline"
+# Until no more figures are begun of a cell that was interrupted: what it has plotted so far is of interest, and the
+# server ends a guest that goes on for long.
+SECONDS_AFTER_INTERRUPT = 1.0
+_MAX_NAMED = 8
+
+
+class _Cell:
+    """The figures of the cell that runs."""
+
+    drawn = 0
+    interrupted = False
+    """In the middle of drawing."""
+
+
+_cell = _Cell()
+
+
+def begin() -> None:
+    """A cell begins."""
+    _cell.drawn, _cell.interrupted = 0, False
+
+
+def draw_one_by_one(backend: Any) -> None:
+    """For matplotlib_inline.backend_inline, before matplotlib takes its functions."""
+    stock = backend.show
+
+    def show(close: bool | None = None, block: bool | None = None) -> None:
+        """Draw all open figures and send them to the frontend."""
+        backend.show._to_draw = []
+        closes: bool = backend.InlineBackend.instance().close_figures if close is None else close
+        _draw(backend, backend.Gcf.get_all_fig_managers(), closes)
+
+    show._to_draw, show._draw_called = stock._to_draw, stock._draw_called  # pyright: ignore[reportFunctionMemberAccess]
+    backend.show = show
+
+
+def draw_what_is_seen(helpers: Any) -> None:
+    """For matplotlib._pylab_helpers: after a cell pyplot draws the open figures that have changed, for their windows.
+    There are none here, and what an interrupt has just ended would be drawn all the same."""
+    stock = helpers.Gcf.draw_all.__func__
+
+    def draw_all(cls: Any, force: bool = False) -> None:
+        if force or any(each.canvas.required_interactive_framework for each in cls.get_all_fig_managers()):
+            stock(cls, force)
+
+    helpers.Gcf.draw_all = classmethod(draw_all)
+
+
+def _draw(backend: Any, managers: list[Any], close: bool, deadline: float | None = None) -> None:
+    """Raises KeyboardInterrupt; figures that were not drawn are open then."""
+    try:
+        for manager in managers:
+            if deadline is not None and time.monotonic() > deadline:
+                _cell.interrupted = True
+                return
+            figure = manager.canvas.figure
+            backend.display(figure, metadata=backend._fetch_figure_metadata(figure))
+            _cell.drawn += 1
+            if close:
+                backend.Gcf.destroy(manager)
+    except KeyboardInterrupt:
+        _cell.interrupted = True
+        raise
+    except BaseException:
+        if close:
+            backend.Gcf.destroy_all()
+        raise
+
+
+def finish(shell: Any) -> str:
+    """Draw the figures that the cell leaves open, as Jupyter does. Returns what to say when some were not drawn."""
+    backend = sys.modules.get(_BACKEND)
+    is_shown = backend is not None and backend.flush_figures in shell.events.callbacks["post_execute"]
+    if backend is None or not is_shown or not backend.show._draw_called:
+        return ""
+    changed, backend.show._to_draw, backend.show._draw_called = backend.show._to_draw, [], False
+    close = backend.InlineBackend.instance().close_figures
+    managers = [each for each in backend.Gcf.get_all_fig_managers() if close or each.canvas.figure in changed]
+    if not _cell.interrupted:
+        deadline = time.monotonic() + SECONDS_AFTER_INTERRUPT if shell.interrupted else None
+        before = _cell.drawn
+        try:
+            _draw(backend, managers, close, deadline)
+        except KeyboardInterrupt:
+            pass
+        except Exception:  # noqa: BLE001  # a figure of the user's
+            shell.showtraceback()
+        managers = managers[_cell.drawn - before :]
+    return _said(managers) if _cell.interrupted and managers else ""
+
+
+def _said(managers: list[Any]) -> str:
+    numbers = [str(manager.num) for manager in managers]
+    named = ", ".join(numbers[:_MAX_NAMED]) + (", ..." if len(numbers) > _MAX_NAMED else "")
+    total, first = _cell.drawn + len(managers), numbers[0]
+    return (
+        f"{_cell.drawn:,} of {total:,} figures {'was' if _cell.drawn == 1 else 'were'} drawn. "
+        f"{len(managers):,} {'is' if len(managers) == 1 else 'are'} still open (number {named}): in the next cell "
+        f"plt.show() draws what is open, plt.figure({first}).savefig('{first}.png') saves one, and plt.close('all') "
+        "drops them"
+    )
