@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from kernelmcp_kernel.languages.python.prepared import PreparedPackage
 from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
 from kernelmcp_kernel.packages.installer import Installer
@@ -357,6 +358,13 @@ def test_an_upgrade_offers_no_version_whose_file_cannot_be_had(
     asyncio.run(installer.install(["halfway==1.0"], lambda line: None))
     outcome = asyncio.run(installer.install(["halfway"], lambda line: None, Options(upgrade=True)))
     assert outcome.notes == ("halfway 1.0 is the newest that there is for this sandbox",)
+    # What every session has from its start is no other one in a new session.
+    prepared = PreparedPackage("halfway", "0.9", "0" * 64, "", "pypi", "", "", None, (), ())
+    for preinstalled, said in ([], "For 1.0, the newest"), (["halfway"], "comes with the sandbox"):
+        installer = Installer(replace(settings, preinstalled=preinstalled), store)
+        installer.take_as_present([prepared])
+        outcome = asyncio.run(installer.install(["halfway"], lambda line: None, Options(upgrade=True)))
+        assert said in outcome.notes[0]
 
 
 def test_a_search_that_was_given_up_is_told_on_one_line() -> None:

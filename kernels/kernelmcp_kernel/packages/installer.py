@@ -175,7 +175,8 @@ class Installer:
     async def _about_newest(self, there: Present, options: Options) -> str:
         """For who asked for the newest version of what is there."""
         name = canonicalize_name(there.name)
-        if name not in self._packages and name not in self._preinstalled:
+        in_every_session = name not in self._preinstalled or bool(self._settings.preinstalled)
+        if name not in self._packages and in_every_session:
             return f"{there.name} {there.version} comes with the sandbox, and stays as it is"
         with self._store.staging() as staging:
             answers = IndexAnswers(SilentHosts(self._store.root))

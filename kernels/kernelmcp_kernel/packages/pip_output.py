@@ -210,19 +210,9 @@ def _no_match(
     if match := _BAD_METADATA.search(output):
         why = match["why"][:_MAX_NAMED_CHARS]
         return PackageInvalid(f"{match['name']}: its metadata is not valid ({why}); install another version")
-    versions = _VERSIONS.search(output)
-    known = [version.strip() for version in versions["versions"].split(",")] if versions else []
-    known = [] if known == ["none"] else known
     missing = absent.get(canonicalize_name(name))
-    if old := [version for version in known if version != missing and _admits(plain, [version])]:
-        error = PackageNotSupported(
-            f"{name}: it exists, but only in versions from years ago as a wheel that runs in WebAssembly. Use another "
-            "package"
-        )
-        error.instead = _with_versions(plain, f"{Requirement(plain).specifier},<={old[-1]}")
+    if error := _about_versions(plain, needed, output, missing):
         return error
-    if known:
-        return _no_such_version(plain, needed, known, missing)
     if match := _OTHER_PYTHONS.search(output):
         return _other_python(f"{name}{needed}", match["versions"])
     if match := _YANKED.search(output):
@@ -246,6 +236,23 @@ def _no_match(
         f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ from what is "
         "imported (`pip install scikit-learn`, `import sklearn`)"
     )
+
+
+def _about_versions(plain: str, needed: str, output: str, missing: str | None) -> PackageError | None:
+    """The error when there are versions, all of which are too old, or none of which is the one that is asked for."""
+    found = _VERSIONS.search(output)
+    known = [version.strip() for version in found["versions"].split(",")] if found else ["none"]
+    if known == ["none"]:
+        return None
+    old = [version for version in known if version != missing and _admits(plain, [version])]
+    if not old:
+        return _no_such_version(plain, needed, known, missing)
+    error = PackageNotSupported(
+        f"{_name_in(plain)}: it exists, but only in versions from years ago as a wheel that runs in WebAssembly. Use "
+        "another package"
+    )
+    error.instead = _with_versions(plain, f"{Requirement(plain).specifier},<={old[-1]}")
+    return error
 
 
 def _no_such_version(plain: str, needed: str, there: Sequence[str], missing: str | None) -> PackageNotFound:

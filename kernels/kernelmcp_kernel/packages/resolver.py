@@ -91,7 +91,7 @@ async def _with_advice(error: PackageError, request: Request, folder: Path, unti
     with suppress(PackageError, TimeoutError):
         async with asyncio.timeout_at(until):
             version = await _version_of(name, replace(request, requirements=[*others, error.instead]), folder)
-            return error.with_text(f"{error}; {name}=={version} can be installed")
+            return error.with_text(f"{error}; {name}=={version} can be installed") if version else error
     return error
 
 
@@ -107,11 +107,11 @@ async def newest_version(request: Request, name: str, folder: Path) -> str | Non
     return None
 
 
-async def _version_of(name: str, request: Request, folder: Path) -> str:
-    """The version of a package that a request would bring: all is resolved, nothing is fetched or built. Raises
-    PackageError."""
+async def _version_of(name: str, request: Request, folder: Path) -> str | None:
+    """The version of a package that a request would bring, if it brings one: all is resolved, nothing is fetched or
+    built. Raises PackageError."""
     found = await _resolve(replace(request, builder=None, names_only=True), folder, lambda line: None)
-    return next(wheel_identity(file.name)[1] for file in found.files if file_name_of(file) == name)
+    return next((wheel_identity(file.name)[1] for file in found.files if file_name_of(file) == name), None)
 
 
 async def _download(request: Request, folder: Path, say: Say) -> Download:
