@@ -174,7 +174,13 @@ def test_a_font_that_is_not_here_is_said_once_with_what_to_do(kernel: Kernel) ->
     )
     assert kernel.run(plot).text("stderr") == ""
     other = plot.replace("['Garamond', 'Futura']", "'Papyrus'")
-    assert kernel.run(other).text("stderr") == "findfont: Font family 'Papyrus' not found; DejaVu Sans is used.\n"
+    assert kernel.run(other).text("stderr") == "findfont: Font family 'Papyrus' not found; DejaVu Sans is used\n"
+
+
+def test_a_family_of_which_no_font_is_here_is_said_once(kernel: Kernel) -> None:
+    plot = "plt.rcParams['font.family'] = 'serif'; plt.rcParams['font.serif'] = ['Bodoni']\nplt.plot([1]); plt.show()"
+    assert kernel.run(plot).text("stderr").count("Generic family 'serif' not found") == 1
+    assert kernel.run(plot).text("stderr") == ""
 
 
 @pytest.mark.parametrize("font", ["Arial", "Helvetica", "Times", "Times New Roman", "Courier", "Courier New"])

@@ -304,7 +304,8 @@ import pandas as pd
 import seaborn
 frame = pd.DataFrame({"a": [1, 2, 3, 4], "b": [2, 1, 4, 3]})
 seaborn.kdeplot(frame.a)
-round(float(frame.corr("kendall").loc["a", "b"]), 3), len(frame.style.to_html()) > 100, bool(seaborn._statistics._no_scipy)
+kendall = round(float(frame.corr("kendall").loc["a", "b"]), 3)
+kendall, len(frame.style.to_html()) > 100, bool(seaborn._statistics._no_scipy)
 """
 
 

@@ -36,7 +36,7 @@ _ADD = (
 )
 _NOT_FOUND = "findfont: Font family %r not found."
 
-# What was said in this session: names of fonts that are missing, and of those that lack a character.
+# What was said in this session: fonts that are missing, or messages about them; and fonts that lack a character.
 _missing: set[str] = set()
 _lacking: set[str] = set()
 
@@ -63,7 +63,6 @@ def stand_in(font_manager: Any) -> None:
 
 def _aliases(fonts: list[Any]) -> list[Any]:
     there = {each.name for each in fonts}
-    there = {each.name for each in fonts}
     return [
         dataclasses.replace(each, name=name)
         for each in fonts
@@ -74,24 +73,35 @@ def _aliases(fonts: list[Any]) -> list[Any]:
 
 def _say_once(record: logging.LogRecord) -> bool:
     """A filter of matplotlib's messages about fonts: one for all that a program asks for and that are missing."""
-    if record.msg != _NOT_FOUND or not isinstance(record.args, tuple) or len(record.args) != 1:
+    text = record.getMessage()
+    if not text.startswith("findfont: "):
         return True
-    (family,) = record.args
-    if family in _missing:
+    missing = _asked_and_missing(record) or [text]
+    if not _missing.isdisjoint(missing):
         return False
-    matplotlib: Any = sys.modules["matplotlib"]
-    fonts = matplotlib.font_manager.fontManager
-    there = {each.name for each in fonts.ttflist}
-    asked = [str(each) for each in matplotlib.rcParams["font.family"]]
-    missing = [each for each in asked if each not in there and each not in matplotlib.font_manager.font_family_aliases]
-    missing = missing if family in missing else [str(family)]
-    first = not _missing
+    if missing != [text]:
+        text = f"findfont: Font family {', '.join(map(repr, missing))} not found; {_used()} is used"
+    record.msg, record.args = f"{text.rstrip('.')}. {_ADD}" if not _missing else text, ()
     _missing.update(missing)
-    used = next((each for each in asked if each in there), "DejaVu Sans")
-    names = ", ".join(map(repr, missing))
-    record.msg = f"findfont: Font family {names} not found; {used} is used. {_ADD if first else ''}".rstrip()
-    record.args = ()
     return True
+
+
+def _asked_and_missing(record: logging.LogRecord) -> list[str]:
+    """The font of this message, and others that are asked for with it. Empty for messages about something else."""
+    if record.msg != _NOT_FOUND or not isinstance(record.args, tuple) or len(record.args) != 1:
+        return []
+    family = str(record.args[0])
+    matplotlib: Any = sys.modules["matplotlib"]
+    there = {each.name for each in matplotlib.font_manager.fontManager.ttflist}
+    there.update(matplotlib.font_manager.font_family_aliases)
+    missing = [str(each) for each in matplotlib.rcParams["font.family"] if each not in there]
+    return missing if family in missing else [family]
+
+
+def _used() -> str:
+    matplotlib: Any = sys.modules["matplotlib"]
+    there = {each.name for each in matplotlib.font_manager.fontManager.ttflist}
+    return next((str(each) for each in matplotlib.rcParams["font.family"] if each in there), "DejaVu Sans")
 
 
 def warn_once(text_helpers: Any) -> None:
