@@ -7,12 +7,14 @@ transport closes the streams of calls under way, so calls are ended first.
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCNotification, JSONRPCRequest
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -36,7 +38,9 @@ SMALL_BYTES = 16 * 1024
 # What mcp answers when a connection has ended, or never was.
 ENDED = "Not Found: Session has been terminated"
 # The method whose answers have no bound.
-READ = "resources/read"
+READ, CANCEL = "resources/read", "notifications/cancelled"
+PING = JSONRPCRequest(jsonrpc="2.0", id="kernelmcp-ping", method="ping")
+"""A small message, which takes the place of a large one that mcp keeps because it is a connection's last."""
 
 OnDelete = Callable[[str, str], Awaitable[None]]
 """Called with a principal and a connection's id."""
@@ -96,8 +100,8 @@ class Connections:
         method, raw_id = head.method, head.id
         replay = replaying(body, receive)
         async with AsyncExitStack() as held:
-            if method == READ:
-                await held.enter_async_context(self._throttle.read(share_of(scope)))
+            if method == READ and not await _entered(held, self._throttle.read(share_of(scope)), receive):
+                return
             if connection is None:
                 if method == "initialize":
                     self._check_room(principal_of(scope))
@@ -115,7 +119,25 @@ class Connections:
             else:
                 async with self._under_way(key, call) as closing:
                     scope[CLOSING_KEY] = closing
-                    await self._app(scope, replay, send)
+                    try:
+                        await self._app(scope, replay, send)
+                    finally:
+                        await self._let_go(connection, method, raw_id)
+
+    async def _let_go(self, connection: str, method: str | None, request_id: str | int | None) -> None:
+        """Forget the answer: whoever asked has it, or has gone. mcp keeps one that nobody took, and a connection's last
+        one, until the connection ends, and works on. That is meant for calls; a read would cost 11 MB."""
+        manager: Any = self._manager
+        transport = manager._server_instances.get(connection)
+        if request_id is None or transport is None:
+            return
+        transport.close_sse_stream(str(request_id))
+        if method == READ:
+            cancel = JSONRPCNotification(jsonrpc="2.0", method=CANCEL, params={"requestId": request_id})
+            # What answers the ping is the last one then, and has nowhere to go.
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), anyio.move_on_after(ANSWER_SECONDS):
+                for message in (cancel, PING):
+                    await transport._read_stream_writer.send(SessionMessage(message))
 
     def _check_room(self, principal: str) -> None:
         """Raises `RateLimited` when the principal has as many connections open as others can still open."""
@@ -178,6 +200,23 @@ class ConnectionEnds:
     async def stop(self, principal: str, connection: str) -> None:
         if (session := self._session(principal, connection)) is not None and not session.destroyed:
             await session.stop()
+
+
+async def _entered(held: AsyncExitStack, waiting: AbstractAsyncContextManager[Any], receive: Receive) -> bool:
+    """Enter what may have to be waited for. False when the client has gone meanwhile: nobody wants the answer."""
+    entered = False
+    async with anyio.create_task_group() as tasks:
+
+        async def cancel_when_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(cancel_when_gone)
+        await held.enter_async_context(waiting)
+        entered = True
+        tasks.cancel_scope.cancel()
+    return entered
 
 
 async def whole_body(

@@ -19,12 +19,11 @@ from mcp_types import JSONRPCError, JSONRPCResponse
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from kernelmcp.http.connections import READ, head_of, replaying, whole_body
+from kernelmcp.http.connections import CANCEL, PING, READ, head_of, replaying, whole_body
 from kernelmcp.http.guard import share_of
 from kernelmcp.http.rate_limits import Throttle
 
 ACCEPTED = 202
-CANCEL = "notifications/cancelled"
 # The first event says where a connection's messages go; in the others are ours.
 _CONNECTION = re.compile(rb"event: endpoint\r\ndata: [^\r]*\bsession_id=([0-9a-f]{32})\r")
 _MESSAGE = b"event: message\r\n"
@@ -83,6 +82,9 @@ class Sse:
         try:
             if await self._is_taken(scope, receive, send):
                 await answered.wait()
+                # mcp and Starlette keep a stream's last message, which is a small one then.
+                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await answers.send(SessionMessage(PING))
         except anyio.get_cancelled_exc_class():
             answers.scope.cancel()
             raise

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import httpcore2
 import httpx2
 
@@ -38,9 +39,14 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     def __init__(self, rules: AddressRules) -> None:
         self._rules = rules
         self._made: dict[str | None, httpx2.AsyncHTTPTransport] = {}
+        self._proxies: dict[tuple[str, str], str | None] = {}
+        """By scheme and host: some systems look a host's name up to tell."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        proxy = proxy_for(request.url)
+        where = request.url.scheme, request.url.host
+        if where not in self._proxies:
+            self._proxies[where] = await anyio.to_thread.run_sync(proxy_for, request.url)
+        proxy = self._proxies[where]
         if (transport := self._made.get(proxy)) is None:
             transport = self._made[proxy] = self._make(proxy)
         return await transport.handle_async_request(request)

@@ -16,6 +16,7 @@ from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.session import ServerSession
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.dispatcher import DispatchContext
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
@@ -78,6 +79,8 @@ NAMES: dict[str, list[tuple[str, type, str]]] = {
     "kernelmcp/http/connections.py": [
         ("mcp", StreamableHTTPSessionManager, "_server_instances"),
         ("mcp", StreamableHTTPSessionManager, "_session_owners"),
+        ("mcp", StreamableHTTPServerTransport, "close_sse_stream"),
+        ("mcp", StreamableHTTPServerTransport, "_read_stream_writer"),
     ],
     "kernelmcp/http/listener.py": [
         ("uvicorn", UvicornServer, "capture_signals"),

@@ -161,3 +161,49 @@ def test_answers_that_nobody_reads_on_the_older_transport(server: HttpServer) ->
             stream.post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": read["id"]}})
         stream.post(legacy(99, "resources/read", uri="kernelmcp://sessions"))
         stream.read_until(rb'("id":99)')
+
+
+def write_large_file(server: HttpServer) -> str:
+    """Its URI."""
+    content = base64.b64encode(b"\x01" * SIZE).decode()
+    arguments = {"session_id": "s", "path": "f", "content": content, "encoding": "base64"}
+    headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "write_file"}
+    assert (
+        f"Wrote {SIZE:,} bytes"
+        in server.post(modern("tools/call", name="write_file", arguments=arguments), ONE, **headers).text
+    )
+    return "kernelmcp://sessions/s/files/f"
+
+
+def test_answers_whose_clients_leave_in_the_middle_are_not_kept(server: HttpServer) -> None:
+    """Each on a connection of its own, which stays open."""
+    uri = write_large_file(server)
+    with ExitStack() as opened:
+        readers: list[socket.socket] = []
+        for _ in range(40):
+            found = server.post(INITIALIZE, ONE).headers["mcp-session-id"]
+            reader = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), DEADLINE))
+            body = json.dumps(legacy(7, "resources/read", uri=uri)).encode()
+            reader.sendall(request(body, **{"Mcp-Session-Id": found, "MCP-Protocol-Version": "2025-06-18"}))
+            readers.append(reader)
+        assert wait_until(lambda: "requests_active 40.0" in server.get("/metrics", OTHER).text)
+        for reader in readers:
+            assert reader.recv(60).startswith(b"HTTP/1.1 200")
+            reader.close()
+    assert wait_until(lambda: "requests_active 0.0" in server.get("/metrics", OTHER).text)
+    assert neighbour_is_served(server)
+    print(f"peak {peak_bytes(server) / MB:.0f} MB")
+    assert peak_bytes(server) < MAX_PEAK_BYTES
+
+
+def test_answers_that_have_left_are_not_kept_on_the_older_transport(server: HttpServer) -> None:
+    uri = write_large_file(server)
+    with concurrent.futures.ThreadPoolExecutor(1) as thread, ExitStack() as opened:
+        for number in range(24):
+            stream = opened.enter_context(Stream(server, ONE))
+            posted = thread.submit(stream.post, legacy(7 + number, "resources/read", uri=uri))
+            stream.read_until(rb'("mimeType":"application/octet-stream")')
+            posted.result(DEADLINE)
+        assert neighbour_is_served(server)
+        print(f"peak {peak_bytes(server) / MB:.0f} MB")
+        assert peak_bytes(server) < MAX_PEAK_BYTES

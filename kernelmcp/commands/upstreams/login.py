@@ -34,6 +34,7 @@ from kernelmcp.upstreams.logins.oauth import NewLogin
 
 LOGIN_SECONDS = 600.0
 DONE = b"<!doctype html><title>kernelmcp</title><p>You are logged in. This page can be closed."
+NOT_DONE = b"<!doctype html><title>kernelmcp</title><p>You are not logged in: the login was refused."
 
 
 def main(settings: Settings, name: str, *, open_browser: bool) -> int:
@@ -96,7 +97,7 @@ class _Redirected:
                 self.send_header("Content-Type", "text/html; charset=utf-8")
                 self.end_headers()
                 if result is not None:
-                    self.wfile.write(DONE)
+                    self.wfile.write(DONE if result.code else NOT_DONE)
                     answer(result)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as its base has it

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 import anyio
+import anyio.to_thread
 import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthTokenError
 from mcp.client.auth.oauth2 import OAuthContext
@@ -108,7 +109,7 @@ class NewLogin(httpx2.Auth):
         """A browser is sent nowhere where we would not go. It looks the name up once more, as a proxy does."""
         if url.scheme not in ("http", "https"):
             raise OAuthFlowError("the address to log in at does not begin with http:// or https://")
-        if proxy_for(url) is not None:
+        if await anyio.to_thread.run_sync(proxy_for, url) is not None:
             return
         try:
             await self._rules.permitted(url.host, url.port or 443)
@@ -231,6 +232,8 @@ class _KeptLogin(httpx2.Auth):
                     body += piece
                     if len(body) > MAX_TOKEN_BYTES:
                         raise NotRenewed("the authorization server's answer is too large")
+        except AddressRefused as exc:
+            raise NotRenewed(f"the authorization server cannot be reached: {exc}") from exc
         except (httpx2.HTTPError, TimeoutError) as exc:
             raise NotRenewed("the authorization server cannot be reached") from exc
         if response.status_code in _REFUSALS:
