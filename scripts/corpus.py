@@ -1,0 +1,285 @@
+"""Runs programs that nobody of this project wrote, here through the MCP server and in native Python, and compares.
+
+The programs are examples in source distributions of the index, pinned by version, and docstrings of numpy and pandas.
+Both sides have their libraries imported before; a program has a fresh namespace and at most a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import urllib.parse
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+from pip._internal.models.index import PyPI
+
+ROOT = Path(__file__).resolve().parents[1]
+HARNESS = ROOT / "scripts" / "corpus_program.py"
+LIMIT_SECONDS = 60
+# A program that takes less natively says nothing about speed.
+LONG_SECONDS = 0.3
+# Of what pictures have in their cells, from 0 to 255; text is a pixel to the left now and then.
+CLOSE_COLOURS = 6.0
+
+EXAMPLES = {
+    "matplotlib==3.10.8": (
+        "galleries/examples",
+        *("lines_bars_and_markers", "statistics", "images_contours_and_fields", "pie_and_polar_charts", "color"),
+        *("subplots_axes_and_figures", "shapes_and_collections", "mplot3d", "scales", "spines", "ticks"),
+        *("text_labels_and_annotations",),
+    ),
+    "networkx==3.5": ("examples", "basic", "drawing", "algorithms", "graph", "subclass"),
+    "scikit-learn==1.8.0": ("examples", "linear_model", "cluster", "svm", "tree", "covariance", "calibration"),
+}
+MODULES = {
+    "matplotlib": ["numpy", "matplotlib.pyplot"],
+    "networkx": ["numpy", "scipy", "matplotlib.pyplot", "networkx"],
+    "scikit-learn": ["numpy", "scipy", "pandas", "matplotlib.pyplot", "sklearn.linear_model"],
+    "docstrings": ["numpy", "pandas"],
+}
+# Of the index, not of Pyodide's distribution: an import does not bring it.
+INSTALLED = {"networkx": "%pip install -q networkx==3.5\n"}
+DOCSTRINGS = """
+import json, numpy as np, pandas as pd
+found = {f"numpy.{name}": getattr(np, name).__doc__ for name in np.__all__ if callable(getattr(np, name))}
+for kind in (pd.Series, pd.DataFrame):
+    found |= {f"pandas.{kind.__name__}.{name}": getattr(kind, name).__doc__ for name in dir(kind) if name[0] != "_"}
+print(json.dumps({name: text for name, text in found.items() if text and ">>> " in text}))
+"""
+NATIVE = ["numpy==2.4.3", "pandas==3.0.2", "scipy", *EXAMPLES]
+# Their data is fetched, a person or a program beside Python takes part, or a figure moves.
+_ELSEWHERE = re.compile(
+    r"fetch_|get_sample_data|load_dataset|sample_data|widgets|animation|ginput|usetex|pygraphviz|multiprocessing|n_jobs|plotly"
+    r"|subprocess|open\(|time\.|datetime\.now|Path\(|timeit|read_csv|to_csv|to_excel|urlopen|tempfile|parallel"
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    group: str
+    name: str
+    kind: str
+    source: str
+
+
+def sdist(requirement: str, folder: Path) -> Path:
+    """The source distribution of a pinned requirement, from the index that pip uses."""
+    name, version = requirement.split("==")
+    asked = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True, text=True, check=False
+    )
+    index = os.environ.get("PIP_INDEX_URL") or asked.stdout.strip() or PyPI.simple_url
+    request = urllib.request.Request(  # the index is the user's own
+        f"{index.rstrip('/')}/{name}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        listed = json.load(answer)["files"]
+        (url,) = [each["url"] for each in listed if each["filename"].endswith(f"-{version}.tar.gz")]
+        target = folder / f"{name}-{version}.tar.gz"
+        urllib.request.urlretrieve(urllib.parse.urljoin(answer.url, url), target)
+    return target
+
+
+def examples(folder: Path) -> Iterator[Program]:
+    for requirement, (below, *chosen) in EXAMPLES.items():
+        group = requirement.partition("==")[0]
+        wanted = re.compile(rf"^[^/]+/{below}/({'|'.join(chosen)})/[^/]+\.py$")
+        with tarfile.open(sdist(requirement, folder)) as archive:
+            for member in sorted(archive, key=lambda each: each.name):
+                if not wanted.match(member.name):
+                    continue
+                source = archive.extractfile(member)
+                text = source.read().decode() if source else ""
+                if not _ELSEWHERE.search(text):
+                    yield Program(group, member.name.partition(f"/{below}/")[2], "program", text)
+
+
+def docstrings(python: Path) -> Iterator[Program]:
+    """One program for each function of numpy, and method of a Series or DataFrame, that has examples."""
+    listed = subprocess.run([python, "-c", DOCSTRINGS], capture_output=True, text=True, check=True)
+    for name, text in json.loads(listed.stdout).items():
+        if not _ELSEWHERE.search(text):
+            begin = "import numpy as np, pandas as pd\n"
+            yield Program("docstrings", name, "docstring", f">>> {begin}\n{text}")
+
+
+def native_python(folder: Path, python: str) -> Path:
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    subprocess.run([folder / "bin" / "pip", "install", "-q", *NATIVE], check=True)
+    return folder / "bin" / "python"
+
+
+def run_native(python: Path, program: Program, folder: Path) -> dict[str, Any]:
+    asked = json.dumps({"source": program.source, "kind": program.kind, "imports": MODULES[program.group]})
+    try:
+        ran = subprocess.run(
+            [python, HARNESS], input=asked, capture_output=True, text=True, cwd=folder, timeout=300, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": "Timeout: it took more than five minutes", "out": "", "figures": [], "seconds": 300.0}
+    _, found, line = ran.stdout.rpartition("@@")
+    return json.loads(line) if found else {"error": ran.stderr[-300:], "out": "", "figures": [], "seconds": 0.0}
+
+
+async def run_here(client: Client, program: Program) -> dict[str, Any]:
+    source = base64.b64encode(program.source.encode()).decode()
+    code = f"import base64, json\n_found = run_program(base64.b64decode('{source}').decode(), '{program.kind}')"
+    result = await client.call_tool(
+        "execute_code", {"code": code, "session_id": program.group, "timeout": LIMIT_SECONDS}
+    )
+    facts = (result.meta or {}).get("kernelmcp/result", {})
+    tokens = sum(len(block.text) for block in result.content if block.type == "text") // 4
+    shown = sum(block.type in {"image", "resource_link"} for block in result.content)
+    if facts.get("status") != "ok":
+        said = " ".join(block.text for block in result.content if block.type == "text")
+        return {"error": f"{facts.get('status')}: {said[-300:]}", "out": "", "figures": [], "seconds": 0.0}
+    write = {"code": "open('found.json', 'w').write(json.dumps(_found));", "session_id": program.group}
+    await client.call_tool("execute_code", write)
+    read = await client.call_tool("read_file", {"path": "found.json", "session_id": program.group})
+    (text,) = [block.text for block in read.content if block.type == "text"]
+    return {**json.loads(text), "tokens": tokens, "shown": shown}
+
+
+def verdict(here: dict[str, Any], native: dict[str, Any]) -> str:
+    """The same; the same but for digits, or for 32 bits; other pictures, other text; or fails on one side."""
+    kinds = [str(side["error"]).partition(":")[0] for side in (here, native)]
+    if kinds[0] != kinds[1]:
+        return "fails here" if kinds[0] else "fails natively"
+    if not same_pictures(here["figures"], native["figures"]):
+        return "other pictures"
+    if here["figures"] and not here.get("shown"):
+        return "no picture shown"
+    return same_text(plain(here["out"]), plain(native["out"]))
+
+
+def plain(text: str) -> str:
+    return re.sub(r"0x[0-9a-f]+", "0x", re.sub(r"\s+", " ", text)).strip()
+
+
+def same_text(ours: str, theirs: str) -> str:
+    if ours == theirs:
+        return "same"
+    ours, theirs = (re.sub(r",? ?dtype=int(32|64)", "", text) for text in (ours, theirs))
+    if ours == theirs:
+        return "same but for 32 bits"
+    number = r"-?\d+\.?\d*(?:e[-+]?\d+)?"
+    if re.sub(number, "#", ours) == re.sub(number, "#", theirs):
+        pairs = zip(re.findall(number, ours), re.findall(number, theirs), strict=True)
+        if all(abs(float(a) - float(b)) <= 1e-4 * max(1.0, abs(float(a))) for a, b in pairs):
+            return "same but for digits"
+    return "other text"
+
+
+def same_pictures(ours: list[Any], theirs: list[Any]) -> bool:
+    if [size for size, _ in ours] != [size for size, _ in theirs]:
+        return False
+    cells = [
+        abs(a - b)
+        for (_, mine), (_, other) in zip(ours, theirs, strict=True)
+        for row, theirs_row in zip(mine, other, strict=True)
+        for a, b in zip(row, theirs_row, strict=True)
+    ]
+    return not cells or max(cells) <= CLOSE_COLOURS
+
+
+async def compare(programs: list[Program], python: Path, folder: Path) -> list[dict[str, Any]]:
+    sys.path.insert(0, str(ROOT))
+    from tests.pyodide_packages import pyodide_folder
+
+    environment = {
+        **os.environ,
+        "KERNELMCP_LOGGING__LEVEL": "warning",
+        "KERNELMCP_HOME": str(folder / "home"),
+        "KERNELMCP_PACKAGES__PYODIDE_URL": str(pyodide_folder()),
+    }
+    server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=environment)
+    rows: list[dict[str, Any]] = []
+    begun: set[str] = set()
+    async with Client(server) as client:
+        for program in programs:
+            if program.group not in begun:
+                begun.add(program.group)
+                await begin(client, program.group)
+            native = run_native(python, program, folder)
+            here = await run_here(client, program)
+            row = {"group": program.group, "name": program.name, "verdict": verdict(here, native)}
+            row |= {"seconds": here["seconds"], "native": native["seconds"], "tokens": here.get("tokens", 0)}
+            row |= {"error": here["error"] or native["error"]}
+            rows.append(row)
+            print(f"{row['verdict']:22} {row['group']} {row['name']} {row['error'][:150]}", file=sys.stderr, flush=True)
+            if here["error"].startswith(("interrupted", "error")) and not await has_state(client, program.group):
+                row["verdict"] = "state lost"
+                await begin(client, program.group)
+    return rows
+
+
+async def begin(client: Client, group: str) -> None:
+    """Have the group's session import what its programs need, and the harness."""
+    harness = HARNESS.read_text("utf-8").partition("\nif __name__")[0]
+    imports = "\n".join(f"import {module}" for module in MODULES[group])
+    arguments = {"code": f"{INSTALLED.get(group, '')}{imports}\n{harness}", "session_id": group, "timeout": 600}
+    result = await client.call_tool("execute_code", arguments)
+    if (result.meta or {}).get("kernelmcp/result", {}).get("status") != "ok":
+        raise RuntimeError(f"the session of {group} cannot begin: {result.content}")
+
+
+async def has_state(client: Client, group: str) -> bool:
+    result = await client.call_tool("execute_code", {"code": "callable(run_program)", "session_id": group})
+    return bool((result.meta or {}).get("kernelmcp/result", {}).get("status") == "ok")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    counts = Counter(row["verdict"] for row in rows)
+    both = [row for row in rows if row["verdict"] != "fails natively"]
+    same = sum(row["verdict"].startswith("same") for row in both)
+    lines = [f"{same} of {len(both)} the same ({100 * same / max(1, len(both)):.1f} %; bar 97)"]
+    lines += [f"{count:4} {what}" for what, count in counts.most_common()]
+    ratios = sorted(row["seconds"] / row["native"] for row in both if row["native"] >= LONG_SECONDS and row["seconds"])
+    if len(ratios) > 1:
+        p90 = statistics.quantiles(ratios, n=10)[-1]
+        lines.append(f"time to native, {len(ratios)} programs: median {statistics.median(ratios):.2f}, p90 {p90:.2f}")
+    lines.append(f"tokens of results: {sum(row['tokens'] for row in rows)}")
+    lines += [
+        f"- {row['verdict']}: {row['group']} {row['name']} {row['error']}"
+        for row in rows
+        if not row["verdict"].startswith("same")
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/corpus", description=__doc__)
+    parser.add_argument("--python", default=sys.executable, help="the native Python to make an environment of")
+    parser.add_argument("--every", type=int, default=1, help="take each Nth program")
+    parser.add_argument("--only", default="", help="take programs with this in their group or name")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kmc-") as name:
+        folder = Path(name)
+        python = native_python(folder / "native", options.python)
+        programs = [*examples(folder), *docstrings(python)]
+        chosen = [each for each in programs if options.only in f"{each.group} {each.name}"][:: options.every]
+        print(f"{len(chosen)} of {len(programs)} programs", file=sys.stderr)
+        rows = anyio.run(compare, chosen, python, folder)
+    print(json.dumps(rows) if options.json else table(rows))
+    return 0 if all(row["verdict"] != "state lost" for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
