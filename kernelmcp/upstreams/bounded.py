@@ -13,7 +13,7 @@ import httpcore2
 import httpx2
 
 from kernelmcp.upstreams.addresses import AddressRules
-from kernelmcp.upstreams.pace import Pace
+from kernelmcp.upstreams.link import Pace
 
 MAX_CONNECTIONS = 100
 # Of a name's addresses so many are tried, each so long before the next one is tried beside it, seconds.

@@ -21,8 +21,7 @@ from mcp.shared.message import SessionMessage
 from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.bounded import BoundedTransport, Pieces
 from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, Reading
-from kernelmcp.upstreams.pace import Pace
+from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, Pace, Reading
 
 CONNECT_SECONDS = 30.0
 # A stream of events that stays quiet is closed after so long, seconds. Calls have their own limit.

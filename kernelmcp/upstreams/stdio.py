@@ -29,9 +29,8 @@ from mcp_types import (
 from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.output.sanitize import clean
 from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
-from kernelmcp.upstreams.link import Link
+from kernelmcp.upstreams.link import Link, Pace
 from kernelmcp.upstreams.minder import Minder
-from kernelmcp.upstreams.pace import Pace
 
 # What waits for an upstream that does not read: beyond this its connection is at fault.
 MAX_PENDING_BYTES = 64 * 1024 * 1024

@@ -8,7 +8,7 @@ from pathlib import Path
 import kernelmcp_kernel
 
 PACKAGE = Path(kernelmcp_kernel.__file__).parent
-MAX_LINES = 300
+MAX_LINES = 450
 MAX_MODULES = 24
 
 

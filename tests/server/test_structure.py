@@ -61,7 +61,7 @@ ONE_PLACE = {
     "jwt": {"http"},
 }
 # A module that is longer, with its reason in its docstring.
-MAX_LINES = 300
+MAX_LINES = 450
 MAX_MODULES = 17  # __init__ among them
 
 
