@@ -1,7 +1,8 @@
 """Runs programs that nobody of this project wrote, here through the MCP server and in native Python, and compares.
 
 The programs are examples in source distributions of the index, pinned by version, and docstrings of numpy and pandas.
-Both sides have their libraries imported before; a program has a fresh namespace and at most a minute.
+Both sides run the programs of a group one after the other in one process that has imported the libraries; a program has
+a fresh namespace and at most a minute.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import urllib.parse
 import urllib.request
 from collections import Counter
@@ -32,6 +34,7 @@ from pip._internal.models.index import PyPI
 ROOT = Path(__file__).resolve().parents[1]
 HARNESS = ROOT / "scripts" / "corpus_program.py"
 LIMIT_SECONDS = 60
+NATIVE_SECONDS = 300
 # A program that takes less natively says nothing about speed.
 LONG_SECONDS = 0.3
 # Of what pictures have in their cells, from 0 to 255; text is a pixel to the left now and then.
@@ -125,16 +128,43 @@ def native_python(folder: Path, python: str) -> Path:
     return folder / "bin" / "python"
 
 
-def run_native(python: Path, program: Program, folder: Path) -> dict[str, Any]:
-    asked = json.dumps({"source": program.source, "kind": program.kind, "imports": MODULES[program.group]})
-    try:
-        ran = subprocess.run(
-            [python, HARNESS], input=asked, capture_output=True, text=True, cwd=folder, timeout=300, check=False
+class Native:
+    """A native Python with a group's modules imported: one process for all its programs, as they have one session."""
+
+    def __init__(self, python: Path, group: str, folder: Path) -> None:
+        self._command = [python, HARNESS, *MODULES[group]]
+        self._folder = folder
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, cwd=self._folder
         )
-    except subprocess.TimeoutExpired:
-        return {"error": "Timeout: it took more than five minutes", "out": "", "figures": [], "seconds": 300.0}
-    _, found, line = ran.stdout.rpartition("@@")
-    return json.loads(line) if found else {"error": ran.stderr[-300:], "out": "", "figures": [], "seconds": 0.0}
+
+    def run(self, program: Program) -> dict[str, Any]:
+        if self._process.poll() is not None:
+            self._process = self._start()
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"source": program.source, "kind": program.kind}) + "\n")
+        process.stdin.flush()
+        timer = threading.Timer(NATIVE_SECONDS, process.kill)
+        timer.start()
+        try:
+            for line in process.stdout:
+                _, found, text = line.rpartition("@@")
+                if found:
+                    return json.loads(text)
+        finally:
+            timer.cancel()
+        process.wait()
+        return {"error": "Ended: the process ended, or had no answer in time", "out": "", "figures": [], "seconds": 0.0}
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 async def run_here(client: Client, program: Program) -> dict[str, Any]:
@@ -210,13 +240,13 @@ async def compare(programs: list[Program], python: Path, folder: Path) -> list[d
     }
     server = StdioServerParameters(command=sys.executable, args=["-m", "kernelmcp"], env=environment)
     rows: list[dict[str, Any]] = []
-    begun: set[str] = set()
+    natives: dict[str, Native] = {}
     async with Client(server) as client:
         for program in programs:
-            if program.group not in begun:
-                begun.add(program.group)
+            if program.group not in natives:
+                natives[program.group] = Native(python, program.group, folder)
                 await begin(client, program.group)
-            native = run_native(python, program, folder)
+            native = natives[program.group].run(program)
             here = await run_here(client, program)
             row = {"group": program.group, "name": program.name, "verdict": verdict(here, native)}
             row |= {"seconds": here["seconds"], "native": native["seconds"], "tokens": here.get("tokens", 0)}
@@ -226,6 +256,8 @@ async def compare(programs: list[Program], python: Path, folder: Path) -> list[d
             if here["error"].startswith(("interrupted", "error")) and not await has_state(client, program.group):
                 row["verdict"] = "state lost"
                 await begin(client, program.group)
+    for each in natives.values():
+        each.close()
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Runs one program of the corpus and tells what it did, as one line of JSON: natively as a process, and in a cell here.
+"""Runs a program of the corpus and tells what it did: natively for each line of JSON on stdin, and in a cell here.
 
 It must run in any Python, with what the program itself needs.
 """
@@ -84,7 +84,8 @@ if __name__ == "__main__":
     import matplotlib
 
     matplotlib.use("agg")
-    asked = json.load(sys.stdin)
-    for module in asked["imports"]:
-        importlib.import_module(module)
-    print("@@" + json.dumps(run_program(asked["source"], asked["kind"])))
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        print("@@" + json.dumps(run_program(asked["source"], asked["kind"])), flush=True)

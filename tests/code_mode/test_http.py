@@ -83,4 +83,5 @@ async def test_a_cancelled_request_ends_its_cell_and_its_call(server: HttpServer
             tasks.cancel_scope.cancel()
         await until("[1, 0]")
         assert (await alice.run("kept + 1"))["result"] == "42"
-        assert "kernelmcp_http_requests_active 0.0" in server.get("/metrics", ALICE).text
+        while "kernelmcp_http_requests_active 0.0" not in server.get("/metrics", ALICE).text:
+            pass  # an answer's stream ends a moment after the answer

@@ -67,7 +67,8 @@ def test_pandas_brings_what_it_must_have_and_later_what_a_method_needs(science: 
     assert not installed(ran) & {"scipy", "openpyxl", "lxml", "xlsxwriter"}, "what it merely tries"
     assert len(shown(ran, "text/html")) == 1
     ran = science.run("frame.to_excel('a.xlsx'); pd.read_excel('a.xlsx').shape")
-    assert (ran.result, installed(ran) & {"openpyxl", "xlsxwriter"} != set()) == ("(3, 2)", True)
+    assert (ran.result, installed(ran) & {"openpyxl", "xlsxwriter"}) == ("(3, 2)", {"openpyxl"})
+    assert installed(science.run("frame.to_excel('b.xlsx', engine='xlsxwriter')")) == {"xlsxwriter"}
     ran = science.run("pd.read_html('<table><tr><td>1</td></tr></table>')")
     assert "lxml" in installed(ran)
     assert science.run("import matplotlib; matplotlib.use(matplotlib.get_backend())").status == "ok"

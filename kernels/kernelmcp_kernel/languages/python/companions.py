@@ -45,7 +45,8 @@ _COMPANIONS: dict[str, Companions] = {
         needed_by={
             "pandas.core.frame": ("jinja2",),
             "pandas.core.nanops": ("scipy",),
-            "pandas.io.excel": ("odf", "openpyxl", "python_calamine", "pyxlsb", "xlrd", "xlsxwriter"),
+            "pandas.io.excel": ("odf", "openpyxl", "python_calamine", "pyxlsb", "xlrd"),
+            "pandas.io.excel._xlsxwriter": ("xlsxwriter",),  # without it, openpyxl writes
             "pandas.plotting._matplotlib": ("matplotlib", "scipy"),
         },
     ),
