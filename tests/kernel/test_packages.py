@@ -30,6 +30,7 @@ from kernelmcp_kernel.packages.requirements import Options
 from kernelmcp_kernel.packages.standins.module_names import as_packages
 from kernelmcp_kernel.packages.store import Store, sha256_of
 from kernelmcp_kernel.settings import PackageSettings
+from tests.descriptors import open_below
 
 from .wheels import DEAD_INDEX, Index, make_wheel, serve_index
 
@@ -765,11 +766,10 @@ def test_a_staging_folder_that_cannot_be_locked_is_deleted_and_leaves_nothing_op
     def without_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    before = len(os.listdir("/dev/fd"))
     monkeypatch.setattr(fcntl, "flock", without_locks)
     with pytest.raises(e.PackageCacheError), store.staging():
         pass
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(store.root) == []
     assert not list(store.root.glob("tmp/*"))
 
 

@@ -17,6 +17,7 @@ import pytest
 from kernelmcp_kernel.guests.storage import Excess, StorageWatch, count
 from kernelmcp_kernel.runtime.directory import _delete
 from kernelmcp_kernel.settings import Quota
+from tests.descriptors import open_below
 
 from .conftest import running_kernel
 from .driver import Kernel, wait_until
@@ -215,9 +216,8 @@ def test_the_trusted_count_of_a_tree_a_thousand_deep_is_right_and_leaves_nothing
         if level % 10 == 0:
             (deep / "e").mkdir()
             (deep / "e" / "file").write_bytes(bytes(10))
-    before = len(os.listdir("/dev/fd"))
     assert count(sandbox, Quota(1 << 20, 10_000)) == Quota(1000, 1200)
-    assert len(os.listdir("/dev/fd")) == before
+    assert open_below(sandbox) == []
     _delete(sandbox)
 
 
