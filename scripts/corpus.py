@@ -71,7 +71,7 @@ for kind in (pd.Series, pd.DataFrame):
     found |= {f"pandas.{kind.__name__}.{name}": getattr(kind, name).__doc__ for name in dir(kind) if name[0] != "_"}
 print(json.dumps({name: text for name, text in found.items() if text and ">>> " in text}))
 """
-NATIVE = ["numpy==2.4.3", "pandas==3.0.2", "scipy", *EXAMPLES]
+NATIVE = ["numpy==2.4.3", "pandas==3.0.2", "scipy", "seaborn", *EXAMPLES]
 # Their data is fetched, a person or a program beside Python takes part, or a figure moves.
 _ELSEWHERE = re.compile(
     r"fetch_|get_sample_data|load_dataset|sample_data|widgets|animation|ginput|usetex|pygraphviz|multiprocessing|n_jobs|plotly"
@@ -289,12 +289,15 @@ async def compare(programs: list[Program], python: Path, folder: Path) -> list[d
 
 
 def varies(program: Program, python: Path, folder: Path, before: dict[str, Any]) -> bool:
-    """Whether a native process with another order of sets does something else."""
-    other = Native(python, program.group, folder, hash_seed=2)
-    try:
-        return verdict({**other.run(program), "shown": 1}, before) not in SAME
-    finally:
-        other.close()
+    """Whether native processes with another order of sets do something else."""
+    for seed in (2, 3, 4):
+        other = Native(python, program.group, folder, seed)
+        try:
+            if verdict({**other.run(program), "shown": 1}, before) not in SAME:
+                return True
+        finally:
+            other.close()
+    return False
 
 
 async def begin(client: Client, group: str) -> None:
