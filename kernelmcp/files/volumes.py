@@ -30,8 +30,8 @@ PROGRAM_FOLDERS = (
 )
 # The same in a home: what runs at a login or by itself, and who may log in.
 HOME_PROGRAM_FOLDERS = (
-    *(".ssh", ".local/bin", ".cargo", ".config/autostart", ".config/environment.d", ".config/fish", ".config/systemd"),
-    *(".ipython", "bin", "Library/LaunchAgents"),
+    *(".cargo", ".config", ".gnupg", ".ipython", ".jupyter", ".local/bin", ".local/lib", ".local/share/applications"),
+    *(".local/share/jupyter", ".ssh", ".vim", "bin", "Library/LaunchAgents"),
 )
 # Of the kernel process's directory.py, in the folder for temporary files.
 PRIVATE_FOLDERS = "kernelmcp-sandboxes"

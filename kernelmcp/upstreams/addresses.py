@@ -83,7 +83,7 @@ class AddressRules:
     def _permits(self, host: str, address: Address) -> bool:
         if self.allow_private or is_public(address):
             return True
-        configured = httpx2.URL(self.url).host.lower().removesuffix(".")
+        configured = httpx2.URL(self.url).raw_host.decode("ascii").lower().removesuffix(".")
         if host == configured:
             return _is_local(host)
         # A login server may be another port of this machine: 127.0.0.1 where the user says localhost.

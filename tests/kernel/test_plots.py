@@ -243,6 +243,13 @@ def test_a_backend_that_needs_a_screen_is_one_line_and_figures_are_pictures(kern
     )
 
 
+@pytest.mark.parametrize("gui", ["", "auto", "inline"])
+def test_matplotlib_chooses_pictures(kernel: Kernel, gui: str) -> None:
+    ran = kernel.run(f"%matplotlib {gui}\nplt.plot([1]);")
+    assert (ran.status, len(shown(ran)), ran.text("stderr")) == ("ok", 1, "")
+    assert "inline" in (kernel.run("plt.get_backend()").result or "")
+
+
 ANIMATION = """
 from matplotlib.animation import FuncAnimation
 figure, axes = plt.subplots()

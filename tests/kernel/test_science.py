@@ -187,6 +187,31 @@ OF_64_BITS = {
     "np.zeros(2, dtype=int) + 2**40": "array([1099511627776, 1099511627776])",
     "np.random.seed(0); np.random.randint(0, 10, 5)": "array([5, 0, 3, 3, 7])",
     "np.random.RandomState(0).randint(2**40) > 0, type(np.random.randint(5)).__name__": "(True, 'int')",
+    "np.dot([10**5], [10**5]), np.outer([10**5], [10**5]), np.kron([2**16], [2**16])": (
+        "(np.int64(10000000000), array([[10000000000]]), array([4294967296]))"
+    ),
+    "np.dot(a=[10**5], b=[10**5]), np.einsum('i,i', [10**5], [10**5]), np.nansum([2**30] * 4)": (
+        "(np.int64(10000000000), np.int64(10000000000), np.int64(4294967296))"
+    ),
+    "np.polyval([1, 0, 0], 10**5), np.poly1d([1, 0, 0])(10**5), np.diff([-(2**31) + 1, 2**31 - 1])": (
+        "(np.int64(10000000000), np.int64(10000000000), array([4294967294]))"
+    ),
+    "np.linalg.matrix_power([[10**5]], 2), [np.broadcast_to(1, 9).strides, np.broadcast_to(1, 9).dtype]": (
+        "(array([[10000000000]]), [(0,), dtype('int64')])"
+    ),
+    "np.sum(a=[2**30] * 4), np.array([2**30] * 4).sum(None, None, None), np.sum([2**30] * 4, out=None)": (
+        "(np.int64(4294967296), np.int64(4294967296), np.int64(4294967296))"
+    ),
+    "np.full(3, 50000, dtype='int') ** 2, np.ravel([50000], 'F') ** 2": (
+        "(array([2500000000, 2500000000, 2500000000]), array([2500000000]))"
+    ),
+    "import io; pd.read_csv(io.StringIO('a\\n3000000000'), dtype=int).a[0], pd.Index([3e9]).astype(int)[0]": (
+        "(np.int64(3000000000), np.int64(3000000000))"
+    ),
+    "pd.DataFrame({'a': [50000]}, dtype=int).pow(2).a.tolist(), pd.array([3e9], dtype=int).sum()": (
+        "([2500000000], np.int64(3000000000))"
+    ),
+    "scope = {}; exec('import numpy as np; s = np.arange(100000).sum()', scope); scope['s']": "np.int64(4999950000)",
     "np.r_[1:4] * 2**31": "array([2147483648, 4294967296, 6442450944])",
     "np.argsort([3, 1, 2]), np.unique([5, 5], return_counts=True)": "(array([1, 2, 0]), (array([5]), array([2])))",
     "(lambda df: ((df.a * df.a).max(), df.a.astype(int).dtype))(pd.DataFrame({'a': np.arange(100000)}))": (
@@ -204,6 +229,12 @@ OF_OTHER_BITS = {
     "np.array([3, 1, 2]).searchsorted(2, sorter=np.array([1, 2, 0]))": "np.int64(1)",
     "np.random.binomial(np.array([3, 4]), 1.0)": "array([3, 4])",
     "np.random.RandomState(0).binomial(np.array([3, 4]), 1.0)": "array([3, 4])",
+    "np.sum(np.ones(2, 'i4'), dtype=np.dtype('float64')), np.sum(np.ones(2, 'i4'), dtype=np.dtype('i4'))": (
+        "(np.float64(2.0), np.int32(2))"
+    ),
+    "import array; a = array.array('l', [1]); np.asarray(a)[0] = 5; a[0], np.array([np.int32(1)]).dtype": (
+        "(5, dtype('int32'))"
+    ),
     "np.pad([1], 1, 'edge'), np.frompyfunc(int, 1, 1)('5')": "(array([1, 1, 1]), 5)",
 }
 
@@ -212,7 +243,15 @@ OF_OTHER_BITS = {
 def test_the_integers_of_a_cell_have_64_bits(science: Kernel, code: str, expected: str) -> None:
     before, _, last = code.rpartition("; ")
     ran = science.run(f"import numpy as np, pandas as pd\n{before}\n{last}")
-    assert (ran.error if ran.status != "ok" else "", ran.result) == ("", expected)
+    assert (ran.error if ran.status != "ok" else "", re.sub(r"\s+", " ", ran.result or "")) == ("", expected)
+
+
+def test_a_warning_of_numpy_is_of_the_line_that_called_it(science: Kernel) -> None:
+    ran = science.run(
+        "import numpy as np, warnings\nwith warnings.catch_warnings(record=True) as found:\n"
+        "    warnings.simplefilter('always')\n    np.polyfit([1, 1], [1, 1], 1)\n[each.lineno for each in found][0]"
+    )
+    assert (ran.status, ran.result) == ("ok", "4")
 
 
 def test_what_a_library_calls_keeps_its_integers(science: Kernel) -> None:

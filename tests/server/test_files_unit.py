@@ -64,9 +64,8 @@ def test_guests_do_not_write_where_programs_are(tmp_path: Path, monkeypatch: pyt
     (tools := tmp_path / "project" / "bin").mkdir(parents=True)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
-    of_home = [
-        tmp_path / "user" / name for name in (".ssh", ".config/systemd/user", ".local/bin", "Library/LaunchAgents")
-    ]
+    names = (".ssh", ".config/systemd/user", ".local/bin", ".local/lib/python3.13", ".jupyter", "Library/LaunchAgents")
+    of_home = [tmp_path / "user" / name for name in names]
     for folder in of_home:
         folder.mkdir(parents=True)
 

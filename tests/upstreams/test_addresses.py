@@ -38,7 +38,7 @@ def try_guarded(tmp_path: Path, url: str, addresses: list[str], more: str = "") 
     """Its status, what it says, and the addresses that it connected to."""
     (tmp_path / "mcp.toml").write_text(f'[upstreams.servers.guarded]\nurl = "{url}"\n{more}')
     connected = tmp_path / "connected"
-    host = httpx2.URL(url).host
+    host = httpx2.URL(url).raw_host.decode()
     command = [*started_with({host: addresses}, connected), "upstreams", "try", "guarded"]
     done = subprocess.run(
         [*command, "--config", str(tmp_path / "mcp.toml")],
@@ -70,7 +70,7 @@ def test_a_connection_goes_to_the_address_that_was_checked_whatever_the_name_say
 @pytest.mark.parametrize(
     ("name", "more"),
     [(NAME, "private_addresses = true\n"), (NAME, "[upstreams]\nprivate_addresses = true\n"), ("crm", ""),
-     ("crm.internal", ""), ("localhost", ""), ("127.0.0.1", "")],
+     ("crm.internal", ""), ("bücher.local", ""), ("localhost", ""), ("127.0.0.1", "")],
 )  # fmt: skip
 def test_what_the_user_means_is_connected_to(tmp_path: Path, started: Started, name: str, more: str) -> None:
     url = renamed(started("hostile_http_server.py", "good"), name)

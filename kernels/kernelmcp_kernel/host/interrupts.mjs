@@ -135,10 +135,12 @@ export class Interrupts {
   }
 
   /** What CPython's signal check calls instead of Pyodide's function, which reads the buffer: the number of a signal, or 0.
-   * The evaluation loop asks at every 50th turn, and has just set its counter then; C code asks as often as it likes (once a
-   * digit, to write a number), and has a look at the clock each CALLS_OF_C times only. */
+   * The evaluation loop asks at every 50th turn, and has just set its counter then: it is moved on, so that C code that is
+   * called next is told apart. C code asks as often as it likes (once a digit, to write a number), and has a look at the clock
+   * each CALLS_OF_C times only. */
   check() {
-    if (this.heap.HEAP32[this.turns] !== TURNS && (this.calls = (this.calls + 1) % CALLS_OF_C)) return 0;
+    if (this.heap.HEAP32[this.turns] === TURNS) this.heap.HEAP32[this.turns] = TURNS - 1;
+    else if ((this.calls = (this.calls + 1) % CALLS_OF_C)) return 0;
     return this.#signal();
   }
 

@@ -21,8 +21,30 @@ from typing import Any
 
 from kernelmcp_guest.tracebacks import is_users
 
-# `int` is no dtype to them, what they read says its own, or they look at the caller's variables.
-_AS_THEY_ARE = ("apply_along_axis", "apply_over_axes", "bmat", "frompyfunc", "load", "piecewise")
+# `int` is no dtype to them, what they read says its own, they look at the caller's variables, or make no integers.
+_AS_THEY_ARE = (
+    *("apply_along_axis", "apply_over_axes", "bmat", "broadcast_shapes", "frompyfunc", "load", "ndim", "piecewise"),
+    *("save", "savetxt", "savez", "savez_compressed", "shape", "size"),
+)
+# They compute, or give views: what they are given must have 64 bits before they do.
+_OF_NUMBERS = (
+    *("average", "broadcast_arrays", "broadcast_to", "convolve", "correlate", "cross", "cumulative_prod"),
+    *("cumulative_sum", "diff", "dot", "ediff1d", "einsum", "inner", "kron", "matmul", "matrix_power", "meshgrid"),
+    *("multi_dot", "nancumprod", "nancumsum", "nanprod", "nansum", "outer", "polyadd", "polymul", "polysub"),
+    *("polyval", "ptp", "tensordot", "trapezoid", "vander", "vdot", "vecdot"),
+)
+_VIEWS = ("broadcast_arrays", "broadcast_to", "meshgrid")
+# What they make has the bits of what they are given, unless that is numbers of Python.
+_AS_GIVEN = (
+    "array",
+    "asanyarray",
+    "asarray",
+    "asarray_chkfinite",
+    "ascontiguousarray",
+    "asfortranarray",
+    "copy",
+    "require",
+)
 # Methods of arrays that find positions.
 _FINDERS = ("argmax", "argmin", "argpartition", "argsort", "nonzero", "searchsorted")
 _DRAWING = (
@@ -42,6 +64,9 @@ _NARROW = {
 }
 
 _FUNCTIONS = FunctionType | BuiltinFunctionType
+_LISTS = frozenset((list, range, tuple))
+_ORDERS = frozenset("ACFK")
+_PASSED_BY = "<frozen importlib._bootstrap> of kernelmcp"
 _INT64 = 9  # the number of its dtype: those of booleans and smaller integers come before
 
 _libraries: dict[str, bool] = {}  # by file
@@ -59,6 +84,8 @@ def use_64_bits(numpy: Any) -> None:
     _replace(numpy, _wide, (in_numpy, functions), (of_arrays, _FINDERS))
     _replace(numpy, _reduction, (in_numpy, _REDUCTIONS), (of_arrays, _REDUCTIONS))
     _replace(numpy, _of_64_bits, (of_arrays, ("astype",)))
+    _replace(numpy, _wide, (vars(numpy.linalg), _OF_NUMBERS))
+    numpy.poly1d.__init__ = _wide(numpy, numpy.poly1d.__init__, computes=True)
     numpy.vectorize.__call__ = _wide(numpy, numpy.vectorize.__call__)
     for maker in (numpy.lib._index_tricks_impl.AxisConcatenator, numpy.lib._index_tricks_impl.nd_grid):
         maker.__getitem__ = _wide(numpy, maker.__getitem__)
@@ -79,20 +106,18 @@ def draw_64_bits(random: Any) -> None:
     sys._clear_type_cache()
 
 
-def use_64_bits_in_frames(generic: Any) -> None:
-    """For what a cell asks pandas to make `int`: its own default integer has 64 bits everywhere."""
+def use_64_bits_in_pandas(common: Any) -> None:
+    """For what pandas is asked to make `int`: its own default integer has 64 bits everywhere."""
     import numpy
 
-    if numpy.dtype(int).itemsize == 4:
-        generic.NDFrame.astype = _of_64_bits(numpy, generic.NDFrame.astype)
+    known, wide = common.pandas_dtype, numpy.dtype(numpy.int64)
 
-
-def use_64_bits_in_series(series: Any) -> None:
-    """As `use_64_bits_in_frames`, where a Series is made."""
-    import numpy
+    @functools.wraps(known)
+    def pandas_dtype(dtype: Any) -> Any:
+        return wide if dtype is int or (type(dtype) is str and dtype == "int") else known(dtype)
 
     if numpy.dtype(int).itemsize == 4:
-        series.Series.__init__ = _of_64_bits(numpy, series.Series.__init__, first=3)
+        common.pandas_dtype = pandas_dtype
 
 
 def _methods(of: type) -> dict[str, Any]:
@@ -108,54 +133,86 @@ def _replace(numpy: Any, change: Callable[[Any, Any], Any], *those: tuple[dict[s
                 where[name] = change(numpy, where[name])
 
 
+def _beside_the_caller(function: Any) -> Any:
+    """A warning is its caller's: `warnings` goes past what looks like the import system."""
+    function.__code__ = function.__code__.replace(co_filename=_PASSED_BY)
+    return function
+
+
 def _called_by_a_cell() -> bool:
     frame = sys._getframe(2)
     file = frame.f_code.co_filename
     known = _libraries.get(file)
-    if known is None:
-        known = not is_users(file, frame.f_globals.get("__name__"))
-        if not file.startswith("<"):
-            _libraries[file] = known
+    if known is not None:
+        return not known
+    name = frame.f_globals.get("__name__")
+    if file.startswith("<"):  # made of text: by a library, if its globals are a module's that was imported
+        return name == "__main__" or (name not in sys.modules and not file.startswith("<frozen"))
+    known = _libraries[file] = not is_users(file, name)
     return not known
 
 
-def _wide_dtype(numpy: Any, dtype: Any) -> Any:
-    if isinstance(dtype, dict):
-        return {name: _wide_dtype(numpy, each) for name, each in dtype.items()}
-    return numpy.int64 if dtype is int or (isinstance(dtype, str) and dtype == "int") else dtype
+def _is_int(value: Any) -> bool:
+    """Does an argument ask for the default integer?"""
+    return value is int or (type(value) is str and value == "int")
 
 
-def _of_64_bits(numpy: Any, call: Any, first: int = 1) -> Any:
-    """A function that takes a dtype, among its arguments from the `first`: `int` is int64 for a cell."""
+def _of_64_bits(numpy: Any, call: Any) -> Any:
+    """`astype`: `int` is int64 for a cell."""
 
     @functools.wraps(call)
-    def calls(*values: Any, **named: Any) -> Any:
-        if _called_by_a_cell():
-            values = (*values[:first], *(_wide_dtype(numpy, value) for value in values[first:]))
-            if "dtype" in named:
-                named["dtype"] = _wide_dtype(numpy, named["dtype"])
-        return call(*values, **named)
+    def calls(array: Any, *values: Any, **named: Any) -> Any:
+        if (_is_int(named.get("dtype")) or (values and _is_int(values[0]))) and _called_by_a_cell():
+            values = tuple(numpy.int64 if _is_int(value) else value for value in values)
+            named = {name: numpy.int64 if _is_int(value) else value for name, value in named.items()}
+        return call(array, *values, **named)
 
-    return calls
+    return _beside_the_caller(calls)
 
 
-def _wide(numpy: Any, call: Any) -> Any:
+def _wide(numpy: Any, call: Any, *, computes: bool = False) -> Any:
     """A function that makes arrays, or finds positions: 64 bits for a cell, unless its arguments have or name 32."""
-    small, wide = numpy.dtype(int), numpy.int64
+    small, wide, name = numpy.dtype(int), numpy.int64, getattr(call, "__name__", "")
+    computes, views, as_given = computes or name in _OF_NUMBERS, name in _VIEWS, name in _AS_GIVEN
 
     @functools.wraps(call)
     def makes(*values: Any, **named: Any) -> Any:
-        asks = named.get("dtype") is int or (len(values) > 1 and any(value is int for value in values))
+        if computes and any(type(value) in _LISTS for value in (*values, *named.values())) and _called_by_a_cell():
+            values = tuple(_list_in_64_bits(numpy, value) for value in values)
+            named = {name: _list_in_64_bits(numpy, value) for name, value in named.items()}
+        if views and values and type(values[0]) is int and _called_by_a_cell():
+            values = (numpy.asarray(values[0]).astype(wide), *values[1:])
+        asks = _is_int(named.get("dtype")) or (len(values) > 1 and any(_is_int(value) for value in values[1:]))
         if asks and _called_by_a_cell():
-            values = tuple(wide if value is int else value for value in values)
-            named = {name: wide if value is int else value for name, value in named.items()}
+            values = (*values[:1], *(wide if _is_int(value) else value for value in values[1:]))
+            named = {name: wide if _is_int(value) else value for name, value in named.items()}
         made = call(*values, **named)
         kind = getattr(made, "dtype", None)
-        if not (kind is small or (kind is None and isinstance(made, list | tuple))) or not _called_by_a_cell():
+        if views or not (kind is small or (kind is None and isinstance(made, list | tuple))):
+            return made
+        if (as_given and values and not _is_plain(values[0])) or not _called_by_a_cell():
             return made
         return made if _decide(numpy, values, named) else _widened(numpy, made)
 
-    return makes
+    return _beside_the_caller(makes)
+
+
+def _list_in_64_bits(numpy: Any, value: Any) -> Any:
+    """A list of plain integers as an array of 64 bits, where NumPy would make one of 32; anything else as it is."""
+    if type(value) not in _LISTS or not _is_plain(value):
+        return value
+    try:
+        array = numpy.asarray(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
+    return array.astype(numpy.int64) if array.dtype is numpy.dtype(int) else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it a number of Python, or a list that begins with one?"""
+    while type(value) in _LISTS and len(value):
+        value = value[0]
+    return type(value) is int or type(value) is bool
 
 
 def _widened(numpy: Any, made: Any) -> Any:
@@ -179,7 +236,7 @@ def _decide(numpy: Any, values: tuple[Any, ...], named: dict[str, Any]) -> bool:
 
 def _is_dtype(numpy: Any, value: Any) -> bool:
     try:
-        return isinstance(value, str) and bool(numpy.dtype(value))
+        return isinstance(value, str) and value not in _ORDERS and bool(numpy.dtype(value))
     except TypeError:
         return False
 
@@ -194,7 +251,7 @@ def _drawing(numpy: Any, call: Any) -> Any:
         made = call(*values, **{**named, "dtype": numpy.int64})
         return made if isinstance(made, numpy.ndarray) else int(made)
 
-    return draws
+    return _beside_the_caller(draws)
 
 
 def _reduction(numpy: Any, call: Any) -> Any:
@@ -203,16 +260,22 @@ def _reduction(numpy: Any, call: Any) -> Any:
     kinds = {"b": numpy.int64, "i": numpy.int64, "u": numpy.uint64}
 
     @functools.wraps(call)
-    def reduces(array: Any, *values: Any, **named: Any) -> Any:
-        if isinstance(array, list | tuple | range):
+    def reduces(*values: Any, **named: Any) -> Any:
+        array: Any = values[0] if values else named.get("a")
+        if type(array) in _LISTS:
             array = numpy.asarray(array)
         is_small = type(array) is numpy.ndarray and array.dtype.num < _INT64
-        is_open = len(values) <= position and named.get("dtype") in (None, int) and "out" not in named
-        if is_small and is_open and _called_by_a_cell():
-            named["dtype"] = kinds[array.dtype.kind]
-        return call(array, *values, **named)
+        if is_small and values[position + 2 : position + 3] in ((), (None,)) and named.get("out") is None:
+            wanted = values[position + 1] if len(values) > position + 1 else named.get("dtype")
+            if (wanted is None or _is_int(wanted)) and _called_by_a_cell():
+                named["dtype"] = kinds[array.dtype.kind]
+                # By name: `out`, which is None, and what stands behind it keep their places.
+                values, behind = values[: position + 1], values[position + 2 :]
+                if behind:
+                    return call(*values, named.pop("dtype"), *behind, **named)
+        return call(*values, **named)
 
-    return reduces
+    return _beside_the_caller(reduces)
 
 
 def _narrow(numpy: Any, call: Any, behind: int = 0) -> Any:
@@ -233,7 +296,7 @@ def _narrow(numpy: Any, call: Any, behind: int = 0) -> Any:
             given[key] = fitting
             return call(*(values if given is named else given), **named)
 
-    return takes
+    return _beside_the_caller(takes)
 
 
 def _fitting(numpy: Any, value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 _NO_CLICKS = "nobody can click or press a key in a figure here, which is a picture: write the coordinates into the code"
 # Backends that draw files and pictures, by their names for %matplotlib.
-_WITHOUT_SCREEN = ("agg", "auto", "cairo", "inline", "pdf", "pgf", "ps", "svg", "template")
+_WITHOUT_SCREEN = ("agg", "cairo", "inline", "pdf", "pgf", "ps", "svg", "template")
 _OF_PAGES = ("ipympl", "nbagg", "notebook", "widget")
 _IPYMPL = ("ipympl", "widget")
 
@@ -15,6 +15,8 @@ def usable_gui(gui: str | None) -> str | None:
     """What `%matplotlib` takes where this is asked for; a line says so when it is something else."""
     name = (gui or "auto").lower()
     has_ipympl = name in _IPYMPL and importlib.util.find_spec("ipympl") is not None
+    if name == "auto":
+        return "inline"
     if name in _WITHOUT_SCREEN or has_ipympl or name.startswith("module://"):
         return gui
     sys.stderr.write(
