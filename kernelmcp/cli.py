@@ -26,6 +26,10 @@ kernelmcp: waiting for an MCP client to speak on stdin. A client starts this com
 claude-desktop` sets one up, `kernelmcp demo` shows what it does, `kernelmcp --help` has the rest. Ctrl-D ends it.
 """
 ON_WINDOWS = "kernelmcp: it needs Linux or macOS; on Windows, install it inside WSL and run the same command there.\n"
+INSTALL_CLIENTS = (
+    *("claude-desktop", "claude-code", "cursor", "vscode", "codex"),
+    *("gemini-cli", "windsurf", "zed", "opencode"),
+)
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
 EXIT_INTERRUPTED = 130
@@ -91,10 +95,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     install = commands.add_parser("install", help="add the server to a client's configuration")
-    install.add_argument("client", choices=["claude-desktop"])
-    install.add_argument("--dry-run", action="store_true", help="print what would be written")
-    install.add_argument("--folder", metavar="PATH", help="a folder of yours that code may read and write; made if new")
-    install.add_argument("--uninstall", action="store_true", help="take the server out again")
+    install.add_argument("client", metavar="CLIENT", choices=INSTALL_CLIENTS, help=", ".join(INSTALL_CLIENTS))
+    install.add_argument("--dry-run", action="store_true", help="print the new configuration, change nothing")
+    install.add_argument("--folder", metavar="PATH", help="a folder that code may read and write; created if missing")
+    install.add_argument("--scope", choices=["user", "project"], default="user", help="project: for this folder only")
+    install.add_argument("--uninstall", action="store_true", help="remove the server from the configuration")
     install.set_defaults(run=_install)
 
     setup = commands.add_parser("setup", help="fetch and prepare the packages that most code begins with")
@@ -236,9 +241,15 @@ def _doctor(parsed: argparse.Namespace) -> int:
 
 
 def _install(parsed: argparse.Namespace) -> int:
-    from kernelmcp.commands import client_config
+    from kernelmcp.commands.install import configure
 
-    return client_config.main(parsed.client, dry_run=parsed.dry_run, folder=parsed.folder, uninstall=parsed.uninstall)
+    return configure.main(
+        parsed.client,
+        dry_run=parsed.dry_run,
+        folder=parsed.folder,
+        uninstall=parsed.uninstall,
+        scope=parsed.scope,
+    )
 
 
 def _setup(parsed: argparse.Namespace) -> int:

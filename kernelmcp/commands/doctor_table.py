@@ -10,6 +10,8 @@ from kernelmcp.commands.doctor_verdicts import Attempt, Layer
 if TYPE_CHECKING:
     from kernelmcp.commands.doctor import Report
 
+NO_CLIENT = ("none found", "`kernelmcp install CLIENT` adds the server to one anyway")
+
 
 def write_table(report: Report, out: TextIO) -> None:
     def section(title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -33,7 +35,7 @@ def write_table(report: Report, out: TextIO) -> None:
             ("settings from", ", ".join(report.files["environment"]) or "defaults"),
         ],
     )
-    section("Clients", list(report.clients.items()))
+    section("Clients", list(report.clients.items()) or [NO_CLIENT])
     section("Isolation layers", [(layer.name, f"{_state(layer):<12}  {layer.detail}") for layer in report.layers])
     section(
         "What sandboxed code tried",

@@ -74,7 +74,7 @@ def read_file(
     """The servers of a program, or of a file like its: what cannot be used is added to `problems`."""
     path = path_of(file, environ)
     try:
-        content: Any = _loads(read_small(path, MAX_BYTES).decode("utf-8-sig"))
+        content: Any = loads_with_comments(read_small(path, MAX_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
         problems.append(f"{path} is not there")
         return
@@ -125,7 +125,7 @@ def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
             return home / file.removeprefix("~/")  # an absolute path stays what it is
 
 
-def _loads(text: str) -> Any:
+def loads_with_comments(text: str) -> Any:
     """JSON as editors write it, with comments and commas at ends."""
     try:
         return json.loads(text)
