@@ -137,7 +137,7 @@ class UpstreamsSection(Section):
     def _check_files(cls, files: list[str]) -> list[str]:
         for file in files:
             if file not in CLIENTS and not file.startswith(("/", "~/")):
-                raise ValueError(f"{file!r} is neither one of {', '.join(CLIENTS)} nor a path from / or ~/")
+                raise ValueError(f"{file!r} is neither one of {', '.join(CLIENTS)} nor a path that begins with / or ~/")
         return files
 
     @field_validator("servers")
@@ -145,7 +145,7 @@ class UpstreamsSection(Section):
     def _check_names(cls, servers: dict[str, UpstreamSettings]) -> dict[str, UpstreamSettings]:
         for name in servers:
             if not SERVER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name for a server: letters, digits, _ and -, at most 64")
+                raise ValueError(f"{name!r} is not a valid server name: use up to 64 letters, digits, _ and -")
         return servers
 
     def effective(self, server: UpstreamSettings) -> UpstreamSettings:

@@ -148,7 +148,7 @@ class Connections:
         if mine >= max(left, LEAST_PLACES):
             raise RateLimited(
                 f"you have {mine:,} connections open, and the {left:,} that are left are for others",
-                "End those that you no longer need (DELETE with their Mcp-Session-Id).",
+                "Close those that you no longer need (DELETE with their Mcp-Session-Id).",
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
 

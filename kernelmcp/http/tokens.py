@@ -128,7 +128,7 @@ class TokenFile:
             ) from exc
         for name, token in values.items():
             if not isinstance(token, str) or not token:
-                raise ConfigurationError(f"{self.path}: {name}: must be a text", 'Each line is: name = "token"')
+                raise ConfigurationError(f"{self.path}: {name}: must be a string", 'Each line is: name = "token"')
             if not name.strip():
                 raise ConfigurationError(f"{self.path}: a token has no name", 'Each line is: name = "token"')
             yield name, _digest(token)

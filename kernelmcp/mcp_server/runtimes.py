@@ -121,7 +121,7 @@ class Runtimes:
             template = PYTHON
         if template is None:
             raise InvalidArgument(
-                f"event calls a function named handler, and {language} has none", "Leave event out.", argument="event"
+                f"event calls a function named handler, and {language} has none", "Omit event.", argument="event"
             )
         return HandlerCall(event, template)
 

@@ -43,7 +43,7 @@ def main(settings: Settings, name: str, *, open_browser: bool) -> int:
     if server.url is None:
         raise ConfigurationError(f"{name} is started by a command", "Only a server with a url has a login.")
     if any(header.lower() == "authorization" for header in server.headers):
-        raise ConfigurationError(f"{name} has an Authorization header", "Take it out to log in instead.")
+        raise ConfigurationError(f"{name} has an Authorization header", "Remove it to log in instead.")
     return anyio.run(_login, settings, name, server, open_browser)
 
 

@@ -211,7 +211,7 @@ class ExecutionTools:
             execution: Execution | None = await self._registry.execution(caller, execution_id)
             if session_id is not None and session_id != execution.session_id:
                 raise InvalidArgument(
-                    f"execution {execution_id!r} is not of session {session_id!r}", "Leave session_id out."
+                    f"execution {execution_id!r} is not of session {session_id!r}", "Omit session_id."
                 )
             session_id = execution.session_id
             # One that is over may be of a session that is not open.
