@@ -291,7 +291,7 @@ def test_doctor_starts_each_entry_and_says_what_is_wrong(home: Home) -> None:
     home.write("zed", home.file("zed").read_text().replace(json.dumps(launcher()[0]), '"/nothing/kernelmcp"'))
     home.write("gemini-cli", home.file("gemini-cli").read_text().replace('"args": [', '"args": ["--nonsense", '))
     home.write("windsurf", "{}")
-    home.write("cursor", "{}")
+    home.write("cursor", "{}")  # its entry is the project's
     home.write("vscode", '{"servers": {"kernelmcp": {"command": "sh", "sandboxEnabled": true}}}')
     home.write("claude-desktop", "{")
     home.write("claude-code", '{"mcpServers": {"kernelmcp": {"command": "sh", "args": ["--folder", "/nothing"]}}}')
@@ -299,7 +299,6 @@ def test_doctor_starts_each_entry_and_says_what_is_wrong(home: Home) -> None:
     said = {
         "Claude Desktop": "cannot be used: ",
         "Claude Code": "does not start: the folder /nothing does not exist",
-        "Cursor": "not set up in ",
         "Cursor, .cursor/mcp.json": "works: starts and lists ",
         "VS Code": "starts no kernels: sandboxEnabled",
         "Codex": "works: starts and lists ",

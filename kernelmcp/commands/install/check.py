@@ -23,7 +23,7 @@ _TRIAL = {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0", NESTED_VARIABLE: "1"}
 
 
 async def states(places: Places) -> dict[str, str]:
-    """In words, with what to do, for each client that is installed and for each project entry of the working folder."""
+    """In words, with what to do, for each client that is installed, and for the project that is the working folder."""
     found: dict[str, str] = {}
 
     async def look(title: str, name: str, file: Path) -> None:
@@ -31,10 +31,11 @@ async def states(places: Places) -> dict[str, str]:
 
     async with anyio.create_task_group() as tasks:
         for name, client in CLIENTS.items():
-            if client.is_here(places):
+            in_project = _has_project_entry(client, places)
+            if client.is_here(places) and not (in_project and not _has_entry(client, client.file("user", places))):
                 found[client.title] = ""  # keeps the order
                 tasks.start_soon(look, client.title, name, client.file("user", places))
-            if _has_project_entry(client, places):
+            if in_project:
                 title = f"{client.title}, {client.project}"
                 found[title] = ""
                 tasks.start_soon(look, title, name, client.file("project", places))
@@ -46,8 +47,15 @@ def _has_project_entry(client: Client, places: Places) -> bool:
         file = client.file("project", places)
         if file.absolute() == client.user(places).absolute():  # the working folder is the user's home
             return False
+    except (ConfigurationError, OSError):
+        return False
+    return _has_entry(client, file)
+
+
+def _has_entry(client: Client, file: Path) -> bool:
+    try:
         return configure.entry_in(client, configure.read(file)) is not None
-    except (ConfigurationError, OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 

@@ -83,12 +83,15 @@ class Client:
     """The client can confine its servers, by lists in their entries."""
 
     def file(self, scope: Scope, places: Places) -> Path:
-        """Raises `ConfigurationError` when the client has no such scope, or when Windows does not answer."""
+        """An absolute path. Raises `ConfigurationError`: no such scope or folder, or Windows does not answer."""
         if scope == "user":
             return self.user(places)
         if self.project is None:
             raise ConfigurationError(f"{self.title} has no configuration per project", "Omit --scope project.")
-        return places.folder / self.project
+        try:
+            return places.folder.absolute() / self.project
+        except OSError as exc:
+            raise ConfigurationError(f"the working folder cannot be used: {exc.strerror}", "Use another one.") from exc
 
     def is_here(self, places: Places) -> bool:
         """Whether the client seems to be installed. Raises nothing."""
