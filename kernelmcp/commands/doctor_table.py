@@ -1,4 +1,4 @@
-"""What `kernelmcp doctor` prints: its report as a table."""
+"""The output of `kernelmcp doctor`: its report as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the clients on this machine can start the server, found out by starting it as each of them would."""
+"""Check the clients on this machine: start the server as each of them would."""
 
 import shutil
 import sys

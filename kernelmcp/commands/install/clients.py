@@ -36,7 +36,7 @@ class Places:
 
     @property
     def config(self) -> Path:
-        """What programs for Linux, and terminal programs for macOS, use."""
+        """The folder that programs for Linux and terminal programs for macOS use."""
         return Path(self.environ.get("XDG_CONFIG_HOME") or self.home / ".config")
 
     @property
@@ -94,7 +94,7 @@ class Client:
             raise ConfigurationError(f"the working folder cannot be used: {exc.strerror}", "Use another one.") from exc
 
     def is_here(self, places: Places) -> bool:
-        """Whether the client seems to be installed. Raises nothing."""
+        """True if the client seems to be installed. Raises nothing."""
         try:
             file = self.user(places)
             there = file.is_file() or (file.parent != places.home and file.parent.is_dir())

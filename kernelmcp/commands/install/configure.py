@@ -170,7 +170,7 @@ def _servers(client: Client, config: Config) -> tuple[tuple[str, ...], Config]:
 
 
 def _is_table_of_servers(found: Any) -> bool:
-    """Whether `mcp` has the form of OpenCode 2, `mcp.servers`, and not a server that is called so."""
+    """True if `mcp` has the form of OpenCode 2, `mcp.servers`, and not a server with that name."""
     inner: Any = cast("Config", found).get("servers") if isinstance(found, dict) else None
     return isinstance(inner, dict) and not {"type", "command", "url", "enabled"} & set(cast("Config", inner))
 

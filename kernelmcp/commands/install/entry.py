@@ -167,7 +167,7 @@ def _uvx(environ: Mapping[str, str]) -> str:
 
 
 def _source() -> list[str]:
-    """Where uvx is to take the package from when that is no index: another package there may have our name."""
+    """The source for uvx if it is not an index, where another package may have our name."""
     try:
         found: Any = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):

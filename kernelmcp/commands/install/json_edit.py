@@ -110,7 +110,7 @@ def _member_at(text: str, path: tuple[str, ...]) -> tuple[_Object, _Member]:
 
 
 def _named(found: _Object, key: str) -> _Member | None:
-    """Of a name that is there twice, JSON takes the last."""
+    """The member of this name; JSON takes the last of several."""
     return next((member for member in reversed(found.members) if member.key == key), None)
 
 
@@ -143,7 +143,7 @@ def _dumped(text: str, value: Any, indent: str) -> str:
 
 
 def _gap(text: str, found: _Object, position: int) -> int:
-    """Where the white space before a position begins."""
+    """The start of the white space before a position."""
     return max(found.start + 1, len(text[:position].rstrip()))
 
 

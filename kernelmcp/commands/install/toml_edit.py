@@ -62,7 +62,7 @@ def _header(servers: str, name: str, rest: str) -> re.Pattern[str]:
 
 
 def _end(lines: list[str], start: int) -> int:
-    """Where the table ends: comments right before the next header are that one's."""
+    """The end of the table: comments right before the next header belong to that one."""
     end = next((place for place in range(start + 1, len(lines)) if _ANY_HEADER.match(lines[place])), len(lines))
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
