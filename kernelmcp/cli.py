@@ -23,9 +23,13 @@ from kernelmcp.process_start import (
 
 AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
-claude-desktop` sets one up, `kernelmcp demo` shows what it does, `kernelmcp --help` has the rest. Ctrl-D ends it.
+claude-desktop` sets one up, `kernelmcp demo` shows a session, `kernelmcp --help` lists the rest. Ctrl-D ends it.
 """
 ON_WINDOWS = "kernelmcp: it needs Linux or macOS; on Windows, install it inside WSL and run the same command there.\n"
+INSTALL_CLIENTS = (
+    *("claude-desktop", "claude-code", "cursor", "vscode", "codex"),
+    *("gemini-cli", "windsurf", "zed", "opencode"),
+)
 EXIT_CONFIGURATION = 2
 EXIT_REFUSED = 1
 EXIT_INTERRUPTED = 130
@@ -68,15 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--transport",
         choices=["stdio", "http", "sse"],
-        help="default: stdio; http where --host, --port or --insecure is",
+        help="default: stdio, or http if --host, --port or --insecure is given",
     )
     serve.add_argument("--host", help="for http and sse")
     serve.add_argument("--port", type=int, help="for http and sse")
     serve.add_argument(
-        "--insecure", action="store_true", help="bind other addresses than loopback without authentication"
+        "--insecure", action="store_true", help="bind addresses other than loopback without authentication"
     )
     _add_files(serve)
-    serve.add_argument("--folder", metavar="PATH", help="a folder of yours that code may read and write")
+    serve.add_argument("--folder", metavar="PATH", help="a folder that code may read and write")
     serve.add_argument("--log-level", type=level_name, choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
@@ -85,29 +89,30 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--kernelspec", help="another kernelspec than the server's default")
     demo.set_defaults(run=_demo)
 
-    doctor = commands.add_parser("doctor", help="what is installed, which isolation layers are active")
+    doctor = commands.add_parser("doctor", help="show what is installed and which isolation layers hold")
     _add_files(doctor)
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(run=_doctor)
 
     install = commands.add_parser("install", help="add the server to a client's configuration")
-    install.add_argument("client", choices=["claude-desktop"])
-    install.add_argument("--dry-run", action="store_true", help="print what would be written")
-    install.add_argument("--folder", metavar="PATH", help="a folder of yours that code may read and write; made if new")
-    install.add_argument("--uninstall", action="store_true", help="take the server out again")
+    install.add_argument("client", metavar="CLIENT", choices=INSTALL_CLIENTS, help=", ".join(INSTALL_CLIENTS))
+    install.add_argument("--dry-run", action="store_true", help="print the new configuration, change nothing")
+    install.add_argument("--folder", metavar="PATH", help="a folder that code may read and write; created if missing")
+    install.add_argument("--scope", choices=["user", "project"], default="user", help="project: for this folder only")
+    install.add_argument("--uninstall", action="store_true", help="remove the server from the configuration")
     install.set_defaults(run=_install)
 
-    setup = commands.add_parser("setup", help="fetch and prepare the packages that most code begins with")
+    setup = commands.add_parser("setup", help="fetch and prepare the most common packages")
     setup.add_argument(
         "names", nargs="*", metavar="science|minimal|NAME", help="a set, or packages by name; default: science"
     )
-    setup.add_argument("--offline", type=Path, metavar="FILE", help="take them from a file that --export has written")
-    setup.add_argument("--export", type=Path, metavar="FILE", help="write all of it to a file, for other machines")
-    setup.add_argument("--remove", action="store_true", help="undo it: sessions fetch packages as they need them")
+    setup.add_argument("--offline", type=Path, metavar="FILE", help="load them from a file written by --export")
+    setup.add_argument("--export", type=Path, metavar="FILE", help="write them to a file for other machines")
+    setup.add_argument("--remove", action="store_true", help="remove them: sessions fetch packages when needed")
     _add_files(setup)
     setup.set_defaults(run=_setup)
 
-    _add_upstreams(commands.add_parser("upstreams", help="your other MCP servers, whose tools code may call"))
+    _add_upstreams(commands.add_parser("upstreams", help="manage your other MCP servers, whose tools code can call"))
 
     replay = commands.add_parser("replay", help="run the cells of a notebook in a session")
     replay.add_argument("notebook", type=Path, metavar="NOTEBOOK")
@@ -115,8 +120,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(replay)
     replay.set_defaults(run=_replay)
 
-    audit = commands.add_parser("audit", help="what code called of the tools of your other MCP servers")
-    audit.add_argument("--since", metavar="TIME", help="1d, 12h, 30m, or a date; default: all that is kept")
+    audit = commands.add_parser("audit", help="show the calls to tools of your other MCP servers")
+    audit.add_argument("--since", metavar="TIME", help="1d, 12h, 30m, or a date; default: the whole log")
     audit.add_argument("--json", action="store_true")
     _add_files(audit)
     audit.set_defaults(run=_audit)
@@ -127,9 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_files(lab)
     lab.set_defaults(run=_lab)
 
-    _add_skills(commands.add_parser("skills", help="Python files of sessions that every session of their user has"))
+    _add_skills(commands.add_parser("skills", help="manage Python files that all sessions of a user share"))
 
-    build_wheel = commands.add_parser("build-wheel", help="a source package as a wheel for sessions; needs Python 3.14")
+    build_wheel = commands.add_parser(
+        "build-wheel", help="build a wheel for sessions from a source package; needs Python 3.14"
+    )
     build_wheel.add_argument("path", type=Path, metavar="PATH", help="a folder with pyproject.toml")
     build_wheel.add_argument("--config", type=Path, metavar="FILE", help="mcp.toml, for server.home")
     build_wheel.set_defaults(run=_build_wheel)
@@ -138,9 +145,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_upstreams(upstreams: argparse.ArgumentParser) -> None:
     actions = upstreams.add_subparsers(metavar="action", required=True)
-    listed = actions.add_parser("list", help="which there are, and where each comes from")
-    tried = actions.add_parser("try", help="connect to one, and show what would become of calls of its tools")
-    tried.add_argument("--accept", action="store_true", help="take its tools as they are now for accepted (pin = true)")
+    listed = actions.add_parser("list", help="list them, and where each comes from")
+    tried = actions.add_parser("try", help="connect to one; show which tools are allowed, need approval, or are denied")
+    tried.add_argument("--accept", action="store_true", help="accept its tools as they are now (pin = true)")
     login = actions.add_parser("login", help="log in to one in a browser (OAuth)")
     login.add_argument("--no-browser", action="store_true", help="only print the address")
     for one in (tried, login):
@@ -155,17 +162,17 @@ def _add_upstreams(upstreams: argparse.ArgumentParser) -> None:
 
 def _add_skills(skills: argparse.ArgumentParser) -> None:
     actions = skills.add_subparsers(metavar="action", required=True)
-    actions.add_parser("list", help="those that were promoted, and those in sessions").set_defaults(action="list")
-    promote = actions.add_parser("promote", help="show one and ask whether every session is to have it")
+    actions.add_parser("list", help="list promoted files, and those in sessions").set_defaults(action="list")
+    promote = actions.add_parser("promote", help="show one, and ask before all sessions get it")
     promote.add_argument("session", metavar="SESSION")
-    promote.add_argument("name", metavar="NAME", help="of /workspace/skills/NAME.py")
+    promote.add_argument("name", metavar="NAME", help="the file /workspace/skills/NAME.py")
     promote.add_argument("--yes", action="store_true", help="do not ask")
     promote.set_defaults(action="promote")
-    remove = actions.add_parser("remove", help="take one back")
+    remove = actions.add_parser("remove", help="remove one from all sessions")
     remove.add_argument("name", metavar="NAME")
     remove.set_defaults(action="remove")
     for each in actions.choices.values():
-        each.add_argument("--principal", default="local", help="whose; default: local, who uses the server over stdio")
+        each.add_argument("--principal", default="local", help="owner; default: local, the user of the server on stdio")
         _add_files(each)
         each.set_defaults(run=_skills)
 
@@ -183,9 +190,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     named = {key: getattr(parsed, key, None) for key in ("host", "port", "insecure")}
     http: dict[str, Any] = {key: value for key, value in named.items() if value is not None and value is not False}
     if http and parsed.transport == "stdio":
-        raise ConfigurationError(
-            f"--{next(iter(http))} is for HTTP, and --transport is stdio", "Leave one of the two out."
-        )
+        raise ConfigurationError(f"--{next(iter(http))} is for HTTP, and --transport is stdio", "Omit one of the two.")
     parsed.transport = parsed.transport or ("http" if http else "stdio")
     if parsed.transport == "sse":
         http["sse"] = True
@@ -211,7 +216,7 @@ def _serve_with(settings: Settings, parsed: argparse.Namespace) -> int:
         raise ConfigurationError("transport_stdio.enabled is false", "Set it to true to serve over stdio.")
     if parsed.transport == "stdio" and (sys.stdin is None or sys.stdout is None):
         raise ConfigurationError(
-            "stdin or stdout is closed, and a client speaks MCP over them",
+            "stdin or stdout is closed, but MCP clients use them",
             "Start it from an MCP client, or serve over HTTP: kernelmcp serve --transport http.",
         )
     from kernelmcp import server
@@ -236,9 +241,15 @@ def _doctor(parsed: argparse.Namespace) -> int:
 
 
 def _install(parsed: argparse.Namespace) -> int:
-    from kernelmcp.commands import client_config
+    from kernelmcp.commands.install import configure
 
-    return client_config.main(parsed.client, dry_run=parsed.dry_run, folder=parsed.folder, uninstall=parsed.uninstall)
+    return configure.main(
+        parsed.client,
+        dry_run=parsed.dry_run,
+        folder=parsed.folder,
+        uninstall=parsed.uninstall,
+        scope=parsed.scope,
+    )
 
 
 def _setup(parsed: argparse.Namespace) -> int:

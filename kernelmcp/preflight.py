@@ -1,4 +1,4 @@
-"""What is checked before a server starts and before changed settings are taken over, beyond the settings' types.
+"""Checks before a server starts and before changed settings are applied, beyond the settings' types.
 
 The layers that a policy requires are tried by the kernel's own probe, in a process of its own: it takes each on, and
 must then be refused what it could do before.
@@ -79,7 +79,7 @@ def _check_layers(settings: Settings) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise LayersMissing(
-            f"required_layers: what this machine has could not be found out: {exc}", "Install kernelmcp again."
+            f"required_layers: the layers of this machine could not be determined: {exc}", "Install kernelmcp again."
         ) from exc
     if done.returncode != 0:
         lacking = ", ".join(done.stdout.split()) or (done.stderr.strip().splitlines() or ["the probe ended"])[-1]
@@ -92,6 +92,6 @@ def _check_kernelspec(settings: Settings) -> None:
     if required and spec != OWN_KERNELSPEC:
         raise LayersMissing(
             f"required_layers: {spec!r} is not kernelmcp's own kernelspec, "
-            f"so nobody knows whether it has {', '.join(required)}",
+            f"so it is unknown whether it has {', '.join(required)}",
             f"Set kernels.kernelspec to {OWN_KERNELSPEC!r}, or required_layers to [].",
         )

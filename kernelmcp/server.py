@@ -62,7 +62,7 @@ class Server:
         """`on_ready` is called when everything is imported and calls can be served."""
         self.settings = settings
         self.url: str | None = None
-        """Where a client reaches it, after `start_http`: `http://127.0.0.1:8000/mcp`."""
+        """The address for clients, after `start_http`: `http://127.0.0.1:8000/mcp`."""
         self._web: Web | None = None
         self._is_mounted = False
         self._task: asyncio.Task[None] | None = None

@@ -35,7 +35,7 @@ def main(source: Path, home: Path) -> int:
 
 
 def _missing(source: Path) -> str | None:
-    """What stands in the way, and what to do about it."""
+    """An obstacle, and the remedy."""
     if not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
         return f"{source} is not a source package: it has neither pyproject.toml nor setup.py"
     if sys.version_info[:2] != GUEST_PYTHON:

@@ -81,7 +81,7 @@ def _check_writable(file: Path) -> None:
 
 
 def _in_words(exc: BaseException) -> str:
-    """What is to be said of it; nothing for a Ctrl-C, which is the command line's."""
+    """The message for it; empty for a Ctrl-C, which the command line handles."""
     if isinstance(exc, BaseExceptionGroup):
         inner = [_in_words(one) for one in cast("BaseExceptionGroup[BaseException]", exc).exceptions]
         return "" if "" in inner else inner[0]
@@ -96,7 +96,7 @@ def _in_words(exc: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Targets:
-    """What the break-out is for: a secret in a file, and a port at which somebody listens."""
+    """The targets of the break-out: a secret in a file, and a port with a listener."""
 
     file: Path
     secret: str
@@ -107,7 +107,7 @@ class Targets:
         return int(self.listener.getsockname()[1])
 
     def reached(self, text: str) -> bool:
-        """Whether anything got out, whatever the guest says of it."""
+        """True if anything got out, whatever the guest reports."""
         try:
             self.listener.accept()[0].close()
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What `kernelmcp demo` prints: the steps, indented, with what streams marked as such, and the picture."""
+"""The output of `kernelmcp demo`: the steps, indented, with streamed output marked, and the picture."""
 
 import base64
 import os

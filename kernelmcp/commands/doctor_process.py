@@ -1,4 +1,4 @@
-"""What the operating system says of a guest's process, and what it offers to confine one."""
+"""Facts of the operating system about a guest's process, and its means to confine one."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""What `kernelmcp doctor` prints: its report as a table."""
+"""The output of `kernelmcp doctor`: its report as a table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from kernelmcp.commands.doctor_verdicts import Attempt, Layer
 
 if TYPE_CHECKING:
     from kernelmcp.commands.doctor import Report
+
+NO_CLIENT = ("none found", "`kernelmcp install CLIENT` adds the server to one anyway")
 
 
 def write_table(report: Report, out: TextIO) -> None:
@@ -33,7 +35,7 @@ def write_table(report: Report, out: TextIO) -> None:
             ("settings from", ", ".join(report.files["environment"]) or "defaults"),
         ],
     )
-    section("Clients", list(report.clients.items()))
+    section("Clients", list(report.clients.items()) or [NO_CLIENT])
     section("Isolation layers", [(layer.name, f"{_state(layer):<12}  {layer.detail}") for layer in report.layers])
     section(
         "What sandboxed code tried",

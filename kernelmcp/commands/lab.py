@@ -93,7 +93,7 @@ def _check_ours(folder: Path, setting: str) -> None:
         return
     advice = f"Set {setting} to a directory of your own."
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise ConfigurationError(f"{folder} is not a directory of this user", advice)
+        raise ConfigurationError(f"{folder} does not belong to this user", advice)
     if found.st_mode & 0o022:
         raise ConfigurationError(f"{folder} may be written by other users", advice, f"Or: chmod 700 {folder}")
 
@@ -107,7 +107,7 @@ def _check_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as exc:
             raise ConfigurationError(
-                f"port {port} cannot be had: {exc.strerror}", "Leave --port out, or give another one."
+                f"port {port} cannot be used: {exc.strerror}", "Omit --port, or choose another one."
             ) from exc
 
 

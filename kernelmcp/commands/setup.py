@@ -36,7 +36,7 @@ def main(settings: Settings, names: Sequence[str], offline: Path | None, export:
     if remove:
         return _remove(settings)
     if offline is not None and names:
-        raise ConfigurationError("--offline takes what is in the file", "Leave the names out.")
+        raise ConfigurationError("--offline takes what is in the file", "Omit the names.")
     wanted = () if offline else _expand(names or ([] if export and is_set_up(settings.home) else ["science"]))
     files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
     command = python_command("kernelmcp_kernel.prepare", *files, "--", *wanted)

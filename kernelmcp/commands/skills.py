@@ -142,7 +142,7 @@ def _about(name: str, source: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Of a terminal's line."""
+    """Text for one line of a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)[:100]
 
 

@@ -19,7 +19,7 @@ _SIXEL_TERMS = ("foot", "mlterm", "contour", "yaft", "xterm-sixel")
 
 
 def protocol(out: TextIO, environ: Mapping[str, str]) -> str | None:
-    """What this terminal understands: "kitty", "iterm" or "sixel"."""
+    """The image protocol of this terminal: "kitty", "iterm" or "sixel"."""
     term, program = environ.get("TERM", ""), environ.get("TERM_PROGRAM", "")
     if not out.isatty() or environ.get("TMUX") or term.startswith(("screen", "tmux")) or term == "dumb":
         return None

@@ -39,7 +39,7 @@ _KEYS = ("command", "args", "env", "cwd", "url", "headers", "disabled")
 class Configured:
     servers: dict[str, UpstreamSettings] = field(default_factory=dict[str, UpstreamSettings])
     origins: dict[str, str] = field(default_factory=dict[str, str])
-    """Where each stands: `mcp.toml`, a program's name or a path."""
+    """The origin of each: `mcp.toml`, a program's name or a path."""
     problems: list[str] = field(default_factory=list[str])
 
 
@@ -74,7 +74,7 @@ def read_file(
     """The servers of a program, or of a file like its: what cannot be used is added to `problems`."""
     path = path_of(file, environ)
     try:
-        content: Any = _loads(read_small(path, MAX_BYTES).decode("utf-8-sig"))
+        content: Any = loads_with_comments(read_small(path, MAX_BYTES).decode("utf-8-sig"))
     except FileNotFoundError:
         problems.append(f"{path} is not there")
         return
@@ -106,7 +106,7 @@ def read_file(
 
 
 def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where a program has its servers, or the path itself."""
+    """The file in which a program has its servers, or the path itself."""
     home = Path(environ.get("HOME") or Path.home())
     on_mac = sys.platform == "darwin"
     settings = (
@@ -125,7 +125,7 @@ def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
             return home / file.removeprefix("~/")  # an absolute path stays what it is
 
 
-def _loads(text: str) -> Any:
+def loads_with_comments(text: str) -> Any:
     """JSON as editors write it, with comments and commas at ends."""
     try:
         return json.loads(text)
@@ -169,7 +169,7 @@ def _settings(entry: dict[str, Any]) -> UpstreamSettings:
 
 
 def _is_ours(name: str, entry: dict[str, Any]) -> bool:
-    """Whether it runs kernelmcp, by whatever starts it: Python, uvx, docker, a shell, wsl.exe."""
+    """True if it runs kernelmcp, however it is started: Python, uvx, docker, a shell, wsl.exe."""
     if name == "kernelmcp":
         return True
     command, args = entry.get("command"), entry.get("args")

@@ -22,7 +22,7 @@ ORDINARY = frozenset(
 def expanded(text: str, environ: Mapping[str, str]) -> str:
     """Raises ValueError for a variable that is not set and has no default, or that only an editor knows."""
     if editors := _EDITORS.search(text):
-        raise ValueError(f"it has {editors[0]}, which is known to an editor only: write the value into mcp.toml")
+        raise ValueError(f"it has {editors[0]}, which only an editor can resolve: write the value into mcp.toml")
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]

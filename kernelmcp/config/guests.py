@@ -119,7 +119,7 @@ class PackagesSection(Section):
     """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
 
     enabled: bool = True
-    """Whether packages may be installed."""
+    """Allow the installation of packages."""
     auto_install: bool = True
     """Whether a cell's `import` of a module that is missing installs the package of Pyodide's distribution that has it.
     Only those: a name that is guessed could be anybody's on the index."""

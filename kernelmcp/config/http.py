@@ -18,15 +18,15 @@ def _as_text(value: Any) -> Any:
 
 class HttpSection(Section):
     enabled: bool = True
-    """Whether `serve --transport http` is allowed."""
+    """Allow `serve --transport http`."""
     host: str = "127.0.0.1"
     """The address to bind. Without authentication only loopback is bound, unless `insecure`."""
     port: int = Field(default=8000, ge=0, le=65535)
     """0: any free port; the log says which."""
     path: str = Field(default="/mcp", pattern=r"^(/[A-Za-z0-9._~-]+)+$")
-    """Where streamable HTTP is served."""
+    """The path of streamable HTTP."""
     sse: bool = True
-    """Whether the older transport, `/sse` and `/messages/`, is served as well."""
+    """Serve the older transport, `/sse` and `/messages/`, as well."""
     insecure: bool = False
     """Bind other addresses than loopback without authentication: whoever reaches the port runs code."""
     allowed_hosts: list[str] = []
@@ -72,7 +72,7 @@ class AuthSection(Section):
     issuer: str | None = None
     """The OAuth 2.1 authorization server, exactly as in the `iss` of its tokens. With it, its JWTs are accepted."""
     audience: str | None = None
-    """What `aud` of a JWT must name. Default: `resource_url`. One of the two is needed."""
+    """The required `aud` of a JWT. Default: `resource_url`. One of the two is needed."""
     jwks_url: str | None = None
     """Where the issuer's public keys are. Default: what the issuer's metadata says."""
     resource_url: str | None = None

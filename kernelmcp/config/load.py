@@ -1,4 +1,4 @@
-"""Where settings come from, and the only module that reads files and the environment for them.
+"""The sources of settings: the only module that reads files and the environment for them.
 
 Order: command line, environment (`KERNELMCP_<SECTION>__<KEY>`), file (`mcp.toml`, `policy.toml`), default. An unknown
 key or a bad value is a `ConfigurationError` that names the file or the variable, the key and what would be accepted.
@@ -72,7 +72,7 @@ class Sources:
         return f"{source}: {key}: there is no such setting ({hint})"
 
     def _source_of(self, path: list[str]) -> str:
-        """Who said it: the variable by its name, else the file."""
+        """The origin of the value: the name of the variable, else the file."""
         if path[0] == "config" and len(path) > 2 and path[2] in self.overrides.get(path[1], {}):
             return "the command line"
         for name in self.environ:
@@ -88,7 +88,7 @@ def find(
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Sources:
-    """Where the settings are; nothing is read yet."""
+    """The places of the settings; nothing is read yet."""
     home = home_directory(environ.get("KERNELMCP_SERVER__HOME"), environ)
     return Sources(
         _place(config_file or environ.get("KERNELMCP_CONFIG_FILE"), home / CONFIG_NAME),

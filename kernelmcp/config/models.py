@@ -36,7 +36,7 @@ class ServerSection(Section):
 
 class StdioSection(Section):
     enabled: bool = True
-    """Whether `serve --transport stdio` is allowed."""
+    """Allow `serve --transport stdio`."""
 
 
 class SessionsSection(Section):

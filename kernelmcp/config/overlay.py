@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from kernelmcp.config.models import Values
 
 Key = tuple[str, ...]
-"""Where a value goes: ("config", section, key) or ("policy", key), and deeper."""
+"""The target of a value: ("config", section, key) or ("policy", key), and deeper."""
 Layer = Mapping[Key, Any]
 
 

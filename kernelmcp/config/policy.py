@@ -1,4 +1,4 @@
-"""What a guest may use up: config/policy.toml, with units and reasons.
+"""Limits of guests: config/policy.toml, with units and reasons.
 
 Part of `config`, which is what everybody imports.
 """
@@ -74,7 +74,7 @@ class Policy(Section):
     outputs, in blocks of 4 KiB. The sessions that run share what is left of it; once it is used up, a new session is
     refused."""
     flavors: dict[Flavor, FlavorLimits] = Field(default={}, validate_default=True)
-    """What each flavor allows. A flavor that is not set has `memory_mb`, or else 512, 1024 or 4096 MiB."""
+    """Limits of each flavor. A flavor that is not set has `memory_mb`, or else 512, 1024 or 4096 MiB."""
     default_flavor: Flavor = "medium"
     """The flavor of a session that names none, and the only one that is kept warm."""
     env: dict[str, str] = {}

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 Check = Callable[[Settings], None]
-"""Whether a running server may take settings over. Raises `ConfigurationError`."""
+"""A check whether a running server may apply settings. Raises `ConfigurationError`."""
 
 
 async def keep_current(settings: Settings, check: Check) -> None:
@@ -94,7 +94,7 @@ def take_over(settings: Settings, check: Check) -> None:
 
 
 async def _settled(places: tuple[Place, ...]) -> list[bytes | str]:
-    """What the files hold once they stay the same: one that is being written is empty for a moment."""
+    """The content of the files once they stay the same: one that is being written is empty for a moment."""
     before = await anyio.to_thread.run_sync(_contents, places)
     while True:
         await anyio.sleep(SETTLE_SECONDS)

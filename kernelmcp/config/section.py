@@ -1,4 +1,4 @@
-"""What every table of settings is made of."""
+"""The base of every table of settings."""
 
 from pydantic import BaseModel, ConfigDict
 

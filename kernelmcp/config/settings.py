@@ -51,7 +51,7 @@ class Place:
 
 
 class Sources(Protocol):
-    """Where the values came from (`sources.Sources`)."""
+    """The sources of the values (`sources.Sources`)."""
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -111,7 +111,7 @@ class Settings:
 
 
 def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where everything is kept that is kept."""
+    """The folder for everything that is kept."""
     home = configured or environ.get("KERNELMCP_HOME")
     found = Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
     return Path(os.path.realpath(found))  # it may be a link to another disk

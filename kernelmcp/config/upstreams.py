@@ -34,13 +34,13 @@ class UpstreamSettings(Section):
     cwd: str | None = None
     """The folder that it is started in. Default: the home directory."""
     url: str | None = None
-    """Where it is, instead of `command`."""
+    """The server's address, instead of `command`."""
     type: Literal["stdio", "http", "sse"] | None = None
     """How it is spoken to. Default: `stdio` for a command, `sse` for a URL that ends in /sse, else `http`."""
     headers: dict[str, SecretStr] = {}
     """Headers of each request."""
     disabled: bool = False
-    """Whether it is left out, its tools too."""
+    """Omit the server and its tools."""
     default: Decision | None = None
     """What becomes of tools that no rule names. Default: as `upstreams.default`."""
     tools: dict[_Pattern, Decision] = {}
@@ -58,9 +58,9 @@ class UpstreamSettings(Section):
     """Who may use it over HTTP, such as `token:alice`. Default: nobody there, because its credentials are one person's;
     the one user of stdio always may."""
     tokenize: list[PersonalKind] = []
-    """What guests see as tokens in its results: e-mail addresses, phone numbers, card numbers."""
+    """Kinds of data that guests see as tokens in its results: e-mail addresses, phone numbers, card numbers."""
     reveal: bool = False
-    """Whether tokens in calls to it become values again."""
+    """Replace tokens in calls to it with the values."""
 
     @property
     def transport(self) -> Literal["stdio", "http", "sse"]:
@@ -137,7 +137,7 @@ class UpstreamsSection(Section):
     def _check_files(cls, files: list[str]) -> list[str]:
         for file in files:
             if file not in CLIENTS and not file.startswith(("/", "~/")):
-                raise ValueError(f"{file!r} is neither one of {', '.join(CLIENTS)} nor a path from / or ~/")
+                raise ValueError(f"{file!r} is neither one of {', '.join(CLIENTS)} nor a path that begins with / or ~/")
         return files
 
     @field_validator("servers")
@@ -145,7 +145,7 @@ class UpstreamsSection(Section):
     def _check_names(cls, servers: dict[str, UpstreamSettings]) -> dict[str, UpstreamSettings]:
         for name in servers:
             if not SERVER_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name for a server: letters, digits, _ and -, at most 64")
+                raise ValueError(f"{name!r} is not a valid server name: use up to 64 letters, digits, _ and -")
         return servers
 
     def effective(self, server: UpstreamSettings) -> UpstreamSettings:

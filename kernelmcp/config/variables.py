@@ -23,11 +23,11 @@ _SERVICE_ADDRESS = re.compile(r"KERNELMCP_(\w+_)?PORT")
 # Our variables that do not belong to a section.
 OTHER_VARIABLES = frozenset({"KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE", "KERNELMCP_NESTED"})
 Key = tuple[str, ...]
-"""Where a value goes: ("config", section, key) or ("policy", key), and deeper."""
+"""The target of a value: ("config", section, key) or ("policy", key), and deeper."""
 
 
 def target(name: str) -> Key | None:
-    """Where the value of an environment variable goes; None when it is not a setting."""
+    """The target of an environment variable's value; None if it is not a setting."""
     if not name.startswith(ENV_PREFIX) or "__" not in name:
         return None
     section, *rest = name.removeprefix(ENV_PREFIX).split("__")
@@ -136,7 +136,7 @@ def _items(text: str) -> list[str]:
 
 
 def _is_list(key: Key) -> bool:
-    """Whether the setting is a list of texts."""
+    """True if the setting is a list of strings."""
     field = None
     model: type[BaseModel] | None = Values
     for part in key:

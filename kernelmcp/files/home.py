@@ -152,8 +152,8 @@ class Home:
         """Raises `StorageFailed` when it has been moved or deleted while this server runs."""
         if not self.sandboxes.is_dir():
             raise StorageFailed(
-                f"the folder where this server keeps everything is gone: {self.root}",
-                "Bring it back, or restart the server: it makes a new one.",
+                f"the server's home directory no longer exists: {self.root}",
+                "Restore it, or restart the server, which creates a new one.",
             )
 
     def new_sandbox(self) -> SandboxDirectory:
@@ -239,7 +239,7 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
     found = path.lstat()
     if not path.is_dir() or path.is_symlink() or found.st_uid != os.getuid():
         raise ConfigurationError(
-            f"{path} is not a directory of this user",
+            f"{path} does not belong to this user",
             "Set server.home (KERNELMCP_HOME) or server.runtime to one that is.",
         )
     try:
@@ -311,7 +311,7 @@ def _check_format(root: Path) -> None:
         return  # there is none, or it is damaged, which says nothing of what is beside it
     if found > FORMAT:
         raise ConfigurationError(
-            f"{root} was used by a later version of kernelmcp, and this one would lose what it does not know",
+            f"{root} was used by a later version of kernelmcp, and this version would lose data that it does not know",
             "Upgrade kernelmcp, or set server.home (KERNELMCP_HOME) to another directory.",
         )
 
@@ -399,14 +399,14 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock
     except OSError as exc:
         raise StorageFailed(
             f"session {session_id!r} cannot be opened: {exc.strerror}: {exc.filename}",
-            "Whoever runs the server must check its home directory: it must exist and be writable.",
+            "The operator should check its home directory: it must exist and be writable.",
             session_id=session_id,
         ) from exc
     if not lock.try_acquire():
         lock.close()
         raise ResourceLimitExceeded(
             f"session {session_id!r} is in use by another kernelmcp server on this machine",
-            "Use another session_id, or leave it out to get your own session.",
+            "Use another session_id, or omit it to get your own session.",
             session_id=session_id,
         )
     return lock

@@ -58,7 +58,7 @@ def check_places(settings: Settings) -> None:
         if not _is_in_its_place(volume):
             raise ConfigurationError(
                 f"volumes.{name}: {volume.path} has led elsewhere since the server started",
-                "Whoever runs the server must look who changed that, and start it again.",
+                "The operator must find out what changed it, and restart the server.",
             )
 
 

@@ -62,7 +62,7 @@ class Web:
 
     @property
     def protected(self) -> bool:
-        """Whether a token is needed."""
+        """True if a token is needed."""
         return self._gate.authenticator.required
 
     @asynccontextmanager
@@ -153,11 +153,11 @@ class Web:
     # -- for operators ------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        """Whether the process answers."""
+        """Liveness: the process answers."""
         return JSONResponse({"status": "draining" if self.draining else "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Whether new work should be sent here."""
+        """Readiness: new work may be sent here."""
         ready = self._app is not None and not self.draining
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 

@@ -148,7 +148,7 @@ class Connections:
         if mine >= max(left, LEAST_PLACES):
             raise RateLimited(
                 f"you have {mine:,} connections open, and the {left:,} that are left are for others",
-                "End those that you no longer need (DELETE with their Mcp-Session-Id).",
+                "Close those that you no longer need (DELETE with their Mcp-Session-Id).",
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
 
@@ -258,13 +258,13 @@ def replaying(body: bytes, receive: Receive) -> Receive:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a JSON-RPC message is. All None for a response, or what mcp will refuse."""
+    """The kind of a JSON-RPC message. All None for a response, or for a message that mcp will refuse."""
 
     method: str | None = None
     id: str | int | None = None
     """A notification has none."""
     cancels: str | int | None = None
-    """Of a cancel: the request that it is for."""
+    """The request that a cancel is for."""
 
 
 def head_of(body: bytes) -> Head:

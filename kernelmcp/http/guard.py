@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 
 
 class Gate:
-    """What all guards of a server share."""
+    """State that all guards of a server share."""
 
     def __init__(self, settings: Settings, authenticator: Authenticator, throttle: Throttle) -> None:
         self.settings = settings
@@ -184,7 +184,7 @@ class Guard:
 
 
 def is_stream(scope: Scope) -> bool:
-    """Whether the answer lasts as long as the client likes. The header is checked against the body by mcp."""
+    """True if the answer lasts as long as the client likes. mcp checks the header against the body."""
     return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == "subscriptions/listen"
 
 
@@ -194,7 +194,7 @@ def share_of(scope: Scope) -> str:
 
 
 def metadata_url(settings: Settings) -> str | None:
-    """Where the protected resource metadata is (RFC 9728), when there is an authorization server."""
+    """The path of the protected resource metadata (RFC 9728), if there is an authorization server."""
     section = settings.config.auth
     if section.issuer is None or section.resource_url is None:
         return None

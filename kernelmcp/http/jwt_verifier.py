@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Claims:
-    """What of a valid token matters."""
+    """Claims used from a valid token."""
 
     issuer: str
     subject: str

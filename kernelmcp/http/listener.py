@@ -158,8 +158,8 @@ def bound(section: HttpSection, *, protected: bool) -> Iterator[list[socket.sock
 def _bind(section: HttpSection, protected: bool) -> list[socket.socket]:
     if not protected and not section.insecure and not is_loopback(section.host):
         raise ConfigurationError(
-            f"transport_http.host is {section.host}, which others can reach, and no token is configured",
-            "Set transport_http.auth_token or [auth], bind 127.0.0.1, or say --insecure.",
+            f"transport_http.host is {section.host}, which other machines can reach, but no token is configured",
+            "Set transport_http.auth_token or [auth], bind 127.0.0.1, or pass --insecure.",
         )
     try:
         found = socket.getaddrinfo(section.host, section.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

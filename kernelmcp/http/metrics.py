@@ -1,4 +1,4 @@
-"""What Prometheus reads at `/metrics`. Each server has a registry of its own, so that two in one process don't mix.
+"""The metrics for Prometheus at `/metrics`. Each server has its own registry, so that two in one process don't mix.
 
 No label has a value that a client can make up, and nothing names a session, a principal or what was run.
 """

@@ -31,7 +31,7 @@ MAX_READS = 4
 
 
 def address_key(address: str) -> str:
-    """Who has this address. Of IPv6 a client has 64 bits to choose from."""
+    """The client of this address. An IPv6 client can choose from 64 bits."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -61,7 +61,7 @@ class Shares:
         return self._held[key]
 
     def take(self, key: str, amount: int = 1) -> bool:
-        """Whether it could be had."""
+        """True if the place was available."""
         if amount > self.left or self._held[key] + amount > max(self.left, self._least):
             return False
         self._held[key] += amount

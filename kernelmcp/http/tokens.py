@@ -1,4 +1,4 @@
-"""Who a bearer token stands for: static tokens, and with an issuer the JWTs of an OAuth 2.1 authorization server.
+"""The principal of a bearer token: static tokens, and with an issuer JWTs of an OAuth 2.1 authorization server.
 
 Tokens come from the settings and from a file that is read again when it changes. They are compared in constant time
 and kept as hashes only.
@@ -57,7 +57,7 @@ class Authenticator:
 
     @property
     def required(self) -> bool:
-        """Whether a request needs a token. Never turns off while the server runs, whatever a file says."""
+        """True if a request needs a token. Never turns off while the server runs, whatever a file says."""
         section = self._settings.config
         configured = section.transport_http.auth_token or section.auth.tokens or section.auth.tokens_file
         self._was_required = self._was_required or bool(configured or self.issuer)
@@ -128,7 +128,7 @@ class TokenFile:
             ) from exc
         for name, token in values.items():
             if not isinstance(token, str) or not token:
-                raise ConfigurationError(f"{self.path}: {name}: must be a text", 'Each line is: name = "token"')
+                raise ConfigurationError(f"{self.path}: {name}: must be a string", 'Each line is: name = "token"')
             if not name.strip():
                 raise ConfigurationError(f"{self.path}: a token has no name", 'Each line is: name = "token"')
             yield name, _digest(token)

@@ -55,7 +55,7 @@ def _with_folder(settings: Settings, volume: Volume, trusted: Sequence[Path]) ->
     """Raises `ConfigurationError`."""
     held = [path for path in trusted if path.resolve().is_relative_to(volume.path.resolve())]
     if volume.mode == "rw" and held:
-        raise ConfigurationError(f"the kernel's own process uses {held[0]}", "Take it out of PYTHONPATH or TMPDIR.")
+        raise ConfigurationError(f"the kernel's own process uses {held[0]}", "Remove it from PYTHONPATH or TMPDIR.")
     if not str(volume.path).isprintable():  # a folder of a stranger's; its name stands in what the kernel says
         raise ConfigurationError(f"{str(volume.path)!r} has a character that cannot be printed", "Rename the folder.")
     check_visible(NOTEBOOK, volume.path)

@@ -1,1 +1,1 @@
-"""What a client of MCP sees: tools, resources, prompts, results and notifications."""
+"""The MCP interface: tools, resources, prompts, results and notifications."""

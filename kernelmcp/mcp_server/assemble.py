@@ -71,7 +71,7 @@ class App:
 
     @property
     def lowlevel(self) -> LowlevelServer[Any]:
-        """What mcp's transports drive."""
+        """The server object that mcp's transports drive."""
         return self.server._lowlevel_server  # pyright: ignore[reportPrivateUsage]  # as mcp's own Client does
 
 
@@ -145,7 +145,7 @@ def _both(*listeners: Callable[[Session], None]) -> Callable[[Session], None]:
 
 
 def _folder() -> str | None:
-    """Where this process was started; None when that was deleted."""
+    """The working directory at the start of this process; None if it was deleted."""
     try:
         return os.getcwd()
     except OSError:
@@ -153,6 +153,6 @@ def _folder() -> str | None:
 
 
 def _instructions(settings: Settings, runtimes: Runtimes, over_http: bool) -> str:
-    """What a model reads first."""
+    """The instructions, which a model reads first."""
     shared = SHARED_FOLDER if settings.config.volumes.default_volume is not None else ""
     return INSTRUCTIONS + (WITH_SHELL if runtimes.has_shell else "") + shared + (OVER_HTTP if over_http else "")

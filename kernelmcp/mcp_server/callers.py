@@ -1,4 +1,4 @@
-"""Who sends a request, and which session is meant when it names none.
+"""The principal of a request, and the session that it means if it names none.
 
 The one place that decides the principal. On stdio it is whoever started the process. Over HTTP it is what `guard`
 found in the request: the holder of a token, else everybody without one together. Must not know how a token is
@@ -20,9 +20,9 @@ from kernelmcp.sessions.default_session import DefaultSession
 Ctx = Context[Any, Any]
 Scope = MutableMapping[str, Any]
 ANONYMOUS = "anonymous"
-"""Who uses HTTP without authentication. Not LOCAL: other users of the machine reach a loopback port, too."""
+"""The principal of HTTP without authentication. Not LOCAL: other users of the machine reach a loopback port, too."""
 PRINCIPAL_KEY = "kernelmcp.principal"
-"""Where in an ASGI scope the principal stands."""
+"""The key of the principal in an ASGI scope."""
 CLOSING_KEY = "kernelmcp.closing"
 """Where in an ASGI scope the event stands that the request's connection is being deleted: calls answer at once then."""
 REFUSED_KEY = "kernelmcp.refused"

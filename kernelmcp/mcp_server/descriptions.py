@@ -83,7 +83,7 @@ def _describe_page(
 
 
 def _place(record: Record) -> str:
-    """Where a session stands in the list. As a cursor it holds when others are used, made or deleted meanwhile."""
+    """The position of a session in the list: a cursor that stays valid if others are used, made or deleted."""
     return f"{datetime.fromisoformat(record.last_used_at).astimezone(UTC).isoformat()}~{record.session_id}"
 
 

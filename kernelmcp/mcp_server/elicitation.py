@@ -36,7 +36,7 @@ class Line(BaseModel):
 
 
 def can_ask(ctx: Ctx) -> bool:
-    """Whether this client can ask its user."""
+    """True if this client can ask its user."""
     capabilities = ctx.client_capabilities
     return capabilities is not None and capabilities.elicitation is not None
 

@@ -149,7 +149,7 @@ class Resources:
         )(self.output)
 
     def list_open(self, context: Ctx, request: RequestContext) -> list[Resource]:
-        """What resources/list adds to the fixed ones: the caller's open sessions and their notebooks, newest first."""
+        """The dynamic part of resources/list: the caller's open sessions and their notebooks, newest first."""
         self._notifications.remember(request)
         found = sorted(self._registry.all(self._caller(context)), key=lambda session: -session.last_used)
         listed: list[Resource] = []

@@ -37,7 +37,7 @@ class Row(BaseModel):
     importable_packages: Annotated[int, Field(ge=0)] = 0
     """How many packages an `import` installs when they are missing; of the main language, 0 where none."""
     about: _Text = ""
-    """What it can do and what not, for a model."""
+    """A description for a model: what it can and cannot do."""
     example: _Text = ""
     """A cell that shows it."""
     handler: str | None = None
@@ -55,7 +55,7 @@ class Runtimes:
         self._rows = self._read() or [Row(name=MAIN_LANGUAGE)]
 
     def describe(self) -> list[RuntimeInfo]:
-        """What list_runtimes shows: the rows, and what the contract names beside them. Blocking."""
+        """The result of list_runtimes: the rows, and the fields of the contract. Blocking."""
         found = [self._describe(row) for row in self._read()]
         if not found:
             found = [_unavailable(MAIN_LANGUAGE, "no such kernelspec is installed")]
@@ -64,7 +64,7 @@ class Runtimes:
 
     @property
     def about_imports(self) -> str:
-        """What an `import` brings, in a sentence; empty where that is nothing that is known."""
+        """A sentence about packages that an `import` installs; empty if none are known."""
         packages = self._settings.config.packages
         count = self._rows[0].importable_packages
         if not (count and packages.enabled and packages.auto_install and packages.allowed is None):
@@ -80,7 +80,7 @@ class Runtimes:
         return {**found, "example": row.example} if row.example else found
 
     def guide(self) -> str:
-        """What a model reads about the languages, in Markdown."""
+        """The description of the languages for a model, in Markdown."""
         parts = [
             f"## {row.name} ({row.description})\n\n{row.about}\n\n```{row.name}\n{row.example}\n```"
             for row in self._rows
@@ -121,7 +121,7 @@ class Runtimes:
             template = PYTHON
         if template is None:
             raise InvalidArgument(
-                f"event calls a function named handler, and {language} has none", "Leave event out.", argument="event"
+                f"event calls a function named handler, and {language} has none", "Omit event.", argument="event"
             )
         return HandlerCall(event, template)
 

@@ -22,7 +22,7 @@ class ErrorInfo(TypedDict):
     value: str
     traceback: str
     error_code: NotRequired[str]
-    """Of an installation that failed."""
+    """The error code of an installation that failed."""
 
 
 class OutputInfo(TypedDict):
@@ -162,7 +162,7 @@ class SessionList(TypedDict):
 
 
 class InstallResult(InstallFields):
-    """What one installation did. While it runs on, `status` is "running" and the lists are empty."""
+    """The outcome of one installation. While it runs, `status` is "running" and the lists are empty."""
 
     session_id: str
     execution_id: str

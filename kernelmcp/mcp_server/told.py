@@ -1,4 +1,4 @@
-"""What a model is told of the user's other MCP servers: a sentence in the instructions and a line with execute_code.
+"""Hints about the user's other MCP servers: a sentence in the instructions and a line with execute_code.
 
 Only for a client whose principal has some. Nothing that an upstream says of itself stands there, only the names that
 the user gave them; all of it together is about 120 tokens at most.

@@ -1,1 +1,1 @@
-"""What operators read: the log, and traces."""
+"""Output for operators: the log and traces."""

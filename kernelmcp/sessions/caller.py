@@ -74,6 +74,6 @@ def check_name(handle: str) -> None:
     if not is_name(handle):
         raise InvalidArgument(
             f"{handle!r} is not a session id",
-            "Use 1 to 64 of the characters A-Z a-z 0-9 . _ - or leave it out.",
+            "Use 1 to 64 of the characters A-Z a-z 0-9 . _ - or omit it.",
             argument="session_id",
         )

@@ -77,12 +77,12 @@ class Registry:
         if handle is None:
             raise SessionNotFound(
                 "no session_id was given, and this connection has no session of its own",
-                "Give session_id: results have it, and get_sessions lists yours.",
+                "Pass session_id: results contain it, and get_sessions lists yours.",
                 session_id=None,
             )
         raise SessionNotFound(
             "you have no session yet" if session_id is None else f"there is no session {session_id!r}",
-            "List yours with get_sessions; execute_code or create_session makes one.",
+            "List yours with get_sessions, or create one with execute_code or create_session.",
             session_id=session_id,
         )
 
@@ -265,8 +265,8 @@ class Registry:
         except Exception:
             log.exception("a session could not be destroyed", session=session.id)
             failure = StorageFailed(
-                f"session {session.id!r} could not be deleted as a whole; the server's log says why",
-                "Destroy it once more, or ask whoever runs the server.",
+                f"session {session.id!r} could not be deleted completely; the server's log says why",
+                "Destroy it again, or ask the operator of the server.",
                 session_id=session.id,
             )
         finally:

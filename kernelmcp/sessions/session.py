@@ -271,7 +271,7 @@ class Session:
         except OSError as exc:
             raise StorageFailed(
                 f"session {self.id!r} was stopped, but its files could not be deleted: {exc.strerror}",
-                "Whoever runs the server must make its home directory writable; then destroy the session again.",
+                "The operator must make its home directory writable; then destroy the session again.",
                 session_id=self.id,
             ) from exc
         finally:

@@ -7,7 +7,7 @@ _MAX_VALUES = 200_000
 
 
 def excess(message: bytes) -> str | None:
-    """What is too much about a JSON-RPC message, as text for its sender; None when it may be parsed."""
+    """The exceeded bound of a JSON-RPC message, as text for its sender; None if it may be parsed."""
     try:
         check_json(message, JsonBounds(len(message), _MAX_VALUES))
     except JsonTooLarge as error:

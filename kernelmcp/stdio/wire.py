@@ -219,7 +219,7 @@ class _Reader:
         return chunk
 
     def has_gone(self) -> bool:
-        """Whether the other end is closed, seen without reading. Terminals say no."""
+        """True if the other end is closed, seen without reading. False for terminals."""
         if self._stream is None:
             return False
         poll = select.poll()

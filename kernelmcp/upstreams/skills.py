@@ -50,7 +50,7 @@ def is_name(name: str) -> bool:
 def parse(name: str, data: bytes) -> Skill:
     """A skill of a file's content, which is hostile. Raises `InvalidArgument`."""
     if not is_name(name):
-        raise InvalidArgument(f"{name!r} is no name of a skill", "Use up to 64 letters, digits and underscores.")
+        raise InvalidArgument(f"{name!r} is not a valid skill name", "Use up to 64 letters, digits and underscores.")
     if len(data) > MAX_BYTES:
         raise InvalidArgument(f"skill {name!r} has more than {MAX_BYTES:,} bytes", "Make it smaller.")
     try:
@@ -62,7 +62,9 @@ def parse(name: str, data: bytes) -> Skill:
         # Not all that the parser takes: it reads lines otherwise.
         words = {token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME}
     except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as exc:
-        raise InvalidArgument(f"skill {name!r} is no Python: {str(exc)!a}", "Correct it in the session.") from exc
+        raise InvalidArgument(
+            f"skill {name!r} is not valid Python: {str(exc)!a}", "Correct it in the session."
+        ) from exc
     _check_readable(name, source, words)
     about = (ast.get_docstring(tree) or "").split("\n")[0]
     functions = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
@@ -143,7 +145,7 @@ class PromotedSkills:
         """Raises OSError, `ResourceLimitExceeded`."""
         present = self.read(principal)
         if skill.name not in present and len(present) >= MAX_SKILLS:
-            raise ResourceLimitExceeded(f"there are {MAX_SKILLS} skills, which is the most", "Remove one.")
+            raise ResourceLimitExceeded(f"there are {MAX_SKILLS} skills already, the maximum", "Remove one.")
         folder = self._folder(principal)
         for directory in (self._root, folder):
             private_directory(directory)

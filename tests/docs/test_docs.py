@@ -1,11 +1,13 @@
 """What the documentation says is what there is."""
 
+import json
 import os
 import re
 from pathlib import Path
 
 import anyio
 from mcp import Client
+from mcp_types import Tool
 
 from kernelmcp.config.tool_names import TOOL_NAMES
 
@@ -13,19 +15,23 @@ from ..starting import over_stdio, run_kernelmcp
 from .test_docs_unit import README, TOOLS
 
 DEADLINE_SECONDS = 60
+# What every conversation pays before its first call.
+MAX_TOOLS_CHARS = 11_500
 
 
 def test_every_tool_of_the_real_server_is_documented_with_its_arguments(tmp_path: Path) -> None:
-    async def listed() -> dict[str, set[str]]:
+    async def listed() -> list[Tool]:
         env = {**os.environ, "KERNELMCP_HOME": str(tmp_path)}
         with anyio.fail_after(DEADLINE_SECONDS):
             async with Client(over_stdio(env=env)) as client:
-                tools = (await client.list_tools()).tools
-        return {tool.name: set(tool.input_schema.get("properties", {})) for tool in tools}
+                return (await client.list_tools()).tools
 
     first_table = TOOLS.partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", first_table, re.MULTILINE)
-    found = anyio.run(listed)
+    tools = anyio.run(listed)
+    told = json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools])
+    assert len(told) <= MAX_TOOLS_CHARS
+    found = {tool.name: set(tool.input_schema.get("properties", {})) for tool in tools}
     assert {name: set(re.findall(r"`(\w+)`", arguments)) for name, arguments in rows} == found
     assert set(TOOL_NAMES) == set(found)
     assert {name for name, _ in rows} == set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE))

@@ -59,23 +59,23 @@ def test_directories_that_others_may_write_or_own_are_refused(places: tuple[Path
     assert f"{places[which]} may be written by other users" in refusal(*places)
     places[which].rmdir()
     places[which].write_text("no directory")
-    assert "is not a directory of this user" in refusal(*places)
+    assert "does not belong to this user" in refusal(*places)
     places[which].unlink()
     places[which].symlink_to("/tmp")
     # A home may be a link, and counts as what it leads to.
-    said = "/tmp may be written by other users" if which == 0 else "is not a directory of this user"
+    said = "/tmp may be written by other users" if which == 0 else "does not belong to this user"
     assert said in refusal(*places)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
 def test_directories_of_another_user_are_refused_for_root_too(places: tuple[Path, Path]) -> None:
     os.chown(places[1], 12345, 12345)
-    assert f"{places[1]} is not a directory of this user" in refusal(*places)
+    assert f"{places[1]} does not belong to this user" in refusal(*places)
 
 
 def test_a_port_that_is_taken_is_a_sentence(places: tuple[Path, Path]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert f"port {taken.getsockname()[1]} cannot be had" in refusal(*places, port=taken.getsockname()[1])
+        assert f"port {taken.getsockname()[1]} cannot be used" in refusal(*places, port=taken.getsockname()[1])
     assert "there is no port 70000" in refusal(*places, port=70000)

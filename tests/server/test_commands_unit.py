@@ -1,40 +1,44 @@
-"""The command line and the client's configuration."""
+"""The table of clients: where each has its configuration, and what the command line offers."""
 
-import json
+import re
 from pathlib import Path
 
 import pytest
 
-from kernelmcp.commands import client_config
+from kernelmcp import cli
+from kernelmcp.commands.install.clients import CLIENTS, Places
 
-
-def test_install_keeps_what_is_there_and_is_idempotent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "Claude" / "claude_desktop_config.json"
-    file.parent.mkdir()
-    old = {
-        "theme": "dark",
-        "mcpServers": {"other": {"command": "x"}, "kernelmcp": {"command": "old", "env": {"A": "1"}}},
-    }
-    file.write_text(json.dumps(old))
-    assert client_config.main("claude-desktop", dry_run=True, file=file) == 0
-    assert json.loads(file.read_text()) == old
-    assert "kernelmcp" in capsys.readouterr().out
-    assert client_config.main("claude-desktop", dry_run=False, file=file) == 0
-    new = json.loads(file.read_text())
-    assert (new["theme"], new["mcpServers"]["other"]) == ("dark", {"command": "x"})
-    assert new["mcpServers"]["kernelmcp"] == {"env": {"A": "1"}, **client_config.entry()}
-    assert json.loads(file.with_name(file.name + ".bak").read_text()) == old
-    assert client_config.main("claude-desktop", dry_run=False, file=file) == 0
-    assert json.loads(file.read_text()) == new
+ROOT = Path(__file__).resolve().parents[2]
+MAC, LINUX = {"HOME": "/Users/a"}, {"HOME": "/home/a"}
+SUPPORT = "/Users/a/Library/Application Support"
 
 
 @pytest.mark.parametrize(
-    ("platform", "environ", "path"),
+    ("client", "platform", "environ", "path"),
     [
-        ("darwin", {"HOME": "/Users/a"}, "/Users/a/Library/Application Support/Claude/claude_desktop_config.json"),
-        ("linux", {"HOME": "/home/a"}, "/home/a/.config/Claude/claude_desktop_config.json"),
-        ("linux", {"HOME": "/home/a", "XDG_CONFIG_HOME": "/c"}, "/c/Claude/claude_desktop_config.json"),
+        ("claude-desktop", "darwin", MAC, f"{SUPPORT}/Claude/claude_desktop_config.json"),
+        ("claude-desktop", "linux", LINUX, "/home/a/.config/Claude/claude_desktop_config.json"),
+        ("claude-desktop", "linux", {**LINUX, "XDG_CONFIG_HOME": "/c"}, "/c/Claude/claude_desktop_config.json"),
+        ("claude-code", "darwin", MAC, "/Users/a/.claude.json"),
+        ("claude-code", "linux", {**LINUX, "CLAUDE_CONFIG_DIR": "/c"}, "/c/.claude.json"),
+        ("cursor", "linux", LINUX, "/home/a/.cursor/mcp.json"),
+        ("vscode", "darwin", MAC, f"{SUPPORT}/Code/User/mcp.json"),
+        ("vscode", "linux", LINUX, "/home/a/.config/Code/User/mcp.json"),
+        ("codex", "linux", LINUX, "/home/a/.codex/config.toml"),
+        ("codex", "linux", {**LINUX, "CODEX_HOME": "/c"}, "/c/config.toml"),
+        ("gemini-cli", "darwin", MAC, "/Users/a/.gemini/settings.json"),
+        ("windsurf", "linux", LINUX, "/home/a/.codeium/windsurf/mcp_config.json"),
+        ("zed", "darwin", MAC, "/Users/a/.config/zed/settings.json"),
+        ("opencode", "linux", LINUX, "/home/a/.config/opencode/opencode.json"),
     ],
 )
-def test_each_platform_has_its_place(platform: str, environ: dict[str, str], path: str) -> None:
-    assert client_config.config_file(platform, environ) == Path(path)
+def test_each_client_has_its_place(client: str, platform: str, environ: dict[str, str], path: str) -> None:
+    assert CLIENTS[client].file("user", Places(environ, platform)) == Path(path)
+
+
+def test_the_command_line_and_the_readme_name_every_client() -> None:
+    assert tuple(CLIENTS) == cli.INSTALL_CLIENTS
+    rows = re.findall(
+        r"^\| (.+?) \| `kernelmcp install (\S+) --folder ~/kernelmcp` \|$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert rows == [(client.title, name) for name, client in CLIENTS.items()]

@@ -46,7 +46,7 @@ async def test_a_home_that_was_deleted_is_said_with_its_place_by_all_that_needs_
             "read_file": {"path": "a"},
         }.items():
             refused = (await client.call_tool(tool, {"session_id": "s", **arguments})).content[0].text
-            assert f"gone: {home}" in refused
+            assert f"no longer exists: {home}" in refused
             assert "restart the server" in refused
             assert "disk space" not in refused
 

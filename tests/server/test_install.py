@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.commands import client_config, client_entry
+from kernelmcp.commands.install.entry import launcher
 
 from ..starting import run_kernelmcp
 from .support import DEADLINE
@@ -26,6 +26,7 @@ class User:
         self.home = home
         self.file = home / ".config" / "Claude" / "claude_desktop_config.json"
         self.env = {"HOME": str(home), "XDG_CONFIG_HOME": "", "KERNELMCP_HOME": str(home / "kernelmcp-data")}
+        self.kept = {"KERNELMCP_HOME": self.env["KERNELMCP_HOME"]}
 
     def write(self, config: Any) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -50,8 +51,9 @@ def user(tmp_path: Path) -> User:
     return User(home)
 
 
-def ours(**more: Any) -> dict[str, Any]:
-    return {**client_config.entry({}), **more}
+def ours(user: User, *arguments: str, **variables: str) -> dict[str, Any]:
+    command = launcher()
+    return {"command": command[0], "args": [*command[1:], *arguments], "env": variables | user.kept}
 
 
 def test_a_folder_is_made_mounted_and_kept(user: User) -> None:
@@ -61,11 +63,11 @@ def test_a_folder_is_made_mounted_and_kept(user: User) -> None:
     assert str(folder) in done.stdout
     assert "/volumes/shared" in done.stdout
     assert folder.is_dir()
-    assert user.entry == ours(args=[*ours()["args"], "--folder", str(folder)])
+    assert user.entry == ours(user, "--folder", str(folder))
     user.install()
     assert user.entry["args"][-2:] == ["--folder", str(folder)], "without the option it stays"
     assert user.install("--folder", str(user.home / "other")).returncode == 0
-    assert user.entry["args"] == [*ours()["args"], "--folder", str(user.home / "other")]
+    assert user.entry == ours(user, "--folder", str(user.home / "other"))
 
 
 def test_the_server_that_it_writes_has_the_folder(user: User) -> None:
@@ -128,7 +130,7 @@ def test_the_name_of_a_folder_is_only_a_name(user: User, name: str) -> None:
 def test_the_users_arguments_and_variables_stay(user: User, old: dict[str, Any], kept: list[str]) -> None:
     user.write({"theme": "dark", "mcpServers": {"kernelmcp": {**old, "env": {"A": "1"}}}})
     assert user.install().returncode == 0
-    assert user.entry == ours(args=[*ours()["args"], *kept], env={"A": "1"})
+    assert user.entry == ours(user, *kept, A="1")
     assert user.config["theme"] == "dark"
     assert "has the server already" in user.install().stdout
 
@@ -142,7 +144,7 @@ def test_uninstall_takes_out_the_server_and_nothing_else(user: User) -> None:
     assert "kernelmcp" in user.config["mcpServers"]
     done = user.install("--uninstall")
     assert (done.returncode, user.config) == (0, old)
-    assert f"Your folder {folder} is as it was" in done.stdout
+    assert f"Your folder {folder} is unchanged" in done.stdout
     assert folder.is_dir()
     again = user.install("--uninstall")
     assert (again.returncode, "has no server of this name" in again.stdout) == (0, True)
@@ -231,11 +233,9 @@ def test_inside_wsl_the_client_on_windows_is_given_wsl(user: User, windows: dict
     folder = user.home / "kernelmcp"
     done = user.install("--folder", str(folder), **windows)
     assert (done.returncode, done.stderr) == (0, "")
-    command = client_entry.launcher()
-    assert user.entry == {
-        "command": "wsl.exe",
-        "args": ["--distribution", "Ubuntu 24", "--exec", *command, "--folder", str(folder)],
-    }
+    variable = f"KERNELMCP_HOME={user.kept['KERNELMCP_HOME']}"
+    command = ["--distribution", "Ubuntu 24", "--exec", "/usr/bin/env", variable, *launcher()]
+    assert user.entry == {"command": "wsl.exe", "args": [*command, "--folder", str(folder)]}
     user.install(**windows)
     assert user.entry["args"][-2:] == ["--folder", str(folder)]
     assert user.install("--uninstall", **windows).returncode == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelmcp.commands import client_config, client_entry
+from kernelmcp.commands.install.entry import launcher
 
 # -- uvx, WSL and Windows -------------------------------------------------------------------------------------------
 
@@ -15,10 +15,10 @@ def test_a_path_in_uvs_cache_is_not_written(tmp_path: Path) -> None:
     uv.parent.mkdir()
     uv.with_name("uvx").write_text("")
     for folder in ("archive-v0/Xy12", "environments-v2/kernelmcp-0a"):
-        command = client_entry.launcher({"UV": str(uv)}, f"/home/a/.cache/uv/{folder}")
+        command = launcher({"UV": str(uv)}, f"/home/a/.cache/uv/{folder}")
         assert (command[0], command[-1]) == (str(tmp_path / "bin" / "uvx"), "kernelmcp")
-    assert client_entry.launcher({"PATH": ""}, "/c/uv/archive-v0/x")[0] == "uvx"
-    assert "uvx" not in client_entry.launcher({"UV": str(uv)}, "/home/a/tools/kernelmcp")[0]
+    assert launcher({"PATH": ""}, "/c/uv/archive-v0/x")[0] == "uvx"
+    assert "uvx" not in launcher({"UV": str(uv)}, "/home/a/tools/kernelmcp")[0]
 
 
 def test_on_windows_itself_one_sentence_says_what_is_needed(
@@ -31,19 +31,3 @@ def test_on_windows_itself_one_sentence_says_what_is_needed(
         assert cli.main(arguments) != 0
         said = capsys.readouterr()
         assert (said.out, len(said.err.splitlines()), "WSL" in said.err) == ("", 1, True)
-
-
-STATES = {
-    "{": "cannot be used: ",
-    "[]": "cannot be used: it must be a JSON object",
-    "{}": "not set up in ",
-    '{"mcpServers": {"kernelmcp": {"command": "/nothing/kernelmcp"}}}': "names /nothing/kernelmcp, which is not there",
-    '{"mcpServers": {"kernelmcp": {"command": "sh", "args": ["--folder", "/nothing"]}}}': "the folder /nothing, which",
-    '{"mcpServers": {"kernelmcp": {"command": "sh", "args": ["--folder", "/"]}}}': "set up in ",
-}
-
-
-@pytest.mark.parametrize("content", STATES)
-def test_doctor_says_what_is_wrong_with_the_clients_configuration(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.json").write_text(content)
-    assert STATES[content] in client_config.state(tmp_path / "config.json")

@@ -76,7 +76,7 @@ async def test_sessions_of_a_running_server_have_what_was_prepared(
     ("arguments", "status", "words"),
     [
         (["--offline", "missing.zip"], 1, "missing.zip"),
-        (["--offline", "x.zip", "numpy"], 2, "Leave the names out"),
+        (["--offline", "x.zip", "numpy"], 2, "Omit the names"),
         (["../evil"], 1, "paths and version control addresses are not taken"),
         (["--", "--index-url=http://x"], 1, "--index-url"),
     ],

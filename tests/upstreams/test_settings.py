@@ -46,7 +46,7 @@ LOCAL = "[upstreams.servers.a]\ncommand = 'x'\n"
         (f"{LOCAL}timeout_seconds = 0", "timeout_seconds: Input should be greater than 0"),
         (f"{LOCAL}tokenize = ['name']", "Input should be 'email', 'phone' or 'card'"),
         *(
-            (f"[upstreams.servers.'{name}']\ncommand = 'x'", "is no name for a server")
+            (f"[upstreams.servers.'{name}']\ncommand = 'x'", "is not a valid server name")
             for name in ("a.b", "", "../x", "é", "x" * 65)
         ),
     ],
@@ -92,7 +92,7 @@ def test_variables_are_expanded_for_a_connection_only() -> None:
     with pytest.raises(ValueError, match="Authorization has characters") as caught:
         target_of(header, {"KEY": f"{SECRET}\r\nX: y"})
     assert SECRET not in str(caught.value)
-    with pytest.raises(ValueError, match="known to an editor only"):
+    with pytest.raises(ValueError, match="which only an editor can resolve"):
         target_of(UpstreamSettings(command="x", args=["${input:token}"]), {})
 
 

@@ -1,1 +1,1 @@
-"""What a person runs for code mode: the servers whose tools code may call, and what it called of them."""
+"""Commands for code mode: the log of the calls that code made."""

@@ -43,7 +43,7 @@ def _begin(since: str | None) -> str | None:
         try:
             begin = datetime.fromisoformat(since).astimezone(UTC)
         except ValueError:
-            raise ConfigurationError(f"{since!r} is no time", "Give 1d, 12h, 30m, or 2026-01-31.") from None
+            raise ConfigurationError(f"{since!r} is not a valid time", "Use 2026-01-31, 1d, 12h or 30m.") from None
     return begin.isoformat(timespec="milliseconds")
 
 

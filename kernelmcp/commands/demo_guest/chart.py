@@ -41,7 +41,7 @@ class Picture:
 
 
 def stacked_bars(table: list[Any]) -> bytes:
-    """Of rows (name, number, ..., sum); the bars are numbered."""
+    """A bar chart of rows (name, number, ..., sum); the bars are numbered."""
     picture = Picture()
     most = max(row[-1] for row in table)
     scale = (HEIGHT - BOTTOM - TOP) / most

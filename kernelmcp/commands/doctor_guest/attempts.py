@@ -1,4 +1,4 @@
-"""What `kernelmcp doctor` has the sandboxed code try: one forbidden thing per run, as a hostile cell would try it.
+"""Attempts of `kernelmcp doctor` in the sandbox: one forbidden action per run, as a hostile cell would try it.
 
 Runs as a cell, in the guest and (as the control that must breach) in a native kernel. doctor.json in the working
 directory names the attempt and its targets; the answer is one line of JSON on stdout.
@@ -61,7 +61,7 @@ def facts(targets: Targets) -> Answer:
 
 
 def guest_settings(arguments: list[str]) -> Answer | None:
-    """What the kernel process gave its guest as settings, such as the path of the boot image."""
+    """The settings that the kernel process gave its guest, such as the path of the boot image."""
     try:
         settings = json.loads(arguments[-1])
     except (IndexError, ValueError):

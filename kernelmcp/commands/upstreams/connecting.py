@@ -34,12 +34,12 @@ class Connecting:
 
     @asynccontextmanager
     async def catalogue(self, name: str, server: UpstreamSettings) -> AsyncIterator[Catalogue]:
-        """What it offers, while the connection is there. Raises whatever goes wrong."""
+        """Its tools, while the connection is open. Raises whatever goes wrong."""
         async with connected(name, server, self.way, lambda: None, was_legacy=False) as (_, conversation):
             yield conversation.catalogue((await conversation.list()).tools)
 
     def last_words(self) -> str:
-        """What its process has written to stderr."""
+        """The stderr of its process."""
         return self._link.last_words() if self._link is not None else ""
 
     def _take_link(self, link: Link) -> None:

@@ -3,16 +3,16 @@
 What looks like a secret is not copied: `${NAME}` takes its place, and the command says which variables to set.
 """
 
-import json
 import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
 from kernelmcp.atomic import read_small, replace_text
+from kernelmcp.commands.toml_values import toml_value
 from kernelmcp.commands.upstreams.table import plain
 from kernelmcp.config.client_files import path_of, read_file
 from kernelmcp.config.load import MAX_FILE_BYTES
@@ -137,7 +137,7 @@ def _table(name: str, server: UpstreamSettings, wanted: dict[str, str]) -> str:
             for key, value in server.headers.items()
         }
     rows["disabled"] = server.disabled
-    lines = [f"{key} = {_toml(value)}" for key, value in rows.items() if value not in (None, {}, [], False)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in rows.items() if value not in (None, {}, [], False)]
     return "\n".join(["", f"[upstreams.servers.{name}]", *lines, ""])
 
 
@@ -158,15 +158,3 @@ def _is_named(name: str, value: str) -> bool:
 
 def _variable(prefix: str, name: str) -> str:
     return f"{prefix}_{re.sub(r'[^A-Za-z0-9]+', '_', name).strip('_').upper()}"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, cast('list[Any]', value)))}]"
-    if isinstance(value, dict):
-        pairs = (f"{_toml(key)} = {_toml(one)}" for key, one in cast("dict[str, Any]", value).items())
-        return f"{{ {', '.join(pairs)} }}"
-    # A basic string of TOML has JSON's escapes; it wants one for DEL, too.
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

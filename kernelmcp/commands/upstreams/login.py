@@ -43,7 +43,7 @@ def main(settings: Settings, name: str, *, open_browser: bool) -> int:
     if server.url is None:
         raise ConfigurationError(f"{name} is started by a command", "Only a server with a url has a login.")
     if any(header.lower() == "authorization" for header in server.headers):
-        raise ConfigurationError(f"{name} has an Authorization header", "Take it out to log in instead.")
+        raise ConfigurationError(f"{name} has an Authorization header", "Remove it to log in instead.")
     return anyio.run(_login, settings, name, server, open_browser)
 
 
@@ -85,7 +85,7 @@ async def _login(settings: Settings, name: str, server: UpstreamSettings, open_b
 
 
 class _Redirected:
-    """Where the browser comes back to: a port of this machine, for one path that nobody can guess."""
+    """The address to which the browser returns: a local port, and a path that nobody can guess."""
 
     def __init__(self, answer: Callable[[AuthorizationCodeResult], None]) -> None:
         path = f"/{secrets.token_urlsafe(12)}"
@@ -127,7 +127,7 @@ def _from_threads(answer: Callable[[AuthorizationCodeResult], None]) -> Callable
 
 
 def _result_in(address: str) -> AuthorizationCodeResult | None:
-    """What an address at which the browser ended says."""
+    """The answer in the address to which the browser returned."""
     said = {key: values[0] for key, values in parse_qs(urlsplit(address).query).items()}
     if "state" not in said or not ({"code", "error"} & said.keys()):
         return None

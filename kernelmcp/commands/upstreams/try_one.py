@@ -48,7 +48,7 @@ async def _try(settings: Settings, name: str, server: UpstreamSettings, accept: 
 
 
 def _pinned(kept: Kept, name: str, catalogue: Catalogue, *, accept: bool) -> str:
-    """What is not as it was accepted. A server that runs takes over what is accepted here."""
+    """Tools that differ from the accepted ones. A running server applies what is accepted here."""
     pins = kept.pins(name)
     now = {tool.name: tool.digest for tool in catalogue.tools}
     others = {} if pins is None else {tool: tool in pins for tool, digest in now.items() if pins.get(tool) != digest}

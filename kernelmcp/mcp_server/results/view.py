@@ -34,7 +34,7 @@ class Cursor:
         if (match := _CURSOR.fullmatch(text)) is None:
             raise InvalidArgument(
                 f"{text[:100]!r} is not a position in an output",
-                "Give the value of since that the last answer names, or leave it out.",
+                "Use the value of since from the last answer, or omit it.",
                 argument="since",
             )
         return cls(*map(int, match.groups()))

@@ -1,4 +1,4 @@
-"""What the arguments of several tools are, and what tools may do, for the model and its client to see."""
+"""Arguments that several tools share, and annotations of tools, as the model and its client see them."""
 
 from typing import Annotated, Any
 
@@ -10,13 +10,15 @@ Ctx = Context[Any, Any]
 SessionId = Annotated[
     str | None,
     Field(
-        description="The session: an id from an earlier result, or a name of your own. Left out, your connection's "
-        "own; one that has none gets a new session, and the result gives its id."
+        description="The session: an id from an earlier result, or a new name. Omitted: the connection's own session, "
+        "or a new one whose id the result gives."
     ),
 ]
-SameSession = Annotated[str | None, Field(description="The session. Left out, your connection's own.")]
-SessionLanguage = Annotated[str | None, Field(max_length=64, description="Of cells that name none. Left out: python.")]
-Language = Annotated[str | None, Field(max_length=64, description="Left out, it is the session's own language.")]
+SameSession = Annotated[str | None, Field(description="Omitted: the connection's own session.")]
+SessionLanguage = Annotated[
+    str | None, Field(max_length=64, description="Default language of the session's cells (python).")
+]
+Language = Annotated[str | None, Field(max_length=64, description="Omitted: the session's language.")]
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 RUNS_CODE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)

@@ -65,7 +65,7 @@ class ContractTool(Tool):
             return error_result(
                 StorageFailed(
                     f"the server's disk or operating system refused: {reason}",
-                    "Try again in a moment. Whoever runs the server must see to its home and its limits.",
+                    "Try again in a moment. The operator should check its home directory and limits.",
                 )
             )
         except Exception:

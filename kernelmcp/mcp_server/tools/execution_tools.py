@@ -37,15 +37,15 @@ Timeout = Annotated[
     float | None,
     Field(
         gt=0,
-        description="Seconds until the cell is interrupted; variables are kept. Left out: the server's limit.",
+        description="Seconds until the cell is interrupted; variables are kept. Omitted: the server's limit.",
     ),
 ]
 Event = Annotated[
     dict[str, Any] | None,
     Field(
-        description="A JSON object. With it, a function handler(event, context), which this code (or an earlier cell) "
-        "defines, is called after the cell; the JSON value that it returns comes back as return_value. context is a "
-        "dict with session_id, execution_id and timeout_seconds."
+        description="A JSON object. After the cell, handler(event, context) is called, a function that this code or an "
+        "earlier cell defines; its JSON value is returned as return_value. context is a dict with session_id, "
+        "execution_id and timeout_seconds."
     ),
 ]
 ExecutionId = Annotated[str, Field(description="The execution_id of an earlier result.")]
@@ -81,11 +81,11 @@ class ExecutionTools:
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
         """Run code in a persistent, sandboxed Jupyter kernel (CPython in WebAssembly, IPython shell).
 
-        Variables, imports and files stay between calls of the same session. The last expression's value is the
-        result; what is printed, displayed (pictures too) or raised comes back. Top-level await works. The working
-        directory is /workspace. There is no access to this machine, and a network only to hosts that its owner
-        has allowed (requests, urllib.request). A long cell answers with status "running" and an
-        execution_id: wait for it with get_execution.
+        Variables, imports and files persist between calls of a session. The result has the value of the last
+        expression, the printed output, displayed objects (images too) and errors. Top-level await works. The working
+        directory is /workspace. Code cannot access this machine, and only those hosts on the network that its owner
+        has allowed (requests, urllib.request). A long cell returns status "running" and an execution_id: wait for it
+        with get_execution.
         """
         _check_text(code, "code")
         self._runtimes.check(language)
@@ -107,8 +107,8 @@ class ExecutionTools:
         session_id: Annotated[str | None, Field(description="As in execute_code.")] = None,
         timeout: Annotated[float | None, Field(gt=0, description="As in execute_code.")] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
-        """Run a shell command as bash does (grep, sed, awk, jq, curl, python, pip, ...), on the files of execute_code.
-        Working directory, variables and functions stay between calls.
+        """Run a bash command (grep, sed, awk, jq, curl, python, pip, ...) on the same files as execute_code.
+        The working directory, variables and functions persist between calls.
         """
         _check_text(command, "command")
         cell = self._runtimes.as_command(command)
@@ -146,11 +146,13 @@ class ExecutionTools:
         self,
         execution_id: ExecutionId,
         ctx: Ctx,
-        wait_seconds: Annotated[float, Field(ge=0, description="How long to wait for its end, seconds.")] = 10,
-        since: Annotated[str | None, Field(description="From the last answer: only newer output comes.")] = None,
+        wait_seconds: Annotated[float, Field(ge=0, description="Longest wait for its end, seconds.")] = 10,
+        since: Annotated[
+            str | None, Field(description="Cursor from the last answer: return only newer output.")
+        ] = None,
     ) -> Annotated[CallToolResult, schemas.ExecutionResult]:
-        """Get an execution's state and output, waiting for its end up to wait_seconds. Use it when execute_code
-        answered with status "running"."""
+        """Get an execution's state and output; wait up to wait_seconds for its end. Use it when execute_code
+        returned status "running"."""
         cursor = Cursor.parse(since)
         execution = await self._registry.execution(self.caller(ctx), execution_id)
         take_answer(execution, ctx)
@@ -202,14 +204,14 @@ class ExecutionTools:
     async def cancel_execution(
         self, ctx: Ctx, session_id: SameSession = None, execution_id: ExecutionId | None = None
     ) -> Annotated[CallToolResult, schemas.CancelResult]:
-        """Interrupt a running cell, or take a waiting one from the queue. Variables are kept. Without execution_id:
-        whatever runs in the session now."""
+        """Interrupt a running cell, or remove a waiting one from the queue. Variables are kept. Without execution_id:
+        the cell that is running in the session."""
         caller = self.caller(ctx)
         if execution_id is not None:
             execution: Execution | None = await self._registry.execution(caller, execution_id)
             if session_id is not None and session_id != execution.session_id:
                 raise InvalidArgument(
-                    f"execution {execution_id!r} is not of session {session_id!r}", "Leave session_id out."
+                    f"execution {execution_id!r} is not of session {session_id!r}", "Omit session_id."
                 )
             session_id = execution.session_id
             # One that is over may be of a session that is not open.

@@ -54,7 +54,7 @@ class PackageTools:
         ctx: Ctx,
         session_id: SameSession = None,
     ) -> Annotated[CallToolResult, schemas.InstallResult]:
-        """Install Python packages into the session, with what they need. Pure Python wheels from PyPI work, those
+        """Install Python packages and their dependencies into the session. Pure Python wheels from PyPI work, those
         built for WebAssembly (numpy, pandas, pydantic and many more), and sources that need no compiler. They stay when
         the session is started again. `%pip install NAME` in a cell does the same.
         """

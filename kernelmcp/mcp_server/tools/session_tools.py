@@ -42,7 +42,7 @@ class SessionTools:
         self,
         ctx: Ctx,
         language: SessionLanguage = None,
-        session_id: Annotated[str | None, Field(description="A name of your own. Left out, one is made.")] = None,
+        session_id: Annotated[str | None, Field(description="Session name. Generated if omitted.")] = None,
         flavor: Annotated[Flavor | None, Field(description="How much memory it may use.")] = None,
         from_notebook: Annotated[
             str | None,
@@ -52,8 +52,8 @@ class SessionTools:
             ),
         ] = None,
     ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:
-        """Make a session: one kernel and one workspace of its own. Not needed before execute_code; use it for work
-        that must not mix with other work, or that needs more memory."""
+        """Create a session with its own kernel and workspace. Not needed before execute_code; use it for work
+        that must stay separate from other work, or that needs more memory."""
         self._runtimes.check(language)
         caller = self.caller(ctx)
         # Before there is a session: a notebook that cannot be read makes none.
@@ -78,11 +78,11 @@ class SessionTools:
     async def get_sessions(
         self,
         ctx: Ctx,
-        session_id: Annotated[str | None, Field(description="The session to describe. Left out: all.")] = None,
+        session_id: Annotated[str | None, Field(description="The session to describe. Omitted: all.")] = None,
         limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="How many to list.")] = DEFAULT_PAGE,
-        cursor: Annotated[str | None, Field(description="next_cursor of the page before.")] = None,
+        cursor: Annotated[str | None, Field(description="next_cursor of the previous page.")] = None,
     ) -> Annotated[CallToolResult, schemas.SessionList]:
-        """List your sessions, the one used last first, or describe one."""
+        """List your sessions, the last used first, or describe one."""
         caller = self.caller(ctx)
         if session_id is None:
             found = await describe_all(self._registry, caller, limit, cursor)
@@ -110,7 +110,7 @@ class SessionTools:
     async def destroy_session(
         self, session_id: Annotated[str, Field(description="The session to delete.")], ctx: Ctx
     ) -> Annotated[CallToolResult, schemas.DestroyResult]:
-        """Delete a session with everything it has: variables, files, transcript. This cannot be undone."""
+        """Delete a session and everything in it: variables, files, transcript. This cannot be undone."""
         session = self._registry.get(self.caller(ctx), session_id)
         await self._registry.destroy(session)
         return structured_result({"session_id": session.id, "destroyed": True}, "Destroyed.")
@@ -121,8 +121,8 @@ class SessionTools:
         session_id: SameSession = None,
         scope: Annotated[Literal["all", "variables", "files"], Field(description="What to clear.")] = "all",
     ) -> Annotated[CallToolResult, schemas.ResetResult]:
-        """Start afresh: clear all variables, delete all files of the workspace, or both. Clearing variables cancels
-        what runs in the session."""
+        """Clear all variables, delete all files of the workspace, or both. Clearing variables cancels running
+        cells."""
         variables, files = scope != "files", scope != "variables"
         caller = self.caller(ctx)
         try:

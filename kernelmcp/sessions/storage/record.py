@@ -131,7 +131,7 @@ def _read(file: Path) -> bytes | None:
         if exc.errno in _NOT_NOW:
             raise StorageFailed(
                 f"the record of session {file.parent.name!r} cannot be read now: {exc.strerror}",
-                "Try again in a moment. Whoever runs the server must check its limits (ulimit -n) and its disk.",
+                "Try again in a moment. The operator should check its limits (ulimit -n) and its disk.",
                 session_id=file.parent.name,
             ) from exc
         return b""

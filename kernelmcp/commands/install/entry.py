@@ -1,7 +1,7 @@
 """How an MCP client starts the server: the entry in its configuration.
 
 A desktop application has no shell and not the shell's PATH, so programs have their full paths. What the user has added
-to the server's arguments stays. Must not know where a client's configuration is.
+to the server's arguments stays. Must not know where a client's configuration is, nor its syntax.
 """
 
 import json
@@ -9,11 +9,15 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from kernelmcp.commands.install.clients import Client
+from kernelmcp.config.load import load
+from kernelmcp.files.home import runtime_root_of
 from kernelmcp.process_start import python_command
 
 NAME = "kernelmcp"
@@ -35,21 +39,73 @@ def launcher(environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix) 
     return python_command(NAME)
 
 
-def through_wsl(command: list[str], distribution: str | None) -> list[str]:
-    """The same for a program on Windows. `--exec`: no shell reads what is in a path."""
+def through_wsl(command: list[str], distribution: str | None, variables: Mapping[str, str]) -> list[str]:
+    """The same for a program on Windows, whose variables do not get into WSL. `--exec`: no shell reads a path."""
     named = ["--distribution", distribution] if distribution else []
-    return ["wsl.exe", *named, "--exec", *command]
+    assigned = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+    return ["wsl.exe", *named, "--exec", *assigned, *command]
 
 
-def updated(old: Entry, command: list[str], folder: Path | None) -> Entry:
-    """The entry with this command. What else is in it stays, and so do the arguments that are the server's.
+def updated(old: Entry, client: Client, command: list[str], folder: Path | None, variables: dict[str, str]) -> Entry:
+    """The entry with this command. Everything else in it stays, and so do the arguments that are the server's.
 
     Raises ValueError for an entry that no client would understand.
     """
     arguments = _servers_arguments(old)
     if folder is not None:
         arguments = [*_without_folder(arguments), FOLDER_OPTION, str(folder)]
-    return {**old, "command": command[0], "args": [*command[1:], *arguments]}
+    new: Entry = {**client.fixed, **old}
+    if client.one_list:
+        new["command"] = [*command, *arguments]
+    else:
+        new |= {"command": command[0], "args": [*command[1:], *arguments]}
+    if variables:
+        key = "environment" if client.one_list else "env"
+        new[key] = {**_table(old, key), **variables}
+    if client.sandboxes:
+        new["sandbox"] = _sandbox(_table(old, "sandbox"), folder_of(new), new.get("env", {}))
+    return new
+
+
+def command_of(entry: Entry) -> list[str]:
+    """The program and its arguments. Raises ValueError when there is none."""
+    found: Any = entry.get("command")
+    parts = cast("list[Any]", found if isinstance(found, list) else [found, *_servers_list(entry)])
+    if not parts or not all(isinstance(one, str) for one in parts):
+        raise ValueError(f'"{NAME}" names no program')
+    return parts
+
+
+def _servers_list(entry: Entry) -> list[Any]:
+    found: Any = entry.get("args")
+    return cast("list[Any]", found) if isinstance(found, list) else []
+
+
+def variables_of(entry: Entry) -> dict[str, str]:
+    found = _table(entry, "env") or _table(entry, "environment")
+    return {name: str(value) for name, value in found.items()}
+
+
+def _table(entry: Entry, key: str) -> Entry:
+    found: Any = entry.get(key)
+    return cast("Entry", found) if isinstance(found, dict) else {}
+
+
+def _sandbox(old: Entry, folder: str | None, variables: Mapping[str, str]) -> Entry:
+    """The folders that the server writes, for the case that the user has the client confine it.
+
+    `sandboxEnabled` stays the user's choice: with it VS Code no longer asks before it calls a tool, and on Linux it
+    forbids the Unix sockets of the kernels (sandbox-runtime 0.0.78: tools are listed, no kernel starts).
+    """
+    settings = load(environ={**os.environ, **variables})
+    filesystem = _table(old, "filesystem")
+    places = [settings.home, runtime_root_of(settings.config.server.runtime), Path(tempfile.gettempdir())]
+    wanted = [str(place) for place in places] + ([folder] if folder else [])
+    return {**old, "filesystem": {**filesystem, "allowWrite": _joined(filesystem.get("allowWrite"), wanted)}}
+
+
+def _joined(old: Any, wanted: list[str]) -> list[Any]:
+    return list(dict.fromkeys([*(cast("list[Any]", old) if isinstance(old, list) else []), *wanted]))
 
 
 def folder_of(entry: Entry) -> str | None:
@@ -65,10 +121,14 @@ def folder_of(entry: Entry) -> str | None:
 
 def _servers_arguments(entry: Entry) -> list[str]:
     """The arguments of an entry that are the server's, and not those of what starts it: Python, uvx, wsl.exe."""
-    command, found = entry.get("command", NAME), entry.get("args", [])
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in cast("list[Any]", found)):
-        raise ValueError(f'"args" of "{NAME}" must be a list of texts')
-    arguments = cast("list[str]", found)
+    found: Any = entry.get("command", NAME)
+    if isinstance(found, list):
+        command, arguments = (cast("list[Any]", found) or [NAME])[0], cast("list[Any]", found)[1:]
+    else:
+        command, arguments = found, entry.get("args", [])
+    if not isinstance(arguments, list) or not all(isinstance(one, str) for one in cast("list[Any]", arguments)):
+        raise ValueError(f'the arguments of "{NAME}" must be a list of strings')
+    arguments = cast("list[str]", arguments)
     if isinstance(command, str) and _is_ours(command):
         return arguments
     for place, argument in enumerate(arguments):
@@ -107,7 +167,7 @@ def _uvx(environ: Mapping[str, str]) -> str:
 
 
 def _source() -> list[str]:
-    """Where uvx is to take the package from when that is no index: another package there may have our name."""
+    """The source for uvx if it is not an index, where another package may have our name."""
     try:
         found: Any = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):

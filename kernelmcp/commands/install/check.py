@@ -1,0 +1,102 @@
+"""Check the clients on this machine: start the server as each of them would."""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import anyio
+from mcp import Client as McpClient
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.shared.exceptions import MCPError
+
+from kernelmcp.commands.install import configure
+from kernelmcp.commands.install.clients import CLIENTS, Client, Places
+from kernelmcp.commands.install.entry import NAME, Entry, command_of, folder_of, variables_of
+from kernelmcp.commands.upstreams.table import plain
+from kernelmcp.config.client_files import NESTED_VARIABLE
+from kernelmcp.errors import ConfigurationError
+
+START_SECONDS = 60.0
+# The server that is tried starts no kernels and none of the user's other MCP servers.
+_TRIAL = {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0", NESTED_VARIABLE: "1"}
+
+
+async def states(places: Places) -> dict[str, str]:
+    """In words, with what to do, for each client that is installed, and for the project that is the working folder."""
+    found: dict[str, str] = {}
+
+    async def look(title: str, name: str, file: Path) -> None:
+        found[title] = await _state(name, CLIENTS[name], file)
+
+    async with anyio.create_task_group() as tasks:
+        for name, client in CLIENTS.items():
+            in_project = _has_project_entry(client, places)
+            if client.is_here(places) and not (in_project and not _has_entry(client, client.file("user", places))):
+                found[client.title] = ""  # keeps the order
+                tasks.start_soon(look, client.title, name, client.file("user", places))
+            if in_project:
+                title = f"{client.title}, {client.project}"
+                found[title] = ""
+                tasks.start_soon(look, title, name, client.file("project", places))
+    return found
+
+
+def _has_project_entry(client: Client, places: Places) -> bool:
+    try:
+        file = client.file("project", places)
+        if file.absolute() == client.user(places).absolute():  # the working folder is the user's home
+            return False
+    except (ConfigurationError, OSError):
+        return False
+    return _has_entry(client, file)
+
+
+def _has_entry(client: Client, file: Path) -> bool:
+    try:
+        return configure.entry_in(client, configure.read(file)) is not None
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+async def _state(name: str, client: Client, file: Path) -> str:
+    repair = f"`kernelmcp install {name}`"
+    try:
+        ours = configure.entry_in(client, configure.read(file))
+        if ours is None:
+            return f"not set up in {file}; {repair} adds it"
+        obstacle = _obstacle(client, ours, repair)
+        command, variables = command_of(ours), variables_of(ours)
+    except (OSError, ValueError, RecursionError) as exc:
+        return f"{file} cannot be used: {exc}"
+    return f"{obstacle or await _trial(command, variables)} ({file})"
+
+
+def _obstacle(client: Client, ours: Entry, repair: str) -> str | None:
+    """A reason why the server cannot work that is seen without starting it. Raises ValueError."""
+    program, folder = command_of(ours)[0], folder_of(ours)
+    if shutil.which(program) is None:
+        return f"does not start: {program} does not exist; {repair} repairs the entry"
+    if folder is not None and not Path(folder).expanduser().is_dir():
+        return f"does not start: the folder {folder} does not exist; create it, or install again with another --folder"
+    if client.sandboxes and ours.get("sandboxEnabled") and sys.platform == "linux":
+        return "starts no kernels: sandboxEnabled forbids the Unix sockets that they need; set it to false"
+    return None
+
+
+async def _trial(command: list[str], variables: dict[str, str]) -> str:
+    """Start the server with few variables of this process, as a client does, and list its tools."""
+    server = StdioServerParameters(command=command[0], args=command[1:], env={**variables, **_TRIAL})
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        try:
+            with anyio.fail_after(START_SECONDS):
+                async with McpClient(stdio_client(server, errlog=log)) as client:
+                    tools = (await client.list_tools()).tools
+        except TimeoutError:
+            return f"does not answer within {START_SECONDS:.0f} s"
+        except (MCPError, OSError, ExceptionGroup):
+            log.seek(0)
+            lines = log.read().splitlines() or ["it said nothing"]
+            reason = next((line for line in lines if line.startswith(f"{NAME}: ")), lines[-1])
+            return f"does not start: {plain(reason.removeprefix(f'{NAME}: '))}"
+    return f"works: starts and lists {len(tools)} tools"

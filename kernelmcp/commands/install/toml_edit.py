@@ -1,0 +1,84 @@
+"""Changes of one table in a TOML text, `[servers.NAME]`: every other byte stays as it is.
+
+The text must parse already. Lines are read one by one, so a header inside of a long text can mislead; whoever calls
+compares the values before and after.
+"""
+
+import re
+import tomllib
+from typing import Any, cast
+
+from kernelmcp.commands.toml_values import toml_value
+
+_ANY_HEADER = re.compile(r"\s*\[")
+
+
+def with_entry(text: str, servers: str, name: str, old: dict[str, Any] | None, new: dict[str, Any]) -> str:
+    """The text with the entry of this name as `new`; `old` is what it has now."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if old is None:
+        rows = [f"[{servers}.{name}]", *(f"{key} = {toml_value(value)}" for key, value in new.items()), ""]
+        gap = "" if not text else newline if text.endswith("\n") else newline * 2
+        return text + gap + newline.join(rows)
+    lines = text.splitlines(keepends=True)
+    for key, value in new.items():
+        if old.get(key) == value:
+            continue
+        start, end = _table(lines, servers, name)
+        inner = _table(lines, servers, name, key) if isinstance(value, dict) else (0, 0)
+        if inner != (0, 0):  # a table of its own, as Codex writes `env`
+            pairs = cast("dict[str, Any]", value).items()
+            lines[inner[0] + 1 : inner[1]] = [f"{each} = {toml_value(one)}{newline}" for each, one in pairs]
+            continue
+        first, last = _assignment(lines, start + 1, end, key)
+        lines[first:last] = [f"{key} = {toml_value(value)}{newline}"]
+    return "".join(lines)
+
+
+def without_entry(text: str, servers: str, name: str) -> str:
+    """The text without the tables of the entry, and without the empty line before each."""
+    lines = text.splitlines(keepends=True)
+    start = 0
+    while start < len(lines):
+        if not _header(servers, name, ".*").match(lines[start]):
+            start += 1
+            continue
+        end = _end(lines, start)
+        if start > 0 and not lines[start - 1].strip():
+            start -= 1
+        del lines[start:end]
+    return "".join(lines)
+
+
+def _table(lines: list[str], servers: str, name: str, key: str = "") -> tuple[int, int]:
+    """The lines of a table, with its header; (0, 0) when there is none."""
+    header = _header(servers, name, rf"\.\s*{re.escape(key)}\s*" if key else "")
+    start = next((place for place, line in enumerate(lines) if header.match(line)), None)
+    return (0, 0) if start is None else (start, _end(lines, start))
+
+
+def _header(servers: str, name: str, rest: str) -> re.Pattern[str]:
+    return re.compile(rf"""\s*\[\s*["']?{servers}["']?\s*\.\s*["']?{name}["']?\s*{rest}\]""")
+
+
+def _end(lines: list[str], start: int) -> int:
+    """The end of the table: comments right before the next header belong to that one."""
+    end = next((place for place in range(start + 1, len(lines)) if _ANY_HEADER.match(lines[place])), len(lines))
+    while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+        end -= 1
+    return end
+
+
+def _assignment(lines: list[str], start: int, end: int, key: str) -> tuple[int, int]:
+    """The lines of `key = value`, or where it can be written."""
+    pattern = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*=""")
+    first = next((place for place in range(start, end) if pattern.match(lines[place])), None)
+    if first is None:
+        return start, start
+    for last in range(first + 1, end + 1):  # a value may have several lines
+        try:
+            tomllib.loads("".join(lines[first:last]))
+        except tomllib.TOMLDecodeError:
+            continue
+        return first, last
+    return start, start
