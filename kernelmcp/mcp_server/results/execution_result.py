@@ -12,6 +12,7 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results import code_mode, installs
+from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import (
     best_type,
     changed_files,
@@ -25,7 +26,7 @@ from kernelmcp.mcp_server.results.notes import notes
 from kernelmcp.mcp_server.results.printed import printed
 from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
-from kernelmcp.mcp_server.results.view import Cursor, HostFolders, View
+from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
 from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import cut_middle, joined
@@ -56,13 +57,15 @@ async def to_result(
     protocol_version: str | None,
     since: Cursor | None = None,
     host: HostFolders | None = None,
+    about_missing: str | None = None,
 ) -> CallToolResult:
     """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`.
 
-    `since`: only what came after that position. `host`: for a client on this machine.
+    `since`: only what came after that position. `host`: for a client on this machine. `about_missing`: a
+    note about a file that was not found.
     """
     with_links = protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE
-    view = View(execution, since or Cursor(), host)
+    view = View(execution, since or Cursor(), host, about_missing)
     draft = _draft(view, budget_chars)
     # What stands around the cell's own text takes part of the budget.
     room = budget_chars
@@ -151,7 +154,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "error": error and {"name": error.name, "value": cut_middle(error.value, budget_chars), "traceback": traceback},
         "outputs": output_infos(execution, rich),
         "outputs_dropped": outputs.dropped_displays,
-        "files_changed": changed_files(execution),
+        "files_changed": changed_files(execution, view.host),
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
         "background": view.background(budget_chars),
@@ -255,7 +258,7 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
             parts.append(f"[more was displayed than fits here: {uri(execution, f'outputs/{number}')} and following]")
             break
         whole = joined(text)
-        text = cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
+        text = cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {}, whole=False)
         budget -= len(text)
         parts.append(printed(text))
     return parts

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, cast
 
 import anyio
+import anyio.to_thread
 from mcp_types import CallToolResult
 from pydantic import Field
 
@@ -25,7 +26,9 @@ from kernelmcp.mcp_server.client_log import ClientLog
 from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
-from kernelmcp.mcp_server.results.view import Cursor, HostFolders
+from kernelmcp.mcp_server.results.host_folders import HostFolders
+from kernelmcp.mcp_server.results.missing_files import about_missing
+from kernelmcp.mcp_server.results.view import Cursor
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SameSession, SessionId
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
@@ -190,7 +193,9 @@ class ExecutionTools:
         if execution.done.is_set():
             await self._log.report(execution, ctx)
         budget = self._settings.policy.output_budget_chars
-        return await to_result(execution, budget, ctx.protocol_version, since, self._host(execution, ctx))
+        host = self._host(execution, ctx)
+        missing = await self._about_missing(execution, is_local=host is not None)
+        return await to_result(execution, budget, ctx.protocol_version, since, host, missing)
 
     def _host(self, execution: Execution, ctx: Ctx) -> HostFolders | None:
         session = self._registry.find_open(execution.principal, execution.session_id)
@@ -198,6 +203,14 @@ class ExecutionTools:
             return None
         volumes = {volume["name"]: volume["path"] for volume in kernel_volumes(self._settings)}
         return HostFolders(str(session.files.workspace), volumes)
+
+    async def _about_missing(self, execution: Execution, *, is_local: bool) -> str | None:
+        if execution.error is None:
+            return None
+        volumes = kernel_volumes(self._settings)
+        return await anyio.to_thread.run_sync(
+            lambda: about_missing(execution.error, volumes, is_local=is_local) if execution.error else None
+        )
 
     async def cancel_execution(
         self, ctx: Ctx, session_id: SameSession = None, execution_id: ExecutionId | None = None

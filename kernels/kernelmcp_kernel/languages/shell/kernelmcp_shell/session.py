@@ -41,12 +41,13 @@ class Session:
 
     def __init__(self, options: dict[str, Any]) -> None:
         folders = [
-            Folder("/workspace", options["workspace"], counted=True, noted=True),
+            Folder("/workspace", options["workspace"], counted=True, noted=""),
             Folder("/servers", options["offered"], read_only=True),
             Folder("/tmp", options["tmp"], counted=True),  # noqa: S108  # what the shell calls it
             *(
-                Folder(f"/volumes/{volume['name']}", volume["path"], read_only=volume["mode"] != "rw")
+                Folder(point, volume["path"], read_only=volume["mode"] != "rw", noted=f"{point}/")
                 for volume in options["volumes"]
+                for point in (f"/volumes/{volume['name']}",)
             ),
         ]
         self._quota = Quota(options["quota"], [options["workspace"], options["tmp"]])
