@@ -55,6 +55,9 @@ def readable() -> tuple[Path, ...]:
     if extensions := getattr(_ctypes, "__file__", None):
         native.append(Path(extensions))
         folders.append(Path(extensions).parent)
+    # Of archives.
+    found = (importlib.util.find_spec(name) for name in ("zlib", "_bz2", "_lzma"))
+    native += [Path(spec.origin) for spec in found if spec and spec.origin and spec.has_location]
     linked = [Path(path) for file in native for path in linked_files(file)]
     return (*map(_real, folders), *linked)
 

@@ -20,7 +20,9 @@ from kernelmcp_shell.quota import Quota
 from kernelmcp_shell.shell import MAX_OUTPUT_BYTES, Outcome, Shell
 from kernelmcp_shell.small_commands import make_small_commands
 from kernelmcp_shell.streams import Streams
+from kernelmcp_shell.tar_command import make_tar
 from kernelmcp_shell.wget import make_wget
+from kernelmcp_shell.zip_commands import make_zip_commands
 
 if TYPE_CHECKING:
     from typing import Any
@@ -62,6 +64,8 @@ class Session:
             "curl": make_curl(self._ask, self._files),
             "mcp": make_mcp(self._ask, self._files),
             "wget": make_wget(self._ask, self._files),
+            "kernelmcp-tar": make_tar(self._files),
+            **make_zip_commands(self._files),
             **make_small_commands(self._files),
         }
         self._calls: dict[int, tuple[threading.Event, Content]] = {}
