@@ -14,6 +14,7 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results import code_mode, installs
 from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import (
+    MAX_LINKS,
     best_type,
     changed_files,
     cut_links,
@@ -83,7 +84,8 @@ async def to_result(
     content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
     if with_links:
         # An output that is here as a picture or as text has no link: to a client it would be a second one.
-        here = {*pictures.shown, *(number for number, display in draft.rich if says_all(display.data))}
+        named = pictures.left_out if len(pictures.left_out) > MAX_LINKS else []  # in the text, by one address
+        here = {*pictures.shown, *named, *(number for number, display in draft.rich if says_all(display.data))}
         shown = {uri(execution, f"outputs/{number}") for number in here}
         content += draft.links([info for info in draft.structured["outputs"] if info["uri"] not in shown])
     is_error = not draft.structured["success"] and execution.status != "running"
@@ -182,10 +184,16 @@ def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures)
         where = uri(execution, f"outputs/{number}")
         notes.append(f"[A picture of {width:,} x {height:,} pixels was made smaller; as it was: {where}]")
     if missing := pictures.left_out:
-        where = ", ".join(uri(execution, f"outputs/{number}") for number in missing[:MAX_NAMED_PICTURES])
-        more = " and so on" if len(missing) > MAX_NAMED_PICTURES else ""
-        notes.append(f"[Pictures that do not fit into this result: {len(missing):,}. They are at {where}{more}]")
-    if (count := len(draft.rich)) > len(draft.structured["outputs"]):
+        count = len(missing) + len(pictures.shown)
+        here = f"{len(pictures.shown):,} are here" if pictures.shown else "none fits into this result"
+        if len(missing) <= MAX_LINKS:
+            where = ", ".join(uri(execution, f"outputs/{number}") for number in missing)
+            rest = f"the others: read_file of {where}"
+        else:
+            where = uri(execution, "outputs/N")
+            rest = f'the others: read_file("{where}"), N from {min(missing)} to {max(missing)}'
+        notes.append(f"[{count:,} pictures: {here}; {rest}]")
+    if len(missing) <= MAX_LINKS and (count := len(draft.rich)) > len(draft.structured["outputs"]):
         where = uri(execution, "outputs/N")
         notes.append(
             f"[{count:,} objects were displayed, and the first {len(draft.structured['outputs'])} of them are listed. "

@@ -52,7 +52,8 @@ def notes(view: View) -> list[str]:
         )
     elif lost and execution.error and execution.gone not in execution.error.value:
         found.append(f"[{execution.gone}]")
-    return [*found, *_person_notes(view), *_missing_notes(view), *_file_notes(view)]
+    fences = ["[The Markdown fences around the code were taken off.]"] if execution.had_fences else []
+    return [*found, *fences, *_person_notes(view), *_missing_notes(view), *_file_notes(view)]
 
 
 def _why_interrupted(execution: Execution) -> str:

@@ -23,6 +23,7 @@ from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.approvals import ask_approval, take_approval
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
+from kernelmcp.mcp_server.code_fences import without_fences
 from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
@@ -92,6 +93,10 @@ class ExecutionTools:
         """
         _check_text(code, "code")
         self._runtimes.check(language)
+        fenced = without_fences(code)
+        if fenced is not None:
+            code, tag = fenced
+            language = language or (tag if tag in self._runtimes.names else None)
         named = self._runtimes.named_in(code) or language
         if event is not None and named is not None:
             self._runtimes.handler_call(named, event)  # before a session is made
@@ -101,7 +106,7 @@ class ExecutionTools:
             call = None if event is None else self._runtimes.handler_call(chosen, event)
             return self._runtimes.as_cell(chosen, code), call
 
-        return await self._execute(cell_for, ctx, session_id, timeout)
+        return await self._execute(cell_for, ctx, session_id, timeout, had_fences=fenced is not None)
 
     async def execute_command(
         self,
@@ -123,6 +128,8 @@ class ExecutionTools:
         ctx: Ctx,
         session_id: str | None,
         timeout: float | None,
+        *,
+        had_fences: bool = False,
     ) -> CallToolResult:
         """Run what `cell_for` makes of a session, and answer with its result, or that it runs."""
         caller = self.caller(ctx)
@@ -136,6 +143,7 @@ class ExecutionTools:
             if can_ask(ctx):
                 execution.approvals = Approvals(has_client=True)
             execution.session_created = created
+            execution.had_fences = had_fences
             execution.has_minted_session = session_id is None and caller.default_handle is None
         try:
             return await self._answer(execution, self._settings.config.sessions.inline_wait_seconds, ctx)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import io
 import posixpath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kernelmcp_shell.commands import CommandFailed, Result
 from kernelmcp_shell.trees import tree, written
@@ -119,7 +119,7 @@ class _Tar:
             kind = _SUFFIXES.get(posixpath.splitext(path)[1], "")
         made = io.BytesIO()
         mode: Any = f"w:{kind}"
-        archive = cast("tarfile.TarFile", tarfile.open(fileobj=made, mode=mode, format=tarfile.GNU_FORMAT))  # noqa: SIM115
+        archive = tarfile.open(fileobj=made, mode=mode, format=tarfile.GNU_FORMAT)  # noqa: SIM115
         with archive:
             for folder, name in self._names:
                 self._add(archive, folder, name, path)
