@@ -9,9 +9,12 @@ import pytest
 from mcp import Client
 from mcp_types import CallToolResult
 
+from kernelmcp.config.policy import Policy
+
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
+FLAVORS = Policy().flavors
 # A picture of one pixel, so many times.
 PICTURES = """import base64
 from IPython.display import Image, display
@@ -128,3 +131,27 @@ async def test_hints_name_what_helps_and_nothing_that_a_stranger_may_own(connect
             await run(client, "raise ImportError('Unable to find a usable engine; tried using: pyarrow')")
         )
         assert "install_package('pyarrow')" in parquet
+
+
+async def test_facts_of_the_machine_are_the_sessions_own_and_the_same_in_the_shell(connect: Connect) -> None:
+    code = (
+        "import getpass, os, shutil\n"
+        "open('a.bin', 'wb').write(bytes(1 << 20))\n"
+        "usage = shutil.disk_usage('/workspace')\n"
+        "print(os.cpu_count(), ' '.join(os.uname()), os.getuid(), getpass.getuser(), usage.total // 1024, sep='|')"
+    )
+    command = "echo \"$(nproc)|$(uname -a)|$(id -u)|$(whoami)|$(df | awk 'NR == 2 {print $2}')\""
+    async with connect() as client:
+        python = await run(client, code)
+        shell = await client.call_tool("execute_command", {"command": command})
+        assert shell.structured_content["stdout"] == python.structured_content["stdout"]
+        described = await client.call_tool("create_session", {"flavor": "small", "session_id": "small"})
+        assert not described.is_error
+        for session, memory_mb in (("small", FLAVORS["small"].memory_mb), (None, FLAVORS["medium"].memory_mb)):
+            where = {"session_id": session} if session else {}
+            free = await client.call_tool("execute_command", {"command": "free -m | awk 'NR == 2 {print $2}'", **where})
+            assert free.structured_content["stdout"] == f"{memory_mb}\n"
+        files = "printf '\\x89PNG\\r\\n\\x1a\\n' > a; zip -q b a; echo '{}' > c; file -b a b.zip c a.bin /workspace"
+        kinds = await client.call_tool("execute_command", {"command": files})
+        expected = ["PNG image data", "Zip archive data", "JSON data", "data", "directory"]
+        assert kinds.structured_content["stdout"].splitlines() == expected

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kernelmcp_shell.curl import make_curl
+from kernelmcp_shell.facts import make_facts
 from kernelmcp_shell.files import STANDARD_INPUT, Files, Folder
 from kernelmcp_shell.filesystem_abi import FileSystemAbi
 from kernelmcp_shell.frames import FrameWriter, read_frames
@@ -65,6 +66,7 @@ class Session:
             "mcp": make_mcp(self._ask, self._files),
             "wget": make_wget(self._ask, self._files),
             "kernelmcp-tar": make_tar(self._files),
+            **make_facts(options["system"], self._files, self._quota),
             **make_zip_commands(self._files),
             **make_small_commands(self._files),
         }
