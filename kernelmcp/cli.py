@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure", action="store_true", help="bind addresses other than loopback without authentication"
     )
     _add_files(serve)
-    serve.add_argument("--folder", metavar="PATH", help="a folder that code may read and write")
+    serve.add_argument("--folder", metavar="PATH", help="a folder that code may read and write; created if missing")
     serve.add_argument("--log-level", type=level_name, choices=["debug", "info", "warning", "error"])
     serve.set_defaults(run=_serve)
 
@@ -200,7 +200,12 @@ def _settings(parsed: argparse.Namespace) -> Settings:
         # A path that no shell has expanded stays as it is: the setting reads ~.
         folder = parsed.folder if parsed.folder.startswith("~") else os.path.abspath(parsed.folder)
         overrides["volumes"] = {"default_volume": folder}
-    return load(parsed.config, parsed.policy, overrides=overrides)
+    settings = load(parsed.config, parsed.policy, overrides=overrides)
+    if parsed.folder is not None:
+        from kernelmcp.files.volumes import make_shared_folder
+
+        make_shared_folder(settings)
+    return settings
 
 
 def _serve(parsed: argparse.Namespace) -> int:

@@ -16,10 +16,25 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
+_umask: int | None = None
+
+
 def keep_files_own() -> None:
     """Whatever the umask of whoever starts us: files and folders that are made from now on are ours to write, and
     nobody else's."""
-    os.umask((os.umask(0o077) | 0o022) & 0o077)
+    global _umask
+    _umask = os.umask(0o077)
+    os.umask((_umask | 0o022) & 0o077)
+
+
+def users_umask() -> int:
+    """The umask for files in the user's own folders: that of whoever started us, but never one that lets everybody
+    write a file, or that keeps its owner from it."""
+    global _umask
+    if _umask is None:  # inside another program
+        _umask = os.umask(0o077)
+        os.umask(_umask)
+    return (_umask | 0o002) & 0o077
 
 
 def fill_descriptors() -> None:

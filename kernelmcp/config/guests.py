@@ -34,7 +34,7 @@ class VolumesSection(Section):
     model_config = ConfigDict(frozen=True, extra="allow")
     default_volume: Path | None = None
     """A folder of the user's for files in and out, which every guest sees as /volumes/shared and may write. It must be
-    there; `~` is the home directory. `kernelmcp install CLIENT --folder` makes it. Default: none."""
+    there; `~` is the home directory. `--folder` of `serve` and `install` makes it. Default: none."""
     # As pydantic's documentation types extra fields.
     __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 

@@ -61,6 +61,8 @@ class Execution:
     session_created: bool = False
     has_minted_session: bool = False
     """The session was made for this call: the call named none, and the connection has none of its own."""
+    had_fences: bool = False
+    """Markdown fences around the code were taken off."""
     logged_to_client: bool = False
     """The client has its log message."""
     status: Status = "running"

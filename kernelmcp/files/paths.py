@@ -5,7 +5,7 @@ Must not touch files.
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded
@@ -32,18 +32,19 @@ def components(path: str) -> list[str]:
     inside = path
     if path.startswith("/"):
         inside = path.removeprefix(INSIDE + "/")
-        if path.startswith("/volumes/"):
-            raise PermissionDenied(
-                f"{path!r} is in a volume, which this tool does not reach",
-                f"Use it in code: execute_code with open({path!r}).",
-            )
         if inside == path:
             raise PermissionDenied(
-                f"{path!r} is outside the workspace", f"Use a path below {INSIDE}, such as notes.txt."
+                f"{path!r} is outside the workspace",
+                f"Use a path below {INSIDE}, such as notes.txt, or one in a volume: get_volume_path shows them.",
             )
+    return parts_below(inside, path)
+
+
+def parts_below(inside: str, path: str) -> list[str]:
+    """The parts of `inside`, which is relative to a directory; errors name `path`. Raises as `components` does."""
     parts = [part for part in inside.split("/") if part not in ("", ".")]
     if ".." in parts:
-        raise PermissionDenied(f"{path!r} contains ..", f"Use a path below {INSIDE} without it.")
+        raise PermissionDenied(f"{path!r} contains ..", "Give the path without it.")
     if not parts or path.endswith("/"):
         raise InvalidArgument(
             f"{path!r} is not the path of a file", "Give the path of a file, such as notes.txt.", argument="path"
@@ -75,12 +76,13 @@ def not_a_regular_file(path: str) -> PermissionDenied:
 
 
 @contextmanager
-def as_caller_error(path: str) -> Iterator[None]:
-    """Raise the operating system's errors as errors that the caller understands."""
+def as_caller_error(path: str, look: Callable[[], str] = lambda: LOOK) -> Iterator[None]:
+    """Raise the operating system's errors as errors that the caller understands. `look`: what is said of
+    a file that is missing."""
     try:
         yield
     except FileNotFoundError as exc:
-        raise InvalidArgument(f"there is no file {path!r} in the workspace", LOOK) from exc
+        raise InvalidArgument(f"there is no file {path!r}", look()) from exc
     except OSError as exc:
         if exc.errno in _NO_FILE:
             raise not_a_regular_file(path) from exc

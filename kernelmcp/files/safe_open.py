@@ -24,7 +24,7 @@ _PATH_MAX = 4096
 _ATTEMPTS = 8
 # A guest that still runs may make files faster than they are deleted.
 _DELETE_ROUNDS = 100
-_MAY_READ, _MAY_ENTER = 0o4, 0o1
+_MAY_READ, _MAY_WRITE, _MAY_ENTER = 0o4, 0o2, 0o1
 _UNREADABLE = {errno.EACCES, errno.EPERM}
 # What such a guest has made of an entry since it was read: it is gone, or of another kind, or has something in it.
 _CHANGED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST}
@@ -61,26 +61,26 @@ def _walk(directory: int, parts: Sequence[str], flags: int, mode: int, reader: i
             above, fd = fd, os.open(part, DIRECTORY, dir_fd=fd)
             if above != directory:
                 os.close(above)
-            _check_right(fd, reader, _MAY_ENTER)
+            check_right(fd, reader, _MAY_ENTER)
         found = os.open(parts[-1], flags | os.O_NOFOLLOW, mode, dir_fd=fd)
     finally:
         if fd != directory:
             os.close(fd)
     try:
-        _check_right(found, reader, _MAY_READ)
+        check_right(found, reader, _MAY_READ)
     except BaseException:
         os.close(found)
         raise
     return found
 
 
-def _check_right(fd: int, reader: int | None, right: int) -> None:
+def check_right(fd: int, reader: int | None, right: int) -> None:
     """Raises PermissionError where that user, whose only group has its number, has no such right."""
     if reader is None:
         return
     found = os.fstat(fd)
     shift = 6 if found.st_uid == reader else 3 if found.st_gid == reader else 0
-    if not found.st_mode >> shift & right:
+    if found.st_mode >> shift & right != right:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
@@ -131,27 +131,44 @@ def reveal(name: str, directory: int) -> None:
         os.close(fd)
 
 
-def open_made(directory: int, name: str) -> int:
-    """Open a directory, making it when it is missing; returns a descriptor. Raises OSError."""
-    is_new = True
+def check_may_make(directory: int, user: int | None) -> None:
+    """Raises PermissionError where a server that is root acts for a user who could make no file there."""
+    if user and os.geteuid() == 0:
+        check_right(directory, user, _MAY_WRITE | _MAY_ENTER)
+
+
+def open_made(directory: int, name: str, mode: int = 0o700, *, user: int | None = None) -> int:
+    """Open a directory, making it when it is missing; returns a descriptor. `user`: a server that is root does it for
+    this user, and only where that user could. Raises OSError."""
     try:
-        os.mkdir(name, 0o700, dir_fd=directory)
-    except FileExistsError:
+        fd = os.open(name, DIRECTORY, dir_fd=directory)
+    except FileNotFoundError:
+        check_may_make(directory, user)
+        os.mkdir(name, mode, dir_fd=directory)
+        fd = os.open(name, DIRECTORY, dir_fd=directory)
+        is_new = True
+    else:
         is_new = False
-    fd = os.open(name, DIRECTORY, dir_fd=directory)
     try:
         if is_new:
-            give_to_owner(fd, directory)
+            give_to_owner(fd, directory, user)
+        elif user and os.geteuid() == 0:
+            check_right(fd, user, _MAY_ENTER)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def give_to_owner(fd: int, directory: int) -> None:
-    """If the server is root and the guest another user, give what was made to the directory's owner. Raises OSError."""
+def give_to_owner(fd: int, directory: int, user: int | None = None) -> None:
+    """If the server is root and the guest another user, give what was made to `user`, or to the directory's owner.
+    Raises OSError."""
+    if os.geteuid() != 0:
+        return
     found = os.fstat(directory)
-    if os.geteuid() == 0 and found.st_uid != 0:
+    if user:
+        os.fchown(fd, user, user)
+    elif found.st_uid != 0:
         os.fchown(fd, found.st_uid, found.st_gid)
 
 

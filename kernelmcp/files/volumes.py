@@ -20,6 +20,7 @@ from kernelmcp.config.models import SHARED, Volume
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.files.home import runtime_root_of
+from kernelmcp.process_start import users_umask
 
 INSIDE = "/volumes"
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
@@ -105,11 +106,13 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
             f"volumes.{name} is not a valid name for a volume", "Use up to 64 of the characters A-Z a-z 0-9 . _ -"
         )
     path = volume.path
-    if not path.is_absolute() or (there and not _is_directory(path)):
+    if not path.is_absolute():
         raise ConfigurationError(
-            f"volumes.{name}: {path} is not a directory, or not an absolute path",
-            "Give the absolute path of a directory.",
+            f"volumes.{name}: {path} is not an absolute path", "Give the absolute path of a directory."
         )
+    if there and not _is_directory(path):
+        reason = "is not a directory" if os.path.lexists(path) else "does not exist"
+        raise ConfigurationError(f"volumes.{name}: {path} {reason}", "Make it, or give the path of a directory.")
     if any("\udc80" <= sign <= "\udcff" for sign in str(path.resolve())):  # how Python keeps such a byte
         raise ConfigurationError(
             f"volumes.{name}: {str(path)!r} is not UTF-8, in which Node opens files", "Rename the directory."
@@ -122,6 +125,23 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
         raise ConfigurationError(
             f"volumes.{name}: {path} has a * in its path, which Node takes as a wildcard", "Rename the directory."
         )
+
+
+def make_shared_folder(settings: Settings) -> None:
+    """Make the user's own folder where it is missing. Raises `ConfigurationError` for one that guests must not have."""
+    folder = settings.config.volumes.default_volume
+    if folder is None or os.path.lexists(folder):
+        return
+    check_volumes(settings, there=False)
+    umask = os.umask(users_umask())  # before any thread starts
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"{folder} cannot be made: {exc.strerror}", "Name a folder that can be made, or one that is there."
+        ) from exc
+    finally:
+        os.umask(umask)
 
 
 def _is_directory(path: Path) -> bool:

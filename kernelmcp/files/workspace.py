@@ -7,7 +7,6 @@ Must not know sessions or MCP.
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,15 +15,12 @@ from pathlib import Path
 
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded, SessionDamaged
 from kernelmcp.files.listing import MAX_LISTED, Entry, Listing, scan
-from kernelmcp.files.paths import FREE_SPACE, as_caller_error, components, not_a_regular_file
-from kernelmcp.files.safe_open import DIRECTORY, give_to_owner, open_beneath, open_made
+from kernelmcp.files.paths import FREE_SPACE, as_caller_error, components
+from kernelmcp.files.regular import Piece, made, opened, read_piece, size_of, write_whole
+from kernelmcp.files.safe_open import DIRECTORY
 
 # How many of the files that one cell wrote its result lists.
 MAX_CHANGED = 100
-
-# A FIFO would make an open wait for its other end.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -33,14 +29,6 @@ class Quota:
 
     max_bytes: int
     max_files: int
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of a file, and the size of all of it, bytes."""
-
-    data: bytes
-    size: int
 
 
 class Workspace:
@@ -57,12 +45,8 @@ class Workspace:
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
         """Read at most `limit` bytes, beginning at `offset`. Raises `ServerError`s only."""
         parts = components(path)
-        with self._root() as root, as_caller_error(path), _opened(root, parts) as fd:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise not_a_regular_file(path)
-            wanted = max(0, status.st_size - offset) if limit is None else limit
-            return Piece(_read_at(fd, offset, wanted), status.st_size)
+        with self._root() as root, as_caller_error(path), opened(root, parts, reader=_owner(root)) as fd:
+            return read_piece(fd, path, offset, limit)
 
     # -- write --------------------------------------------------------------------------------------------------
 
@@ -73,9 +57,10 @@ class Workspace:
         """
         *above, name = components(path)
         with self._root() as root, as_caller_error(path):
-            self._check_quota(len(data) - (_size(root, [*above, name], path) or 0), new_files=len(above) + 1)
-            with _made(root, above) as directory:
-                _write_whole(directory, name, data)
+            replaced = size_of(root, [*above, name], path, reader=_owner(root))
+            self._check_quota(len(data) - replaced, new_files=len(above) + 1)
+            with made(root, above) as directory:
+                write_whole(directory, name, data)
 
     def _check_quota(self, growth: int, *, new_files: int) -> None:
         used = self.usage()
@@ -130,7 +115,10 @@ class Workspace:
             for path in paths:
                 if len(found.files) >= MAX_CHANGED:
                     break
-                with suppress(OSError, InvalidArgument, PermissionDenied), _opened(root, components(path)) as fd:
+                with (
+                    suppress(OSError, InvalidArgument, PermissionDenied),
+                    opened(root, components(path), reader=_owner(root)) as fd,
+                ):
                     status = os.fstat(fd)
                     if stat.S_ISREG(status.st_mode):
                         found.files.append(Entry("/".join(components(path)), status.st_size, status.st_mtime_ns))
@@ -175,66 +163,6 @@ class _DirectoryMissing(OSError):
         self.reason = reason
 
 
-@contextmanager
-def _opened(root: int, parts: list[str]) -> Iterator[int]:
-    # Its owner is the guest's user: a guest can move what it may not read into its workspace.
-    fd = open_beneath(root, parts, _FILE, reader=os.fstat(root).st_uid)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _made(root: int, parts: list[str]) -> Iterator[int]:
-    """Open a directory, making it and those above it where they are missing. Follows no link."""
-    fd = os.dup(root)
-    try:
-        for part in parts:
-            above, fd = fd, open_made(fd, part)
-            os.close(above)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _write_whole(directory: int, name: str, data: bytes) -> None:
-    draft = f".kernelmcp-{secrets.token_hex(8)}"
-    fd = os.open(draft, _DRAFT, 0o600, dir_fd=directory)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            give_to_owner(file.fileno(), directory)
-        os.rename(draft, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(draft, dir_fd=directory)
-        raise
-
-
-# No file system has larger files; a larger offset would be an error.
-MAX_OFFSET = 2**53
-
-
-def _read_at(fd: int, offset: int, size: int) -> bytes:
-    """Read up to `size` bytes. A file that is truncated meanwhile gives fewer."""
-    pieces: list[bytes] = []
-    while size > 0 and offset < MAX_OFFSET:
-        piece = os.pread(fd, min(size, 1 << 20), offset)
-        if not piece:
-            break
-        pieces.append(piece)
-        offset, size = offset + len(piece), size - len(piece)
-    return b"".join(pieces)
-
-
-def _size(root: int, parts: list[str], path: str) -> int | None:
-    """The size in bytes of the file that is to be replaced; None when there is none yet."""
-    try:
-        with _opened(root, parts) as fd:
-            status = os.fstat(fd)
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        raise not_a_regular_file(path)
-    return status.st_size
+def _owner(root: int) -> int:
+    """The guest's user: a guest can move what it may not read into its workspace."""
+    return os.fstat(root).st_uid

@@ -10,6 +10,7 @@ from kernelmcp.config.models import Flavor
 from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import SandboxDirectory
 from kernelmcp.files.volumes import check_places, kernel_volumes
+from kernelmcp.process_start import users_umask
 
 
 def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Flavor) -> dict[str, str]:
@@ -34,6 +35,7 @@ def guest_environment(settings: Settings, flavor: Flavor) -> dict[str, str]:
         "KERNELMCP_MAX_FILES": str(policy.max_files),
         "KERNELMCP_BACKGROUND_CPU_SECONDS": str(policy.background_cpu_seconds),
         "KERNELMCP_VOLUMES": json.dumps(kernel_volumes(settings)),
+        "KERNELMCP_UMASK": f"{users_umask():o}",
         "KERNELMCP_GUEST_UID": str(policy.guest_uid or ""),
         "KERNELMCP_REQUIRED_LAYERS": ",".join(policy.required_layers),
     }

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import anyio.to_thread
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 
 from kernelmcp.errors import InvalidArgument, ServerError, SessionNotFound
-from kernelmcp.files.workspace import Piece, Workspace
+from kernelmcp.files.regular import Piece
+from kernelmcp.files.volume_files import is_in_volume
+from kernelmcp.files.workspace import Workspace
 from kernelmcp.mcp_server.results.links import file_type
 from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
@@ -64,7 +67,10 @@ class FileResources:
 
         try:
             session = self._registry.get(self._caller(ctx), file.session_id)
-            piece = await session.files.with_workspace(read)
+            if is_in_volume(file.path):
+                piece = await anyio.to_thread.run_sync(session.files.volumes.read, file.path, 0, MAX_FILE_BYTES)
+            else:
+                piece = await session.files.with_workspace(read)
         except (SessionNotFound, InvalidArgument) as exc:
             raise ResourceNotFoundError(exc.to_text()) from exc
         except ServerError as exc:

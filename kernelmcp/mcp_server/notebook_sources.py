@@ -1,8 +1,6 @@
 """The notebook that `create_session(from_notebook=...)` names: a file of a workspace or volume, or another session's
 transcript."""
 
-import os
-import stat
 from urllib.parse import unquote
 
 import anyio
@@ -10,9 +8,8 @@ import anyio.to_thread
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, SessionNotFound, StorageFailed
-from kernelmcp.files.paths import as_caller_error, components, not_a_regular_file
-from kernelmcp.files.safe_open import DIRECTORY, open_beneath
-from kernelmcp.files.volumes import INSIDE, kernel_volumes
+from kernelmcp.files.paths import components
+from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.workspace import Workspace
 from kernelmcp.notebook.code_cells import MAX_NOTEBOOK_BYTES, CodeCell, code_cells
 from kernelmcp.sessions.caller import Caller
@@ -23,15 +20,13 @@ HOW = (
     "Give a path in the workspace of this session, or /volumes/NAME/PATH, or a URI: "
     "kernelmcp://sessions/ID/notebook for what another session ran, kernelmcp://sessions/ID/files/PATH for its files."
 )
-# A FIFO would make an open wait for its other end.
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class NotebookSources:
     """Reads notebooks for one server's callers: each sees their own sessions only."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
-        self._settings = settings
+        self._volumes = VolumeFiles(settings)
         self._registry = registry
         self._one = anyio.Lock()  # a notebook may take 64 MB, and as much again while it is read
 
@@ -44,7 +39,7 @@ class NotebookSources:
         if source.startswith(SESSIONS):
             other, _, what = source.removeprefix(SESSIONS).partition("/")
             data = await self._of_session(caller, unquote(other), unquote(what), source)
-        elif source.startswith(f"{INSIDE}/"):
+        elif is_in_volume(source):
             data = await anyio.to_thread.run_sync(self._of_volume, source)
         else:
             if session_id is None:
@@ -79,21 +74,5 @@ class NotebookSources:
         return await session.files.with_workspace(read)
 
     def _of_volume(self, path: str) -> bytes:
-        """Blocking. A guest may write there, so nothing is opened through a link."""
-        name, _, rest = path.removeprefix(f"{INSIDE}/").partition("/")
-        volume = {one["name"]: one["path"] for one in kernel_volumes(self._settings)}.get(name)
-        if volume is None:
-            raise InvalidArgument(f"there is no volume {name!r}", HOW)
-        with as_caller_error(path):
-            root = os.open(volume, DIRECTORY)
-            try:
-                fd = open_beneath(root, components(rest), _FILE, reader=self._settings.policy.guest_uid)
-            finally:
-                os.close(root)
-            try:  # `fdopen` refuses a directory and leaves it open
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
-                    raise not_a_regular_file(path)
-                with os.fdopen(fd, "rb", closefd=False) as stream:
-                    return stream.read(MAX_NOTEBOOK_BYTES + 1)
-            finally:
-                os.close(fd)
+        """Blocking."""
+        return self._volumes.read(path, 0, MAX_NOTEBOOK_BYTES + 1).data

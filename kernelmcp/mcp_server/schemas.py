@@ -40,6 +40,8 @@ class ChangedFile(TypedDict):
     path: str
     size: int
     uri: str
+    host_path: NotRequired[str]
+    """Of a file in a volume, for a client on the same machine."""
 
 
 class InstalledPackage(TypedDict):

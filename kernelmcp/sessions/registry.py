@@ -19,6 +19,7 @@ from kernelmcp.errors import ExecutionNotFound, ResourceLimitExceeded, SessionNo
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.home import Home, lock_session
 from kernelmcp.files.safe_open import delete_tree
+from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
@@ -61,6 +62,7 @@ class Registry:
         self._pool = pool
         self._tasks = tasks
         self._disk = DiskUse(settings, home, self.stored)
+        self._volumes = VolumeFiles(settings)
         self._sessions: dict[tuple[str, str], Session] = {}
         self._pinned: tuple[str, str] | None = None
 
@@ -222,7 +224,7 @@ class Registry:
                 raise SessionNotFound(f"there is no session {record.session_id!r} any more", "Use another one.")
             record = found or record
             life = Life(record.session_id)
-            files = SessionFiles(self._home, self._disk, self._tasks, directory, record)
+            files = SessionFiles(self._home, self._disk, self._tasks, directory, record, self._volumes)
             binding = KernelBinding(self._settings, self._pool, self._tasks, record, life, files)
             binding.before_cell = self.before_cell
             session = Session(self._settings, self._tasks, directory, lock, record, binding, life, self)

@@ -24,12 +24,15 @@ from kernelmcp_kernel.settings import settings
 
 def main() -> None:
     """Parse the command line and serve."""
-    os.umask(os.umask(0o077) | 0o022)  # nobody else may write what is kept for other kernels: packages, images
+    umask = os.umask(0o077)
+    os.umask(umask | 0o022)  # nobody else may write what is kept for other kernels: packages, images
+    guests = os.environ.get("KERNELMCP_UMASK") or f"{(umask | 0o002) & 0o077:o}"  # the server's word, or Jupyter's own
     gc.disable()  # until everything is imported: nearly all objects of it stay
     try:
         take_user_settings(os.environ)
     except SettingsRefused as error:
         sys.exit(str(error))
+    os.environ["KERNELMCP_UMASK"] = guests
     keep_trusted_imports()
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel", description="A sandboxed Python kernel.")
     parser.add_argument("-f", dest="connection_file", required=True, help="Jupyter connection file")

@@ -112,6 +112,8 @@ class KernelSettings:
     """KERNELMCP_REQUIRED_LAYERS: names, with commas between; a kernel does not start where one is missing."""
     working_directory: str = WORKSPACE
     """KERNELMCP_WORKING_DIRECTORY: where cells begin, a directory of the guest's."""
+    umask: int = 0o077
+    """KERNELMCP_UMASK, octal: the umask of guests, whose files in volumes are the user's."""
     folder_note: str = ""
     """KERNELMCP_FOLDER_NOTE: why a notebook's folder is not shown as configured. Empty: it is."""
     keep_globals: bool = False
@@ -149,8 +151,8 @@ VARIABLES = frozenset(
     f"KERNELMCP_{name}"
     for name in (
         "BACKGROUND_CPU_SECONDS", "CPU_SECONDS", "ENV", "FOLDER_NOTE", "GUEST_UID", "KEEP_GLOBALS", "MAX_FILES",
-        "MEMORY_MB", "NETWORK", "PACKAGES", "REQUIRED_LAYERS", "SANDBOX_DIRECTORY", "VOLUMES", "WORKING_DIRECTORY",
-        "WORKSPACE_MB",
+        "MEMORY_MB", "NETWORK", "PACKAGES", "REQUIRED_LAYERS", "SANDBOX_DIRECTORY", "UMASK", "VOLUMES",
+        "WORKING_DIRECTORY", "WORKSPACE_MB",
     )
 )  # fmt: skip
 """The environment variables that are settings of a kernel process. KERNELMCP_HOME is the server's as well."""
@@ -174,6 +176,7 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
         required_layers=tuple(filter(None, environ.get("KERNELMCP_REQUIRED_LAYERS", "").split(","))),
         working_directory=environ.get("KERNELMCP_WORKING_DIRECTORY") or WORKSPACE,
         folder_note=environ.get("KERNELMCP_FOLDER_NOTE", ""),
+        umask=int(environ.get("KERNELMCP_UMASK") or "77", 8),
         keep_globals=environ.get("KERNELMCP_KEEP_GLOBALS") == "1",
     )
 

@@ -223,7 +223,7 @@ async def test_what_a_result_leaves_out_is_said_and_lies_in_a_resource(connect: 
         text, content = result.content[0].text, result.structured_content
         display, value = content["outputs"][0]["uri"], content["truncated"]["result"]
         assert len(text) <= 2000
-        assert f"of 6,000 characters left out; all of it: {display}" in text
+        assert f'of 6,000 characters left out: read_file("{display}")' in text
         assert 200 <= value["shown_chars"] <= 2000
         assert value["total_chars"] == 5002
         assert (await client.read_resource(value["uri"])).contents[0].text == repr("x" * 5000)

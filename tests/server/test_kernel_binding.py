@@ -11,6 +11,7 @@ import zmq.asyncio
 from kernelmcp.config.models import Config, Values
 from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home
+from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.sessions.kernel_binding import KernelBinding
@@ -35,7 +36,8 @@ class Server:
         record = read_record(self.directory) or Record(
             session_id="s", principal="local", created_at=now(), last_used_at=now()
         )
-        files = SessionFiles(home, DiskUse(settings, home, StoredSessions(home)), tasks, self.directory, record)
+        disk = DiskUse(settings, home, StoredSessions(home))
+        files = SessionFiles(home, disk, tasks, self.directory, record, VolumeFiles(settings))
         pool = Pool(settings, home, context, tasks)
         self.binding = KernelBinding(settings, pool, tasks, record, Life("s"), files)
 

@@ -251,8 +251,6 @@ async def test_a_path_of_this_machine_is_told_as_code_sees_it(connect: Connect, 
         result = await execute(client, f"open('{tmp_path}/shared/sales.csv')")
         assert f"[Code sees {tmp_path}/shared as /volumes/shared.]" in words(result)
         assert "[Code sees" not in words(await execute(client, "open('/elsewhere/sales.csv')"))
-        refused = await client.call_tool("read_file", {"path": "/volumes/shared/sales.csv", "session_id": "s"})
-        assert "Use it in code: execute_code with open('/volumes/shared/sales.csv')" in words(refused)
 
 
 async def test_what_a_cell_prints_or_names_is_not_taken_for_a_note(connect: Connect) -> None:

@@ -12,7 +12,9 @@ from mcp_types import CallToolResult, ContentBlock, TextContent
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results import code_mode, installs
+from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import (
+    MAX_LINKS,
     best_type,
     changed_files,
     cut_links,
@@ -25,7 +27,7 @@ from kernelmcp.mcp_server.results.notes import notes
 from kernelmcp.mcp_server.results.printed import printed
 from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
-from kernelmcp.mcp_server.results.view import Cursor, HostFolders, View
+from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
 from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import cut_middle, joined
@@ -56,13 +58,15 @@ async def to_result(
     protocol_version: str | None,
     since: Cursor | None = None,
     host: HostFolders | None = None,
+    about_missing: str | None = None,
 ) -> CallToolResult:
     """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`.
 
-    `since`: only what came after that position. `host`: for a client on this machine.
+    `since`: only what came after that position. `host`: for a client on this machine. `about_missing`: a
+    note about a file that was not found.
     """
     with_links = protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE
-    view = View(execution, since or Cursor(), host)
+    view = View(execution, since or Cursor(), host, about_missing)
     draft = _draft(view, budget_chars)
     # What stands around the cell's own text takes part of the budget.
     room = budget_chars
@@ -80,7 +84,8 @@ async def to_result(
     content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
     if with_links:
         # An output that is here as a picture or as text has no link: to a client it would be a second one.
-        here = {*pictures.shown, *(number for number, display in draft.rich if says_all(display.data))}
+        named = pictures.left_out if len(pictures.left_out) > MAX_LINKS else []  # in the text, by one address
+        here = {*pictures.shown, *named, *(number for number, display in draft.rich if says_all(display.data))}
         shown = {uri(execution, f"outputs/{number}") for number in here}
         content += draft.links([info for info in draft.structured["outputs"] if info["uri"] not in shown])
     is_error = not draft.structured["success"] and execution.status != "running"
@@ -151,7 +156,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
         "error": error and {"name": error.name, "value": cut_middle(error.value, budget_chars), "traceback": traceback},
         "outputs": output_infos(execution, rich),
         "outputs_dropped": outputs.dropped_displays,
-        "files_changed": changed_files(execution),
+        "files_changed": changed_files(execution, view.host),
         "truncated": truncated or None,
         "state_lost": execution.state_lost,
         "background": view.background(budget_chars),
@@ -179,10 +184,16 @@ def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures)
         where = uri(execution, f"outputs/{number}")
         notes.append(f"[A picture of {width:,} x {height:,} pixels was made smaller; as it was: {where}]")
     if missing := pictures.left_out:
-        where = ", ".join(uri(execution, f"outputs/{number}") for number in missing[:MAX_NAMED_PICTURES])
-        more = " and so on" if len(missing) > MAX_NAMED_PICTURES else ""
-        notes.append(f"[Pictures that do not fit into this result: {len(missing):,}. They are at {where}{more}]")
-    if (count := len(draft.rich)) > len(draft.structured["outputs"]):
+        count = len(missing) + len(pictures.shown)
+        here = f"{len(pictures.shown):,} are here" if pictures.shown else "none fits into this result"
+        if len(missing) <= MAX_LINKS:
+            where = ", ".join(uri(execution, f"outputs/{number}") for number in missing)
+            rest = f"the others: read_file of {where}"
+        else:
+            where = uri(execution, "outputs/N")
+            rest = f'the others: read_file("{where}"), N from {min(missing)} to {max(missing)}'
+        notes.append(f"[{count:,} pictures: {here}; {rest}]")
+    if len(missing) <= MAX_LINKS and (count := len(draft.rich)) > len(draft.structured["outputs"]):
         where = uri(execution, "outputs/N")
         notes.append(
             f"[{count:,} objects were displayed, and the first {len(draft.structured['outputs'])} of them are listed. "
@@ -255,7 +266,7 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
             parts.append(f"[more was displayed than fits here: {uri(execution, f'outputs/{number}')} and following]")
             break
         whole = joined(text)
-        text = cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {})
+        text = cut_text(whole, len(whole), budget, uri(execution, f"outputs/{number}"), "", {}, whole=False)
         budget -= len(text)
         parts.append(printed(text))
     return parts

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from mcp_types import ContentBlock, ResourceLink
 
 from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.schemas import ChangedFile, OutputInfo, Truncation
 from kernelmcp.output.outputs import Display
@@ -60,7 +61,7 @@ def cut_links(truncated: dict[str, Truncation]) -> list[ContentBlock]:
     ]
 
 
-def changed_files(execution: Execution) -> list[ChangedFile]:
+def changed_files(execution: Execution, host: HostFolders | None) -> list[ChangedFile]:
     """As many as a result has room for: a path may have 4,000 bytes, and its URI thrice as many."""
     found: list[ChangedFile] = []
     room = MAX_CHANGED_CHARS
@@ -69,13 +70,19 @@ def changed_files(execution: Execution) -> list[ChangedFile]:
         room -= len(file.path) + len(uri)
         if room < 0:
             break
-        found.append({"path": clean(file.path), "size": file.size, "uri": uri})
+        changed: ChangedFile = {"path": clean(file.path), "size": file.size, "uri": uri}
+        if host is not None and (place := host.volume_path(file.path)) is not None:
+            changed["host_path"] = clean(place)
+            room -= len(place)
+        found.append(changed)
     return found
 
 
 def file_uri(session_id: str, path: str) -> str:
-    """The URI of a file's resource; a name that is not UTF-8 is percent-encoded byte by byte."""
-    return f"kernelmcp://sessions/{session_id}/files/{quote(os.fsencode(path), safe='/')}"
+    """The URI of a file's resource; a name that is not UTF-8 is percent-encoded byte by byte, and so is the first slash
+    of a path in a volume: clients make one of two slashes."""
+    encoded = quote(os.fsencode(path), safe="/")
+    return f"kernelmcp://sessions/{session_id}/files/{f'%2F{encoded[1:]}' if encoded.startswith('/') else encoded}"
 
 
 def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:

@@ -1,7 +1,7 @@
 """The notes below a result's text: what still runs, was cut short, lost or written, and what to do next."""
 
 from kernelmcp.executions.execution import Execution
-from kernelmcp.files.volumes import INSIDE
+from kernelmcp.files.volume_files import is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED
 from kernelmcp.mcp_server.results import code_mode
 from kernelmcp.mcp_server.results.printed import shown
@@ -52,7 +52,8 @@ def notes(view: View) -> list[str]:
         )
     elif lost and execution.error and execution.gone not in execution.error.value:
         found.append(f"[{execution.gone}]")
-    return [*found, *_person_notes(view), *_volume_notes(view), *_file_notes(view)]
+    fences = ["[The Markdown fences around the code were taken off.]"] if execution.had_fences else []
+    return [*found, *fences, *_person_notes(view), *_missing_notes(view), *_file_notes(view)]
 
 
 def _why_interrupted(execution: Execution) -> str:
@@ -72,18 +73,12 @@ def _person_notes(view: View) -> list[str]:
     return [f"[A person ran {cells} in this session since your last one; see {where}]"]
 
 
-def _volume_notes(view: View) -> list[str]:
-    """A path of this machine that the sandbox has under another name: people say what they see."""
-    error = view.execution.error
-    if view.host is None or error is None or error.name != "FileNotFoundError":
-        return []
-    named = [(path, name) for name, path in view.host.volumes.items() if path in error.value]
-    return [f"[Code sees {shown(path)} as {INSIDE}/{name}.]" for path, name in named[:1]]
+def _missing_notes(view: View) -> list[str]:
+    return [f"[{view.about_missing}]"] if view.about_missing else []
 
 
 def _file_notes(view: View) -> list[str]:
     """The files that the cell changed, and where they are on the host."""
-    where = f" On this machine they are in {shown(view.host_path)}." if view.host_path else ""
     if not (changed := view.execution.files_changed):
         new = view.execution.session_created and view.host_path and view.since == Cursor()
         return [f"[The files of this session are in {shown(view.host_path or '')} on this machine.]"] if new else []
@@ -91,7 +86,10 @@ def _file_notes(view: View) -> list[str]:
     room = MAX_FILE_NAMES_CHARS
     for file in changed[:MAX_NAMED_FILES]:
         size = "1 byte" if file.size == 1 else f"{file.size:,} bytes"
-        named = f"{shown(file.path)} ({size})"
+        place = view.host.volume_path(file.path) if view.host else None
+        named = (
+            f"{shown(file.path)} ({size}, on this machine {shown(place)})" if place else f"{shown(file.path)} ({size})"
+        )
         room -= len(named)
         if room < 0:
             break
@@ -99,4 +97,7 @@ def _file_notes(view: View) -> list[str]:
     rest = len(changed) - len(names)
     count = f"at least {rest:,}" if len(changed) >= MAX_CHANGED else f"{rest:,}"
     more = f"{count} more (get_workspace_info lists them)" if rest else ""
+    own = [file for file in changed if not is_in_volume(file.path)]
+    they = "they" if len(own) == len(changed) else "those of the workspace"
+    where = f" On this machine {they} are in {shown(view.host_path)}." if view.host_path and own else ""
     return [f"[Files changed: {', '.join([*names, more] if more else names)}.{where}]"]

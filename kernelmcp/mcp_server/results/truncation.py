@@ -81,18 +81,30 @@ def cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[s
     return _join(head, tail, spool.chars, spool.total_chars, link, name, truncated)
 
 
-def cut_text(text: str, total: int, budget: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
-    """`text` is what was kept of `total` characters."""
+def cut_text(
+    text: str, total: int, budget: int, link: str, name: str, truncated: dict[str, Truncation], *, whole: bool = True
+) -> str:
+    """`text` is what was kept of `total` characters. `whole`: it is all that the link leads to, from its beginning."""
     if total <= budget:
         return text
     head, tail = text, ""
     if len(text) > budget:
         shown = max(1, _narrowed(budget, text[: budget // 2]) // 2)
         head, tail = text[:shown], text[-shown:]
-    return _join(head, tail, len(text), total, link, name, truncated)
+    return _join(head, tail, len(text), total, link, name, truncated, whole=whole)
 
 
-def _join(head: str, tail: str, kept: int, total: int, link: str, name: str, truncated: dict[str, Truncation]) -> str:
+def _join(
+    head: str,
+    tail: str,
+    kept: int,
+    total: int,
+    link: str,
+    name: str,
+    truncated: dict[str, Truncation],
+    *,
+    whole: bool = True,
+) -> str:
     """Head and tail on line boundaries (unless a line is most of it), and between them what is missing."""
     if tail and (end := head.rfind("\n") + 1) > len(head) // 2:
         head = head[:end]
@@ -101,8 +113,10 @@ def _join(head: str, tail: str, kept: int, total: int, link: str, name: str, tru
     shown = len(head) + len(tail)
     truncated[name] = {"shown_chars": shown, "total_chars": total, "uri": link}
     gap = "" if not head or head.endswith("\n") else "\n"
-    rest = f"all of it: {link}" if kept == total else f"the server kept {kept:,} of them: {link}"
-    return f"{head}{gap}[... {total - shown:,} of {total:,} characters left out; {rest} ...]\n{tail}"
+    kept_some = "" if kept == total else f"; the server kept {kept:,} of them"
+    begin = f", offset={len(head.encode(errors='replace'))}" if whole and head else ""
+    call = f'read_file("{link}"{begin})'
+    return f"{head}{gap}[... {total - shown:,} of {total:,} characters left out{kept_some}: {call} ...]\n{tail}"
 
 
 def cut_value(value: Any, budget: int) -> str:

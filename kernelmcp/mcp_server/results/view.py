@@ -1,11 +1,11 @@
 """Which part of an execution's outputs a result shows: all of it, or what came since the last answer."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
+from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import uri
 from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
@@ -44,19 +44,12 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class HostFolders:
-    """Where a session's files are, for a client on this machine: a path elsewhere is of no use."""
-
-    workspace: str
-    volumes: Mapping[str, str]
-    """By their names."""
-
-
-@dataclass(frozen=True)
 class View:
     execution: Execution
     since: Cursor = Cursor()
     host: HostFolders | None = None
+    about_missing: str | None = None
+    """A note about a file that was not found."""
 
     @property
     def host_path(self) -> str | None:
@@ -81,8 +74,8 @@ class View:
         if start:
             fresh = spool.read(max(start, spool.size - MAX_READ_BYTES))
             shown = without_overwritten(fresh)
-            return cut_text(fresh, len(fresh), budget, link, name, truncated), cut_text(
-                shown, len(shown), budget, link, name, {}
+            return cut_text(fresh, len(fresh), budget, link, name, truncated, whole=False), cut_text(
+                shown, len(shown), budget, link, name, {}, whole=False
             )
         text = cut_spool(spool, budget, link, name, truncated)
         if not spool.has_returns:
@@ -90,7 +83,7 @@ class View:
         if spool.size > MAX_READ_BYTES or spool.dropped_chars:
             return text, without_overwritten(text)
         shown = without_overwritten(spool.read())
-        return text, cut_text(shown, len(shown), budget, link, name, {})
+        return text, cut_text(shown, len(shown), budget, link, name, {}, whole=False)
 
     def background(self, budget: int) -> str | None:
         """What tasks of earlier cells have put out meanwhile, in a small share of the budget: its end."""

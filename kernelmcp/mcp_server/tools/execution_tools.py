@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, cast
 
 import anyio
+import anyio.to_thread
 from mcp_types import CallToolResult
 from pydantic import Field
 
@@ -22,10 +23,13 @@ from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.approvals import ask_approval, take_approval
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
+from kernelmcp.mcp_server.code_fences import without_fences
 from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
-from kernelmcp.mcp_server.results.view import Cursor, HostFolders
+from kernelmcp.mcp_server.results.host_folders import HostFolders
+from kernelmcp.mcp_server.results.missing_files import about_missing
+from kernelmcp.mcp_server.results.view import Cursor
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SameSession, SessionId
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
@@ -89,6 +93,10 @@ class ExecutionTools:
         """
         _check_text(code, "code")
         self._runtimes.check(language)
+        fenced = without_fences(code)
+        if fenced is not None:
+            code, tag = fenced
+            language = language or (tag if tag in self._runtimes.names else None)
         named = self._runtimes.named_in(code) or language
         if event is not None and named is not None:
             self._runtimes.handler_call(named, event)  # before a session is made
@@ -98,7 +106,7 @@ class ExecutionTools:
             call = None if event is None else self._runtimes.handler_call(chosen, event)
             return self._runtimes.as_cell(chosen, code), call
 
-        return await self._execute(cell_for, ctx, session_id, timeout)
+        return await self._execute(cell_for, ctx, session_id, timeout, had_fences=fenced is not None)
 
     async def execute_command(
         self,
@@ -120,6 +128,8 @@ class ExecutionTools:
         ctx: Ctx,
         session_id: str | None,
         timeout: float | None,
+        *,
+        had_fences: bool = False,
     ) -> CallToolResult:
         """Run what `cell_for` makes of a session, and answer with its result, or that it runs."""
         caller = self.caller(ctx)
@@ -133,6 +143,7 @@ class ExecutionTools:
             if can_ask(ctx):
                 execution.approvals = Approvals(has_client=True)
             execution.session_created = created
+            execution.had_fences = had_fences
             execution.has_minted_session = session_id is None and caller.default_handle is None
         try:
             return await self._answer(execution, self._settings.config.sessions.inline_wait_seconds, ctx)
@@ -192,7 +203,9 @@ class ExecutionTools:
         if execution.done.is_set():
             await self._log.report(execution, ctx)
         budget = self._settings.policy.output_budget_chars
-        return await to_result(execution, budget, ctx.protocol_version, since, self._host(execution, ctx))
+        host = self._host(execution, ctx)
+        missing = await self._about_missing(execution, is_local=host is not None)
+        return await to_result(execution, budget, ctx.protocol_version, since, host, missing)
 
     def _host(self, execution: Execution, ctx: Ctx) -> HostFolders | None:
         session = self._registry.find_open(execution.principal, execution.session_id)
@@ -200,6 +213,14 @@ class ExecutionTools:
             return None
         volumes = {volume["name"]: volume["path"] for volume in kernel_volumes(self._settings)}
         return HostFolders(str(session.files.workspace), volumes)
+
+    async def _about_missing(self, execution: Execution, *, is_local: bool) -> str | None:
+        if execution.error is None:
+            return None
+        volumes = kernel_volumes(self._settings)
+        return await anyio.to_thread.run_sync(
+            lambda: about_missing(execution.error, volumes, is_local=is_local) if execution.error else None
+        )
 
     async def cancel_execution(
         self, ctx: Ctx, session_id: SameSession = None, execution_id: ExecutionId | None = None

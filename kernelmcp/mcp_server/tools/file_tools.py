@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ResourceLink
 from pydantic import Field
@@ -14,16 +15,17 @@ from pydantic import Field
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, SessionNotFound
 from kernelmcp.files import volumes
-from kernelmcp.files.paths import INSIDE, LOOK, components
-from kernelmcp.files.workspace import Entry, Listing, Piece, Quota, Workspace
+from kernelmcp.files.paths import INSIDE
+from kernelmcp.files.volume_files import is_in_volume
+from kernelmcp.files.workspace import Entry, Listing, Quota, Workspace
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.callers import minted_note
 from kernelmcp.mcp_server.results.execution_result import RESOURCE_LINKS_SINCE
-from kernelmcp.mcp_server.results.links import file_uri
 from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSession
 from kernelmcp.mcp_server.tools.contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
+from kernelmcp.mcp_server.tools.file_sources import FileSources, name_of
 from kernelmcp.output.outputs import clean
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import LOCAL, Caller
@@ -32,7 +34,7 @@ from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 
 Ctx = Context[Any, Any]
-Path = Annotated[str, Field(description="The file, such as data/a.csv or /workspace/data/a.csv.")]
+Path = Annotated[str, Field(description="The file, such as data/a.csv or /volumes/NAME/a.csv.")]
 # A piece is in a result twice, as text and in the structure, and JSON may escape each byte with six: under 900 kB.
 MAX_PIECE_BYTES = 64 * 1024
 # In the text of get_workspace_info; the structure has more.
@@ -52,6 +54,7 @@ class FileTools:
         self._about_imports = about_imports
         self._registry = registry
         self._caller = caller
+        self._sources = FileSources(settings, registry)
 
     async def read_file(
         self,
@@ -64,35 +67,24 @@ class FileTools:
             int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="Left out: a readable amount.")
         ] = None,
     ) -> Annotated[CallToolResult, schemas.ReadResult]:
-        """Read a file of the session's workspace, without running code. A PNG or JPEG comes as a picture. A long file
-        is cut: go on with offset=next_offset, or take the resource link for the whole."""
+        """Read a file of the session's workspace, of a volume, or what a result gives a kernelmcp:// address for,
+        without running code. A picture comes as one. What is long is cut: go on with offset=next_offset."""
         _check_unicode(path)
-        components(path)  # a path that no session has, before any is looked for
         budget = self._settings.policy.output_budget_chars
         limit = max_bytes or min(MAX_PIECE_BYTES, budget * 3 // 4 if encoding == "base64" else budget)
 
-        no_files = InvalidArgument(f"there is no file {path!r}: the session has no files yet", LOOK)
-
-        def read(workspace: Workspace | None) -> Piece:
-            if workspace is None:
-                raise no_files
-            return workspace.read(path, offset, limit)
-
-        session = self._existing(self._caller(ctx), session_id)
-        if session is None:
-            raise no_files
-        piece = await session.files.with_workspace(read)
+        caller = self._caller(ctx)
+        source = await self._sources.find(path, caller, session_id, ctx)
+        piece = await source.read(offset, limit)
         if encoding is None and offset == 0 and headers.recognize(piece.data) is not None:
-            whole = await session.files.with_workspace(
-                lambda found: found.read(path, 0, headers.MAX_FILE_BYTES) if found else piece
-            )
-            if (shown := await picture_result(session.id, path, whole)) is not None:
+            whole = await source.read(0, headers.MAX_FILE_BYTES)
+            if (shown := await picture_result(source.session_id, path, whole)) is not None:
                 return shown
         content, used, shown_as = to_content(piece.data, encoding, path)
         end = offset + used
         truncated = end < piece.size
         result: schemas.ReadResult = {
-            "session_id": session.id,
+            "session_id": source.session_id,
             "path": path,
             "size": piece.size,
             "encoding": shown_as,
@@ -106,7 +98,7 @@ class FileTools:
             text += f"\n[... bytes {offset:,} to {end:,} of {piece.size:,}; go on with offset={end} ...]"
         called = structured_result(result, text)
         if truncated and (ctx.protocol_version is None or ctx.protocol_version >= RESOURCE_LINKS_SINCE):
-            link = ResourceLink(name=path, uri=file_uri(session.id, _relative(path)), size=piece.size)
+            link = ResourceLink(name=path, uri=source.uri, size=piece.size)
             called.content.append(link)
         return called
 
@@ -118,7 +110,8 @@ class FileTools:
         session_id: SameSession = None,
         encoding: Annotated[Encoding, Field(description="text (UTF-8), or base64 of bytes.")] = "text",
     ) -> Annotated[CallToolResult, schemas.WriteResult]:
-        """Make or replace a file in the session's workspace, without running code. Directories are made as needed."""
+        """Make or replace a file in the session's workspace, or in a volume, without running code. Directories are made
+        as needed."""
         _check_unicode(path)
         data = from_content(content, encoding)
         caller = self._caller(ctx)
@@ -128,7 +121,10 @@ class FileTools:
             if workspace is not None:
                 workspace.write(path, data)
 
-        await session.files.with_workspace(write, make=True)
+        if is_in_volume(path):
+            await anyio.to_thread.run_sync(session.files.volumes.write, path, data)
+        else:
+            await session.files.with_workspace(write, make=True)
         session.touch()
         result: schemas.WriteResult = {
             "session_id": session.id,
@@ -138,16 +134,6 @@ class FileTools:
         }
         text = f"Wrote {len(data):,} bytes to {path}."
         return structured_result(result, text + minted_note(caller, session_id, session.id, created=created))
-
-    def _existing(self, caller: Caller, session_id: str | None) -> Session | None:
-        """For reading, which makes no session. None: it is the connection's own, which has not begun. Raises
-        `SessionNotFound`."""
-        try:
-            return self._registry.get(caller, session_id)
-        except SessionNotFound:
-            if session_id is not None or caller.default_handle is None:
-                raise
-            return None
 
     async def _session(self, caller: Caller, session_id: str | None) -> tuple[Session, bool]:
         """A session begins with its first use; whether this is it. One that is stopped is not started."""
@@ -162,7 +148,7 @@ class FileTools:
         """List the files of the session's workspace, and how much of its quota they use. Code sees the workspace as
         /workspace, its working directory."""
         caller = self._caller(ctx)
-        session = self._existing(caller, session_id)
+        session = self._sources.existing(caller, session_id)
         policy = self._settings.policy
         quota, listing, used = Quota(policy.workspace_max_mb * 2**20, policy.max_files), Listing(), Listing()
         if session is not None:
@@ -173,7 +159,7 @@ class FileTools:
         directory = session.files.workspace if session is not None else None
         files = _fitting(listing.files)
         result: schemas.WorkspaceInfo = {
-            "session_id": session.id if session else str(caller.default_handle),
+            "session_id": name_of(caller, session),
             # A client on another machine cannot use a path of this one, and should not learn it.
             "path": str(directory) if directory and caller.principal == LOCAL else None,
             "files": [
@@ -240,10 +226,6 @@ def _check_unicode(path: str) -> None:
         raise InvalidArgument(
             "the path is not valid Unicode: it has a lone surrogate", "Use ordinary characters.", argument="path"
         )
-
-
-def _relative(path: str) -> str:
-    return path.removeprefix(INSIDE + "/")
 
 
 def _fitting(files: list[Entry]) -> list[Entry]:

@@ -16,7 +16,8 @@ import structlog
 from kernelmcp.errors import ServerError, SessionDamaged
 from kernelmcp.files.home import Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
-from kernelmcp.files.workspace import Quota, Workspace
+from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
+from kernelmcp.files.workspace import MAX_CHANGED, Quota, Workspace
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
 from kernelmcp.sessions.storage.disk_use import DiskUse
@@ -30,10 +31,19 @@ log = structlog.get_logger(__name__)
 class SessionFiles:
     """The files of one session. `lock` is held by whatever moves, empties or reads them."""
 
-    def __init__(self, home: Home, disk: DiskUse, tasks: anyio.abc.TaskGroup, directory: Path, record: Record) -> None:
+    def __init__(
+        self,
+        home: Home,
+        disk: DiskUse,
+        tasks: anyio.abc.TaskGroup,
+        directory: Path,
+        record: Record,
+        volumes: VolumeFiles,
+    ) -> None:
         self.lock = asyncio.Lock()
         self.sandbox = find_sandbox(home, record.sandboxes)
         """None when the session has no files yet."""
+        self.volumes = volumes
         self._home = home
         self._disk = disk
         self._tasks = tasks
@@ -68,8 +78,13 @@ class SessionFiles:
     async def find_changed(self, paths: list[str]) -> list[Entry]:
         """The regular files among the paths that a guest says it has written."""
         self.note_changed()
+        in_volumes = [path for path in paths if is_in_volume(path)]
+        own = [path for path in paths if not is_in_volume(path)]
         try:
-            return await self.with_workspace(lambda files: files.look(paths) if files else [])
+            found = await self.with_workspace(lambda files: files.look(own) if files else []) if own else []
+            if in_volumes:
+                found += await anyio.to_thread.run_sync(self.volumes.look, in_volumes)
+            return found[:MAX_CHANGED]
         except ServerError as exc:
             log.warning("changed files could not be looked at", session=self._record.session_id, error=exc.message)
             return []

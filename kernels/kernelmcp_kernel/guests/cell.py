@@ -27,7 +27,8 @@ class Cell:
     messages: int = 0
     dropped: int = 0
     files: dict[str, None] = field(default_factory=dict[str, None])
-    """Paths in the workspace that the guest says it has written. It may be lying: nothing has checked it."""
+    """Paths in the workspace, or /volumes/NAME/PATH, that the guest says it has written. It may be lying: nothing has
+    checked it."""
     files_chars: int = 0
     requests: dict[str, Request] = field(default_factory=dict[str, "Request"])
     """What guests do for it now, by the id of the request."""

@@ -93,11 +93,11 @@ async function boot() {
   const image = new Image(settings.image, settings.build_id, settings.packages);
   const pyodide = await loadRuntime(settings.runtime, image, settings, () => interrupts.check());
   storage = new Storage(pyodide, settings.quota);
-  storage.mount("/workspace", { root: settings.workspace, counted: true, noted: true });
+  storage.mount("/workspace", { root: settings.workspace, counted: true, noted: "" });
   storage.mount("/tmp", { root: settings.tmp, counted: true });
   storage.mount("/servers", { root: settings.offered, readOnly: true });
   for (const { name, path, mode } of settings.volumes)
-    storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw" });
+    storage.mount(`/volumes/${name}`, { root: path, readOnly: mode !== "rw", noted: `/volumes/${name}/` });
   pyodide.FS.chdir(settings.working_directory);
   // Pyodide's own stdin is Node's descriptor 0, and closing it calls fsync, which the permission model forbids.
   pyodide.setStdin({ read: () => 0, fsync: () => undefined });

@@ -13,8 +13,8 @@ const BLOCK = 4096; // bytes, as statvfs counts
 const RECHECK_MS = 1000;
 const MAX_CHANGED = 1000; // paths reported for one cell
 
-/** @typedef {{root: string, counted?: boolean, readOnly?: boolean, noted?: boolean}} Options how a directory is mounted:
- * `counted` against the quota, `noted` when a file in it changes */
+/** @typedef {{root: string, counted?: boolean, readOnly?: boolean, noted?: string}} Options how a directory is mounted:
+ * `counted` against the quota; a file that changes in it is noted by its path with `noted` before it */
 
 export class Storage {
   /** @param {any} pyodide @param {{max_bytes: number, max_files: number}} limits */
@@ -39,10 +39,12 @@ export class Storage {
     this.FS.mount(this.nodefs, options, point);
   }
 
-  /** The files that were made or changed since the last call, as paths in their mount. */
+  /** The files that were made or changed since the last call: paths in the workspace, or /volumes/NAME/PATH. */
   takeChanged() {
     if (!this.changed.size) return [];
-    const changed = [...this.changed].map((node) => path.relative(node.mount.opts.root, this.nodefs.realPath(node)));
+    const changed = [...this.changed].map(
+      (node) => node.mount.opts.noted + path.relative(node.mount.opts.root, this.nodefs.realPath(node)),
+    );
     this.changed.clear();
     return changed;
   }
@@ -179,6 +181,6 @@ export class Storage {
 
   /** @param {any} node */
   #note(node) {
-    if (node.mount.opts.noted && this.changed.size < MAX_CHANGED) this.changed.add(node);
+    if (node.mount.opts.noted !== undefined && this.changed.size < MAX_CHANGED) this.changed.add(node);
   }
 }

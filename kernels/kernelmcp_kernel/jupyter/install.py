@@ -41,7 +41,8 @@ class Installs:
     async def answer(self, call: dict[str, Any], request: Request) -> Answer:
         """Install what a host call asks for: {requirements} or {module}. A refusal is an answer, too: {error: {name,
         text}}, as is {unknown: true} for a module that no package is known for. {check: true} asks for
-        {unmet}, {available: true} for {available}: what an import may install."""
+        {unmet}, {available: true} for {available}: what an import may install. {captured: true}: what pip says comes
+        with the answer, as {said}, and is not shown."""
         cell = request.cell
         if "module" in call:
             return await self._install_for(call["module"], cell)
@@ -52,12 +53,18 @@ class Installs:
 
             return {"available": importable(settings().packages)}
 
+        said: list[str] | None = [] if call.get("captured") is True else None
+
         def say(line: str) -> None:
-            self._forwarder.say(cell, f"{line}\n")
+            if said is not None:
+                said.append(line)
+            else:
+                self._forwarder.say(cell, f"{line}\n")
 
         from kernelmcp_kernel.packages.requirements import Options
 
-        return await self._answer(self._installer().install(call.get("requirements"), say, Options.of(call)), cell)
+        installing = self._installer().install(call.get("requirements"), say, Options.of(call))
+        return await self._answer(installing, cell, said=said)
 
     async def _install_for(self, module: Any, cell: Cell) -> Answer:
         """Install the package that brings a module, without pip's own lines."""
@@ -69,8 +76,8 @@ class Installs:
             return failure
         answer = await self._answer(self._installer().install_for(module, lambda line: None), cell, imported=True)
         if "error" in answer:
-            if answer["error"]["name"] == "PackageUnreachable":  # an import asks Pyodide's distribution alone
-                answer["error"]["text"] += f". `%pip install {module}` asks an index, too"
+            if answer["error"]["name"] == "PackageUnreachable" and (package := _pure_package(module)):
+                answer["error"]["text"] += f". `%pip install {package}` asks an index, too"
             self._failed[module] = time.monotonic(), answer
         return answer
 
@@ -82,7 +89,14 @@ class Installs:
             self._made.take_as_present(LANGUAGE.packages)
         return self._made
 
-    async def _answer(self, installing: Awaitable[Outcome | None], cell: Cell, *, imported: bool = False) -> Answer:
+    async def _answer(
+        self,
+        installing: Awaitable[Outcome | None],
+        cell: Cell,
+        *,
+        imported: bool = False,
+        said: list[str] | None = None,
+    ) -> Answer:
         from kernelmcp_kernel.packages.errors import PackageError
 
         try:
@@ -94,5 +108,17 @@ class Installs:
         mounts = [package.mount() for package in outcome.installed]
         self._mount(mounts)
         text = f"{outcome}\n{OFFER}" if imported and outcome.installed and is_first_offer() else str(outcome)
-        self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), "text/plain": text})
-        return {"points": [mount["point"] for mount in mounts]}
+        shown = {} if said is not None else {"text/plain": text}
+        self._forwarder.show(cell, {PACKAGES_TYPE: outcome.as_json(), **shown})
+        return {"points": [mount["point"] for mount in mounts], "said": [*(said or []), text]}
+
+
+def _pure_package(module: str) -> str | None:
+    """The package of a module that an index may have, too. An import asks Pyodide's distribution alone, and compiled
+    packages are nowhere else."""
+    from kernelmcp_kernel.packages.distribution import listed, packages_by_import
+
+    name = packages_by_import(settings().packages).get(module)
+    return next(
+        (each.name for each in listed(settings().packages) if each.name == name and "-none-any" in each.file), None
+    )

@@ -38,6 +38,7 @@ _VERSIONS = re.compile(r"\(from versions: (?P<versions>.*?)\)", re.DOTALL)
 _UNREACHABLE = re.compile(
     r"Failed to establish a new connection|Failed to resolve|NameResolutionError|Connection refused|Max retries"
     r"|ConnectTimeout|Read timed out|connection broken by|connection timed out|Network is unreachable"
+    r"|Are you connected to the Internet"
 )
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
 _NO_FILE = re.compile(r"No such file or directory: '(?:.*/)?(?P<file>[^/']+\.whl)'")

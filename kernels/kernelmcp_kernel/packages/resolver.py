@@ -58,6 +58,10 @@ class Download:
     """What is left out, in words."""
 
 
+# Of what is cached.
+_MAX_NAMED = 10
+
+
 class DistributionNeeded(PackageUnreachable):
     """A file of Pyodide's distribution is needed, and cannot be had: no other source is asked for it."""
 
@@ -136,12 +140,19 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
     """All from the distribution; else what it needs from the index as well, when only that cannot be had there. What is
     asked for is the distribution's own file: neither one of the index, nor one that was built."""
     needed: DistributionNeeded | None = None
+    every = distribution.listed(request.settings)
+    cached = {file_name_of(file) for _, file in request.cached}
+    host, absent = _host(request), [package for package in every if package.name in request.asked - cached]
+    # A host that gave no answer some minutes ago is not waited for again: an import comes again and again.
+    if host and absent and await asyncio.to_thread(request.answers.was_silent, host):
+        raise _distribution_needed(request, absent)
     try:
         found = await _resolve(request, folder / "listed", say, "--no-index", whole=True)
     except (DistributionNeeded, PackageConflict, PackageNotFound, PackageNotSupported) as error:
+        if host and absent and isinstance(error, DistributionNeeded):
+            raise  # no index has what is asked for
         needed = error if isinstance(error, DistributionNeeded) else None
         found = await _resolve(request, folder / "all", say)
-    every = distribution.listed(request.settings)
     known = distribution.distribution_hashes(request.settings) | standins.hashes(every)
     others = {file_name_of(wheel) for wheel in found.files if sha256_of(wheel) not in known} & request.asked
     if others:
@@ -232,10 +243,22 @@ def _distribution_needed(request: Request, packages: list[Listed]) -> Distributi
     own = ["it"] if len(needed) < len(packages) else []
     what = " and ".join([*own, *([f"{', '.join(needed)} (which it needs)"] if needed else [])])
     come, files, them = ("comes", "file", "it") if len(packages) == 1 else ("come", "files", "them")
-    host = distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
+    host = _host(request)
     why = f"{host} does not answer. Try again when it does; whoever runs the server can name a mirror or a folder"
     if not host:
         why = f"the folder for it does not have the {files}. Whoever runs the server can put {them} there"
     return DistributionNeeded(
-        f"{request.names}: {what} {come} from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml)"
+        f"{request.names}: {what} {come} from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml). "
+        f"Until then the standard library works (csv, sqlite3, statistics){_cached(request)}"
     )
+
+
+def _host(request: Request) -> str:
+    """Of the distribution; empty if it is a folder."""
+    return distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
+
+
+def _cached(request: Request) -> str:
+    names = sorted({file_name_of(file) for _, file in request.cached})
+    more = ", ..." if len(names) > _MAX_NAMED else ""
+    return f", and so does what is cached: {', '.join(names[:_MAX_NAMED])}{more}" if names else ""

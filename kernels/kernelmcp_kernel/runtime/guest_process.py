@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
@@ -61,7 +61,8 @@ def guest_policy(sandbox: SandboxDirectory, launch: Launch, descriptors: list[in
     """The policy that confines a guest."""
     writable = (*sandbox.writable, *volume_paths("rw"))
     readable = (*volume_paths("ro"), sandbox.offered)
-    return _policy(launch, descriptors, readable, writable, settings().workspace_mb)
+    policy = _policy(launch, descriptors, readable, writable, settings().workspace_mb)
+    return replace(policy, umask=settings().umask)
 
 
 def volume_paths(mode: str) -> tuple[Path, ...]:

@@ -32,6 +32,7 @@ class Policy:
     are paths, with all beneath them; nothing starts where one of those in `unlinked` leads through a link.
     `max_open_files` caps its descriptors, `max_data_mb` its private memory, `max_file_mb` the size of a file that it
     writes, `max_cpu_seconds` its processor time (0: no cap). `uid`: the user and group that a root process becomes.
+    `umask`: of the files that it makes.
     """
 
     program: list[str]
@@ -46,6 +47,7 @@ class Policy:
     max_cpu_seconds: int = 0
     max_open_files: int = 256
     uid: int | None = None
+    umask: int = 0o077
     network: bool = False
     """It may open connections. A guest never does; pip must."""
     without: list[str] = field(default_factory=list[str])

@@ -54,7 +54,7 @@ def enter(policy: Policy, parent: int) -> None:
     """In the child of `parent`: give up what the policy says and become the program. Never returns; failure raises."""
     off = frozenset(policy.without)
     os.setsid()
-    os.umask(0o077)
+    os.umask(policy.umask)
     os.chdir("/")
     for number in (_SIGINT, _SIGPIPE):  # ignored ones stay so in the program
         ctypes.CDLL(None).signal(number, ctypes.c_void_p(0))

@@ -144,3 +144,19 @@ b 2
 EOF
 === ini values
 sed -n '/^\[web\]/,/^\[/p' config.ini | grep -E '^port' | cut -d= -f2 | tr -d ' '
+=== zip list
+zip -qr z.zip src a.txt; unzip -Z1 z.zip | sort; unzip -qq -o z.zip a.txt -d u && cat u/a.txt; unzip -p z.zip a.txt
+=== zip exclude
+zip -qr z.zip src -x '*.py'; unzip -Z1 z.zip | sort
+=== unzip what is no zip
+echo text > z.zip; unzip -q z.zip; echo $?
+=== tar xz
+tar cJf s.txz src && tar tf s.txz | sort && mkdir o && tar xf s.txz -C o --strip-components=1 && find o -type f | sort
+=== tar exclude
+tar cf t.tar --exclude='*.py' src a.txt; tar tf t.tar | sort
+=== tar long name
+d=$(printf '%0100d' 0); mkdir -p $d/$d && echo x > $d/$d/f && tar czf t.tgz $d && rm -r $d && tar xzf t.tgz && cat $d/$d/f
+=== tar from a folder
+tar cf t.tar -C src . ; tar tf t.tar | sort; tar xf t.tar nothing; echo $?
+=== sums
+sha256sum a.txt b.txt > s; sha256sum -c s; md5sum a.txt; sha1sum < a.txt; cksum a.txt; od -An -tx1 a.txt | head -2; xxd a.txt | head -2; base64 a.txt

@@ -74,6 +74,11 @@ _ERRORS_OF_OTHERS = {
     "PulpSolverError": _NO_SOLVERS,
 }
 
+_GOOGLE = (
+    "google.colab exists in Colab only: files are in /workspace, and figures show by themselves. Google's other "
+    "modules come with the package that is named for them, such as google-cloud-storage or google-genai"
+)
+
 # Why an import could not install what it needs, by the module.
 not_installed: dict[str, str] = {}
 
@@ -127,6 +132,8 @@ def _advice(error: BaseException) -> str | None:
 
 def _absence_advice(error: BaseException) -> str | None:
     text = str(error)
+    if isinstance(error, ImportError) and text.startswith("Unable to find a usable engine"):
+        return missing_module("pyarrow")  # of pandas, for Parquet
     for earlier in _chain(error):
         # A library says it in its own words, or something else went wrong while it did without the module.
         if isinstance(earlier, ModuleNotFoundError) and earlier.name and (
@@ -165,6 +172,8 @@ def _functions(error: BaseException) -> Iterator[str]:
 def missing_module(name: str) -> str | None:
     """What to do about a module that is not there; None when no package would bring it."""
     root = name.partition(".")[0]
+    if root == "google":  # a name that many share, and nobody's on an index
+        return _GOOGLE
     if root in not_installed:
         return f"{root} could not be installed: {not_installed[root]}"
     if root in sys.stdlib_module_names or not root.isidentifier():

@@ -90,6 +90,7 @@ async def build(points: str, modules: str) -> None:
     Leaves no JavaScript object and no trace of the warming in the heap."""
     bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
     os.environ.pop("_", None)  # Emscripten's: the path of the script that builds
+    os.environ["USER"] = os.environ["LOGNAME"] = "user"  # as the shell has it
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # Pyodide's default is a web page's
     absent.install()
     blocking.install()

@@ -6,6 +6,7 @@
 
 import asyncio
 import base64
+import os
 import sys
 from typing import Any
 
@@ -221,8 +222,15 @@ class GuestShell(InteractiveShell):
         return SList(text.splitlines()) if split else LSString(text)
 
     def enable_matplotlib(self, gui: str | None = None) -> Any:
-        """`%matplotlib` and `%pylab`, without a screen."""
-        return super().enable_matplotlib(usable_gui(gui))
+        """`%matplotlib` and `%pylab`, without a screen. If matplotlib cannot be installed, there is nothing to choose:
+        it will draw inline when it is there (MPLBACKEND)."""
+        gui = usable_gui(gui)
+        try:
+            return super().enable_matplotlib(gui)
+        except ModuleNotFoundError as error:
+            if error.name != "matplotlib":
+                raise
+            return gui or "inline", os.environ.get("MPLBACKEND")
 
     def enable_gui(self, gui: str | None = None) -> None:
         if gui not in (None, "inline"):

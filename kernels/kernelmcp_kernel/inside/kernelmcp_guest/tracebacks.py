@@ -33,6 +33,8 @@ _MAX_LINE_CHARS = 100
 # catches its errors has a thousand.
 _MAX_CHAINED = 10
 _MAX_KEPT = 100
+# Of each end of a traceback: each frame is 30 ms.
+_MAX_END_FRAMES = 5
 
 Parts = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -128,7 +130,10 @@ class GuestTB(AutoFormattedTB):
         them. Here they are left out first, in the same way."""
         records: list[Any] = []
         shown: list[TracebackType] = []
-        for each in collapse_repeated(_entries(etb), collapser=RepeatedFrames, key=_place):
+        collapsed = list(collapse_repeated(_entries(etb), collapser=RepeatedFrames, key=_place))
+        if (over := len(collapsed) - 2 * _MAX_END_FRAMES) > 0:
+            collapsed[_MAX_END_FRAMES:-_MAX_END_FRAMES] = [_LeftOut(over)]
+        for each in collapsed:
             if isinstance(each, RepeatedFrames):
                 records += self._records_of(shown, context)
                 records.append(FrameInfo._from_stack_data_FrameInfo(each))
@@ -178,6 +183,18 @@ class GuestTB(AutoFormattedTB):
             line = linecache.getline(entry.tb_frame.f_code.co_filename, entry.tb_lineno).strip()
             lines.append(f"{head}\n    {line[:_MAX_LINE_CHARS]}")
         return [*lines, *self.format_exception(etype.__name__, evalue)]
+
+
+class _LeftOut(RepeatedFrames):
+    """The frames in the middle of a recursion that takes another way each time."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__([], [])
+        self._count = count
+
+    @property
+    def description(self) -> str:
+        return f"{self._count:,} in between"
 
 
 def _entries(etb: TracebackType | None) -> list[TracebackType]:

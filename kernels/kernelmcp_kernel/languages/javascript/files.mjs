@@ -5,7 +5,7 @@ import path from "node:path";
 
 const KINDS = { isFile: "file", isDirectory: "directory", isSymbolicLink: "link" };
 
-/** @typedef {{point: string, root: string, counted?: boolean, noted?: boolean, readOnly?: boolean}} Folder */
+/** @typedef {{point: string, root: string, counted?: boolean, noted?: string, readOnly?: boolean}} Folder */
 
 export class Files {
   /** @param {Folder[]} folders @param {import("../../host/quota.mjs").Quota} quota @param {string} workingDirectory */
@@ -13,7 +13,7 @@ export class Files {
     this.folders = folders;
     this.quota = quota;
     this.workingDirectory = workingDirectory;
-    /** @type {Set<string>} paths in the workspace that were made or changed */
+    /** @type {Set<string>} paths in the workspace, or /volumes/NAME/PATH, that were made or changed */
     this.changed = new Set();
   }
 
@@ -70,7 +70,8 @@ export class Files {
 
   /** @param {Folder & {file: string}} found */
   note(found) {
-    if (found.noted && this.changed.size < MAX_CHANGED) this.changed.add(path.relative(found.root, found.file));
+    if (found.noted === undefined || this.changed.size >= MAX_CHANGED) return;
+    this.changed.add(found.noted + path.relative(found.root, found.file));
   }
 
   takeChanged() {

@@ -56,13 +56,14 @@ const interrupts = new Interrupts(
   () => streams.tick(),
 );
 const folders = [
-  { point: "/workspace", root: settings.workspace, counted: true, noted: true },
+  { point: "/workspace", root: settings.workspace, counted: true, noted: "" },
   { point: "/tmp", root: settings.tmp, counted: true },
   { point: "/servers", root: settings.offered, readOnly: true },
   .../** @type {any[]} */ (settings.volumes).map(({ name, path, mode }) => ({
     point: `/volumes/${name}`,
     root: path,
     readOnly: mode !== "rw",
+    noted: `/volumes/${name}/`,
   })),
 ];
 const quota = new Quota(settings.quota, [settings.workspace, settings.tmp], () =>

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.languages.interface import Language, file_options
+from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.identity import BuildError
@@ -55,6 +56,9 @@ def readable() -> tuple[Path, ...]:
     if extensions := getattr(_ctypes, "__file__", None):
         native.append(Path(extensions))
         folders.append(Path(extensions).parent)
+    # Of archives.
+    found = (importlib.util.find_spec(name) for name in ("zlib", "_bz2", "_lzma"))
+    native += [Path(spec.origin) for spec in found if spec and spec.origin and spec.has_location]
     linked = [Path(path) for file in native for path in linked_files(file)]
     return (*map(_real, folders), *linked)
 
@@ -82,11 +86,24 @@ class Shell(Language):
         compileall.compile_dir(INSIDE, quiet=2, workers=1)
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        options = {"library": str(library().parent), **file_options(sandbox)}
+        options = {"library": str(library().parent), "system": _system(), **file_options(sandbox)}
         flags = ["-I", "-S", "-B", "-X", "utf8"]
         program = [str(interpreter()), *flags, str(PROGRAM.resolve()), json.dumps(options)]
         memory_mb = min(_MEMORY_MB, settings().memory_mb + _LEAST_MEMORY_MB)
         return Launch(program, readable(), memory_mb, memory_mb)
+
+
+def _system() -> dict[str, Any]:
+    """What Python's guest says of its machine, and its memory."""
+    markers = guest_markers()
+    return {
+        "memory_mb": settings().memory_mb,
+        "sysname": markers["platform_system"],
+        "nodename": markers["platform_system"].lower(),
+        "release": markers["platform_release"],
+        "version": markers["platform_version"],
+        "machine": markers["platform_machine"],
+    }
 
 
 LANGUAGE = Shell()

@@ -93,6 +93,10 @@ class IndexAnswers:
         file.write_text(json.dumps({**rules, "never": sorted(self._silent)}), "utf-8")
         return str(file)
 
+    def was_silent(self, host: str) -> bool:
+        """Whether it gave no answer some minutes ago, or to this installation. Blocking."""
+        return host in self._silent or (self._hosts is not None and host in self._hosts.read())
+
     def read(self, run: Path) -> None:
         """Note what a run of pip saw. Blocking."""
         seen = _read(run / _SEEN)

@@ -95,9 +95,12 @@ def check(answer: dict[str, Any]) -> None:
         raise PackageError(f"{', '.join(missing)} could not be mounted in the sandbox; start the session again")
 
 
-def install(requirements: list[str], **options: bool) -> None:
-    """Have packages. `options` are as the kernel process knows them: pre, no_deps, upgrade. Raises PackageError."""
-    check(blocking.host_call("install", requirements=requirements, **options))
+def install(requirements: list[str], **options: bool) -> list[str]:
+    """Have packages. `options` are as the kernel process knows them: pre, no_deps, upgrade; captured: gives the lines
+    that would else be shown. Raises PackageError."""
+    answer = blocking.host_call("install", requirements=requirements, **options)
+    check(answer)
+    return answer.get("said", []) if options.get("captured") else []
 
 
 def unmet() -> list[str]:

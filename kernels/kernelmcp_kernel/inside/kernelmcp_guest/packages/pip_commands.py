@@ -73,12 +73,13 @@ _INSTALLS = re.compile(r"\s(?:install|add|sync)\b")
 _REDIRECTION = re.compile(r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)")
 
 
-def pip(line: str) -> None:
-    """`%pip`: install packages into this session, or list what there is."""
+def pip(line: str, *, captured: bool = False) -> None:
+    """`%pip`: install packages into this session, or list what there is. `captured`: what an installation says goes to
+    sys.stdout, which is a program's."""
     words, options = _without_habits(_split(line))
     command, *arguments = words or ["help"]
     if command == "install":
-        _install(arguments, options)
+        _install(arguments, {**options, "captured": True} if captured else options)
     elif command == "list" and "--available" in arguments:
         _say(", ".join(packages.available()))
     elif command in ("list", "freeze"):
@@ -160,7 +161,8 @@ def _install(arguments: list[str], options: dict[str, bool]) -> None:
         _say("pip: there is none here, and none is needed")
         if not kept:
             return
-    packages.install(kept, **options)
+    for line in packages.install(kept, **options):
+        _say(line)
 
 
 def _requirements(arguments: list[str], inside: tuple[str, ...] = ()) -> list[str]:

@@ -218,7 +218,7 @@ def _is_missing(module: str) -> bool:
 
 def _pip(arguments: list[str], stderr: TextIO) -> int:
     try:
-        pip_commands.pip(shlex.join(arguments))
+        pip_commands.pip(shlex.join(arguments), captured=True)
     except (PackageError, OSError) as error:
         stderr.write(f"ERROR: {error}\n")
         return 1

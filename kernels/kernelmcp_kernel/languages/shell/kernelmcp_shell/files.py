@@ -33,10 +33,11 @@ _OPEN = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe that lies in a fold
 
 
 class Folder:
-    """A folder of the host, and where the shell sees it."""
+    """A folder of the host, and where the shell sees it. `noted`: what stands before the path of a file that changes in
+    it, in the list of those; None: it is not listed."""
 
     def __init__(
-        self, point: str, root: str, *, counted: bool = False, noted: bool = False, read_only: bool = False
+        self, point: str, root: str, *, counted: bool = False, noted: str | None = None, read_only: bool = False
     ) -> None:
         self.point = point
         self.root = root
@@ -193,7 +194,7 @@ class Files:
             os.unlink(old)
         if (mode := self._modes.pop(old, None)) is not None:
             self._modes[new] = mode
-        if came_from.noted and self._changed.pop(old[len(came_from.root) + 1 :], old) is not None:
+        if came_from.noted is not None and self._changed.pop(_listed(came_from, old), old) is not None:
             self._note(came_from, old)  # else it was made a moment ago: `sed -i` writes beside the file
         self._note(folder, new)
 
@@ -266,8 +267,12 @@ class Files:
         return Facts(kind, found.st_size, self._modes.get(file, usual), found.st_mtime)
 
     def _note(self, folder: Folder, file: str) -> None:
-        if folder.noted and len(self._changed) < _MAX_CHANGED:
-            self._changed[file[len(folder.root) + 1 :]] = None
+        if folder.noted is not None and len(self._changed) < _MAX_CHANGED:
+            self._changed[_listed(folder, file)] = None
+
+
+def _listed(folder: Folder, file: str) -> str:
+    return f"{folder.noted}{file[len(folder.root) + 1 :]}"
 
 
 def _regular(fd: int) -> int:

@@ -38,6 +38,11 @@ class Quota:
         self._bytes = max(0, self._bytes + size)
         self._files = max(0, self._files + files)
 
+    def used(self) -> int:
+        """Bytes."""
+        self._count(_RECOUNT_SECONDS)
+        return self._bytes
+
     def _fits(self, size: int, files: int) -> bool:
         return (size <= 0 or self._bytes + size <= self.limits["max_bytes"]) and (
             files <= 0 or self._files + files <= self.limits["max_files"]

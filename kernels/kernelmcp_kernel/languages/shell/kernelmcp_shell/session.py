@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from kernelmcp_shell.curl import make_curl
+from kernelmcp_shell.facts import make_facts
 from kernelmcp_shell.files import STANDARD_INPUT, Files, Folder
 from kernelmcp_shell.filesystem_abi import FileSystemAbi
 from kernelmcp_shell.frames import FrameWriter, read_frames
@@ -20,7 +21,9 @@ from kernelmcp_shell.quota import Quota
 from kernelmcp_shell.shell import MAX_OUTPUT_BYTES, Outcome, Shell
 from kernelmcp_shell.small_commands import make_small_commands
 from kernelmcp_shell.streams import Streams
+from kernelmcp_shell.tar_command import make_tar
 from kernelmcp_shell.wget import make_wget
+from kernelmcp_shell.zip_commands import make_zip_commands
 
 if TYPE_CHECKING:
     from typing import Any
@@ -41,12 +44,13 @@ class Session:
 
     def __init__(self, options: dict[str, Any]) -> None:
         folders = [
-            Folder("/workspace", options["workspace"], counted=True, noted=True),
+            Folder("/workspace", options["workspace"], counted=True, noted=""),
             Folder("/servers", options["offered"], read_only=True),
             Folder("/tmp", options["tmp"], counted=True),  # noqa: S108  # what the shell calls it
             *(
-                Folder(f"/volumes/{volume['name']}", volume["path"], read_only=volume["mode"] != "rw")
+                Folder(point, volume["path"], read_only=volume["mode"] != "rw", noted=f"{point}/")
                 for volume in options["volumes"]
+                for point in (f"/volumes/{volume['name']}",)
             ),
         ]
         self._quota = Quota(options["quota"], [options["workspace"], options["tmp"]])
@@ -61,6 +65,9 @@ class Session:
             "curl": make_curl(self._ask, self._files),
             "mcp": make_mcp(self._ask, self._files),
             "wget": make_wget(self._ask, self._files),
+            "kernelmcp-tar": make_tar(self._files),
+            **make_facts(options["system"], self._files, self._quota),
+            **make_zip_commands(self._files),
             **make_small_commands(self._files),
         }
         self._calls: dict[int, tuple[threading.Event, Content]] = {}

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from kernelmcp_shell.files import Files
 
 _NO_SSH = "no connections but those of curl and wget leave the sandbox"
-_USE_INSTEAD = {"http": "use curl", "ssh": _NO_SSH, "scp": _NO_SSH, "sftp": _NO_SSH}
+_USE_INSTEAD = {
+    "http": "use curl",
+    **dict.fromkeys(("ssh", "scp", "sftp"), _NO_SSH),
+    **dict.fromkeys(("xz", "unxz", "xzcat"), "use tar -J, or lzma of python"),
+    **dict.fromkeys(("zstd", "unzstd", "7z", "7za", "rar", "unrar", "compress"), "use zip, gzip, bzip2 or tar -J"),
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NAPS_IN_A_SECOND = 10
 _LONGEST_SECONDS = 1e12
@@ -36,7 +41,8 @@ def make_small_commands(files: Files) -> dict[str, Command]:
 
 
 def _absent(call: Call) -> Result:
-    """bashkit's `http` prints what it would ask for, as if that were an answer; its `ssh` wants to be built anew."""
+    """bashkit's `http` prints what it would ask for, as if that were an answer; its `ssh` wants to be built anew; the
+    others it has not."""
     return Result("", f"{call.name}: command not found: {_USE_INSTEAD[call.name]}\n", 127)
 
 

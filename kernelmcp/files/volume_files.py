@@ -1,0 +1,151 @@
+"""The files in the configured volumes as the server reads and writes them. Blocking: called in worker threads.
+
+A volume holds a user's own files, and guests may write in it: nothing is opened through a link, a read-only volume
+stays so, and a server of root's does for a guest only what that guest's user could. New files follow the user's umask.
+Must not know sessions or MCP.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from pathlib import Path
+
+from kernelmcp.config.settings import Settings
+from kernelmcp.errors import InvalidArgument, PermissionDenied, ServerError
+from kernelmcp.files.listing import Entry, Listing, scan, top
+from kernelmcp.files.paths import as_caller_error, parts_below
+from kernelmcp.files.regular import Piece, made, opened, read_piece, size_of, write_whole
+from kernelmcp.files.safe_open import DIRECTORY, check_may_make
+from kernelmcp.files.volumes import INSIDE, kernel_volumes
+from kernelmcp.process_start import users_umask
+
+# Of a cell that names folders, and of a message that names what is there.
+MAX_SCANNED = 1_000
+MAX_NAMED = 12
+MAX_NAMED_CHARS = 400
+
+
+def is_in_volume(path: str) -> bool:
+    return path.startswith(f"{INSIDE}/")
+
+
+class VolumeFiles:
+    """The files of all volumes, by their paths inside: /volumes/NAME/PATH."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
+        """Read at most `limit` bytes, beginning at `offset`. Raises `ServerError`s only."""
+        volume, parts = self._find(path)
+        with self._caller_error(path), _root(volume) as root, opened(root, parts, reader=self._user) as fd:
+            return read_piece(fd, path, offset, limit)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Make or replace a file, and the directories that it is in. Raises `ServerError`s only."""
+        volume, (*above, name) = self._find(path)
+        if volume["mode"] != "rw":
+            raise PermissionDenied(
+                f"{path!r} is in a volume that is read-only",
+                "Write below /workspace, or ask the user for another folder.",
+            )
+        umask = users_umask()
+        with self._caller_error(path), _root(volume) as root:
+            size_of(root, [*above, name], path, reader=self._user)
+            with made(root, above, 0o777 & ~umask, user=self._user) as directory:
+                check_may_make(directory, self._user)
+                write_whole(directory, name, data, 0o666 & ~umask, user=self._user)
+
+    def look(self, paths: list[str]) -> list[Entry]:
+        """The regular files among these paths, and in the directories among them. The paths come from the guest."""
+        found: dict[str, Entry] = {}
+        for path in paths:
+            with suppress(OSError, ServerError):
+                volume, parts = self._find(path)
+                if volume["mode"] == "rw":
+                    with _root(volume) as root:
+                        for entry in self._entries(root, parts):
+                            inside = f"{INSIDE}/{volume['name']}/{entry.path}"
+                            found[inside] = Entry(inside, entry.size, entry.modified_ns)
+        return list(found.values())
+
+    def _entries(self, root: int, parts: list[str]) -> list[Entry]:
+        with opened(root, parts, reader=self._user) as fd:
+            status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode):
+            return [Entry("/".join(parts), status.st_size, status.st_mtime_ns)]
+        found = Listing()
+        if stat.S_ISDIR(status.st_mode):
+            scan(root, tuple(parts), found, MAX_SCANNED)
+        return found.files
+
+    @property
+    def _user(self) -> int | None:
+        return self._settings.policy.guest_uid
+
+    def _find(self, path: str) -> tuple[dict[str, str], list[str]]:
+        name, _, rest = path.removeprefix(f"{INSIDE}/").partition("/")
+        volumes = kernel_volumes(self._settings)
+        volume = next((one for one in volumes if one["name"] == name), None)
+        if volume is None:
+            named = ", ".join(f"{INSIDE}/{one['name']}" for one in volumes)
+            raise InvalidArgument(
+                f"there is no volume {name!r}",
+                f"There is {named}." if named else "No folder of the user's is shared. Use a path below /workspace.",
+                argument="path",
+            )
+        return volume, parts_below(rest, path)
+
+    @contextmanager
+    def _caller_error(self, path: str) -> Iterator[None]:
+        volume, _ = self._find(path)
+        with as_caller_error(path, lambda: named(volume, path)):
+            yield
+
+
+@contextmanager
+def _root(volume: dict[str, str]) -> Iterator[int]:
+    fd = os.open(volume["path"], DIRECTORY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def named(volume: dict[str, str], missing: str) -> str:
+    """A sentence with the names in a volume, first those that resemble the missing path's."""
+    where = f"{INSIDE}/{volume['name']}"
+    names = names_in(volume)
+    shown: list[str] = []
+    room = MAX_NAMED_CHARS
+    for name in dict.fromkeys([*resembling(missing, names), *names]):
+        room -= len(name) + 2
+        if room < 0 or len(shown) >= MAX_NAMED:
+            break
+        shown.append(name)
+    more = f" and {len(names) - len(shown):,} more" if len(names) > len(shown) else ""
+    return f"{where} has: {', '.join(shown)}{more}." if names else f"{where} has no files."
+
+
+def names_in(volume: dict[str, str]) -> list[str]:
+    """The names of what lies directly in a volume, readable ones; directories with a slash. Empty if it cannot be
+    read."""
+    try:
+        return [_readable(name) for name in top(Path(volume["path"]), MAX_SCANNED) if not name.startswith(".")]
+    except OSError:
+        return []
+
+
+def resembling(missing: str, names: list[str]) -> list[str]:
+    """The names that may be meant by a path that is not there, the best first."""
+    wanted = re.split(r"[/\\]", missing)[-1].casefold()
+    by_key = {name.casefold(): name for name in reversed(names)}
+    return [by_key[key] for key in get_close_matches(wanted, by_key, MAX_NAMED, 0.75)]
+
+
+def _readable(name: str) -> str:
+    text = os.fsencode(name).decode("utf-8", "replace")
+    return text if text.isprintable() else repr(text)

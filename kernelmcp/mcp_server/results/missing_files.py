@@ -1,0 +1,55 @@
+"""A line about a file that a cell did not find, where the user's folders are the reason.
+
+Models take paths that a user names for paths in the sandbox, and misspell those of volumes. Blocking: it lists volumes.
+"""
+
+import posixpath
+import re
+
+from kernelmcp.files.paths import INSIDE as WORKSPACE
+from kernelmcp.files.volume_files import is_in_volume, named, names_in, resembling
+from kernelmcp.files.volumes import INSIDE
+from kernelmcp.output.outputs import GuestError
+
+# Python's FileNotFoundError, and JavaScript's ENOENT.
+_PATH = re.compile(r"[Nn]o such file or directory[^'\"]*?(?P<quote>['\"])(?P<path>.{1,4000}?)(?P=quote)", re.DOTALL)
+# Of a user's machine: macOS, Linux, WSL, Windows, and a home directory.
+_OF_HOST = re.compile(r"(?:/(?:Users|home|root|mnt|media|Volumes|Downloads|Desktop|Documents)/|~|[A-Za-z]:[\\/])")
+NO_FOLDER = (
+    "No folder of the user's machine is shared with the sandbox. write_file puts content into the workspace. The user "
+    "shares a folder with `kernelmcp install CLIENT --folder PATH`, or with `--folder PATH` in the server's arguments."
+)
+NO_FOLDER_ELSEWHERE = (
+    "No folder is shared with the sandbox: write_file puts content into the workspace. Whoever runs the server shares "
+    "a folder with [volumes.NAME] in its configuration."
+)
+
+
+def about_missing(error: GuestError, volumes: list[dict[str, str]], *, is_local: bool) -> str | None:
+    """A note for the result. `is_local`: the client is on the server's machine. None: there is nothing to say."""
+    if error.name != "FileNotFoundError" and "ENOENT" not in error.value:
+        return None
+    if (match := _PATH.search(error.value)) is None:
+        return None
+    path = match["path"].replace("\\\\", "\\")
+    for volume in volumes:
+        if is_local and f"{path}/".startswith(f"{volume['path']}/"):
+            return f"Code sees {volume['path']} as {INSIDE}/{volume['name']}."
+    if not is_in_volume(path) and not _OF_HOST.match(path):
+        return _beside(path, volumes)
+    if not volumes:
+        return NO_FOLDER if is_local else NO_FOLDER_ELSEWHERE
+    named_volume = [one for one in volumes if f"{path}/".startswith(f"{INSIDE}/{one['name']}/")]
+    shown = " ".join(named(one, path) for one in (named_volume or volumes)[:2])
+    return shown if named_volume else f"Code sees no files of the user's machine but those in its volumes. {shown}"
+
+
+def _beside(path: str, volumes: list[dict[str, str]]) -> str | None:
+    """A name in a volume that may be meant by a path in the workspace."""
+    inside = posixpath.normpath(posixpath.join(WORKSPACE, path))
+    if not inside.startswith(f"{WORKSPACE}/"):
+        return None
+    for volume in volumes:
+        if found := resembling(inside, names_in(volume)):
+            return f"Did you mean {INSIDE}/{volume['name']}/{found[0]}, in the user's folder?"
+    return None
