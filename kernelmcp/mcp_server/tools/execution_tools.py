@@ -23,7 +23,6 @@ from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.approvals import ask_approval, take_approval
 from kernelmcp.mcp_server.callers import gave_up
 from kernelmcp.mcp_server.client_log import ClientLog
-from kernelmcp.mcp_server.code_fences import without_fences
 from kernelmcp.mcp_server.elicitation import ask, asked_by, can_ask, take_answer
 from kernelmcp.mcp_server.progress import wait_for
 from kernelmcp.mcp_server.results.execution_result import to_result
@@ -32,6 +31,7 @@ from kernelmcp.mcp_server.results.missing_files import about_missing
 from kernelmcp.mcp_server.results.view import Cursor
 from kernelmcp.mcp_server.runtimes import Runtimes
 from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, RUNS_CODE, Ctx, Language, SameSession, SessionId
+from kernelmcp.mcp_server.tools.code_fences import without_fences
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.registry import Registry

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.languages.interface import Language, file_options
-from kernelmcp_kernel.packages.distribution import guest_markers
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.guest_process import Launch
 from kernelmcp_kernel.runtime.identity import BuildError
+from kernelmcp_kernel.runtime.places import RUNTIME
 from kernelmcp_kernel.sandbox.confine import layers
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import settings
@@ -95,14 +95,15 @@ class Shell(Language):
 
 def _system() -> dict[str, Any]:
     """What Python's guest says of its machine, and its memory."""
-    markers = guest_markers()
+    info = json.loads((RUNTIME / "pyodide" / "pyodide-lock.json").read_text("utf-8"))["info"]
+    name, *release = info["platform"].split("_")
     return {
         "memory_mb": settings().memory_mb,
-        "sysname": markers["platform_system"],
-        "nodename": markers["platform_system"].lower(),
-        "release": markers["platform_release"],
-        "version": markers["platform_version"],
-        "machine": markers["platform_machine"],
+        "sysname": name.capitalize(),
+        "nodename": name,
+        "release": ".".join(release),
+        "version": "#1",
+        "machine": info["arch"],
     }
 
 

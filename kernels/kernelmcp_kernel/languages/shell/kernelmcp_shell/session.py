@@ -10,6 +10,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
+from kernelmcp_shell.archives.tar_command import make_tar
+from kernelmcp_shell.archives.zip_commands import make_zip_commands
 from kernelmcp_shell.curl import make_curl
 from kernelmcp_shell.facts import make_facts
 from kernelmcp_shell.files import STANDARD_INPUT, Files, Folder
@@ -21,9 +23,7 @@ from kernelmcp_shell.quota import Quota
 from kernelmcp_shell.shell import MAX_OUTPUT_BYTES, Outcome, Shell
 from kernelmcp_shell.small_commands import make_small_commands
 from kernelmcp_shell.streams import Streams
-from kernelmcp_shell.tar_command import make_tar
 from kernelmcp_shell.wget import make_wget
-from kernelmcp_shell.zip_commands import make_zip_commands
 
 if TYPE_CHECKING:
     from typing import Any

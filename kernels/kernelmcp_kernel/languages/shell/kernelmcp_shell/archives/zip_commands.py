@@ -7,9 +7,9 @@ import io
 import posixpath
 from typing import TYPE_CHECKING
 
+from kernelmcp_shell.archives.trees import tree, written
 from kernelmcp_shell.commands import CommandFailed, Result
 from kernelmcp_shell.files import FOLDER
-from kernelmcp_shell.trees import tree, written
 
 if TYPE_CHECKING:
     import zipfile

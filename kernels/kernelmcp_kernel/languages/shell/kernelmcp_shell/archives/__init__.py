@@ -1,0 +1,1 @@
+"""Commands that read and write archives, with Python's own modules for them."""
