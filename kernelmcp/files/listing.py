@@ -79,11 +79,16 @@ def top(directory: Path, limit: int) -> list[str]:
     """The names of what lies directly in a directory, of directories with a slash, at most `limit`. Raises OSError."""
     fd = os.open(directory, DIRECTORY)
     try:
-        with os.scandir(fd) as entries:
-            found = itertools.islice(entries, limit)
-            return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in found)
+        return names_at(fd, limit)
     finally:
         os.close(fd)
+
+
+def names_at(fd: int, limit: int) -> list[str]:
+    """As `top`, of an open directory."""
+    with os.scandir(fd) as entries:
+        found = itertools.islice(entries, limit)
+        return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in found)
 
 
 def _add(found: Listing, path: str, status: os.stat_result) -> None:

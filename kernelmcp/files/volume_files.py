@@ -15,10 +15,10 @@ from pathlib import Path
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ServerError
-from kernelmcp.files.listing import Entry, Listing, scan, top
+from kernelmcp.files.listing import Entry, Listing, names_at, scan
 from kernelmcp.files.paths import as_caller_error, parts_below
 from kernelmcp.files.regular import Piece, made, opened, read_piece, size_of, write_whole
-from kernelmcp.files.safe_open import DIRECTORY, check_may_make
+from kernelmcp.files.safe_open import DIRECTORY, check_may_make, open_beneath
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.process_start import users_umask
 
@@ -108,7 +108,13 @@ class VolumeFiles:
 
 @contextmanager
 def _root(volume: dict[str, str]) -> Iterator[int]:
-    fd = os.open(volume["path"], DIRECTORY)
+    """A volume's directory. Its path had no link when the settings were read, and where guests may write above it, in
+    another volume, it may have one now, which is not followed. Raises OSError."""
+    top = os.open("/", DIRECTORY)
+    try:
+        fd = open_beneath(top, Path(volume["path"]).parts[1:], DIRECTORY)
+    finally:
+        os.close(top)
     try:
         yield fd
     finally:
@@ -134,7 +140,8 @@ def names_in(volume: dict[str, str]) -> list[str]:
     """The names of what lies directly in a volume, readable ones; directories with a slash. Empty if it cannot be
     read."""
     try:
-        return [_readable(name) for name in top(Path(volume["path"]), MAX_SCANNED) if not name.startswith(".")]
+        with _root(volume) as root:
+            return [_readable(name) for name in names_at(root, MAX_SCANNED) if not name.startswith(".")]
     except OSError:
         return []
 

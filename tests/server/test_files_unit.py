@@ -9,7 +9,8 @@ import pytest
 import kernelmcp_kernel
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
-from kernelmcp.errors import ConfigurationError
+from kernelmcp.errors import ConfigurationError, ServerError
+from kernelmcp.files.volume_files import VolumeFiles
 from kernelmcp.files.volumes import check_places, check_volumes, kernel_volumes
 
 # a test may block its own event loop
@@ -104,6 +105,30 @@ def test_a_link_in_the_place_of_a_volume_leads_nowhere(tmp_path: Path) -> None:
     (outer / "inner").symlink_to(secret)
     with pytest.raises(ConfigurationError, match=r"inside volumes\.outer, where guests can put another"):
         check_volumes(settings())
+
+
+def test_tools_follow_no_link_above_a_volume(tmp_path: Path) -> None:
+    """It lies in another one, where a guest has put the link."""
+    outer, secret = tmp_path / "outer", tmp_path / "secret"
+    for folder in (outer / "above" / "inner", secret / "inner"):
+        folder.mkdir(parents=True)
+    (secret / "inner" / "key").write_text("secret")
+    volumes = {"outer": {"path": outer, "mode": "rw"}, "inner": {"path": outer / "above" / "inner", "mode": "rw"}}
+    found = VolumeFiles(load(environ={}, overrides={"server": {"home": tmp_path / "home"}, "volumes": volumes}))
+    found.write("/volumes/inner/key", b"mine")
+    assert found.read("/volumes/inner/key").data == b"mine"
+    (outer / "above").rename(outer / "moved")
+    (outer / "above").symlink_to(secret)
+    with pytest.raises(ServerError) as said:
+        found.read("/volumes/inner/key")
+    assert "secret" not in said.value.to_text()
+    with pytest.raises(ServerError):
+        found.write("/volumes/inner/new", b"")
+    assert found.look(["/volumes/inner/key"]) == []
+    with pytest.raises(ServerError) as said:
+        found.read("/volumes/inner/none")
+    assert "key" not in said.value.to_text()
+    assert [path.name for path in (secret / "inner").iterdir()] == ["key"]
 
 
 def test_the_folder_of_the_user_has_the_protection_of_a_volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

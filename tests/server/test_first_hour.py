@@ -10,6 +10,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 
 from kernelmcp.config.policy import Policy
+from kernelmcp.mcp_server.tools.code_fences import without_fences
 
 from .support import Connect
 
@@ -94,6 +95,11 @@ async def test_fences_around_a_whole_cell_are_taken_off(connect: Connect) -> Non
         assert "fences" not in text_of(within)
         two = await run(client, "```python\n1\n```\ntext\n```python\n2\n```")
         assert "SyntaxError" in text_of(two)
+
+
+@pytest.mark.parametrize("code", ["```\n" + " " * 900_000 + "x", "`" * 900_000, "```" + " " * 900_000 + "x\n```"])
+async def test_fences_are_looked_for_in_time_that_grows_with_the_code(code: str) -> None:
+    assert without_fences(code) is None  # squared, it would be hours
 
 
 async def test_of_two_hundred_pictures_the_others_have_one_address(connect: Connect) -> None:

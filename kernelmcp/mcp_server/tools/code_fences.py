@@ -2,9 +2,8 @@
 
 import re
 
-_FENCED = re.compile(
-    r"\s*(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[\w+.-]*)[ \t]*\n(?P<code>.*?)\n?[ \t]*(?P=fence)\s*", re.DOTALL
-)
+_OPENING = re.compile(r"(`{3,}|~{3,})[ \t]*([\w+.-]*)")
+MAX_OPENING_CHARS = 100
 _LANGUAGES = {
     **dict.fromkeys(("py", "python3", "ipython"), "python"),
     **dict.fromkeys(("js", "node"), "javascript"),
@@ -14,8 +13,12 @@ _LANGUAGES = {
 
 def without_fences(code: str) -> tuple[str, str | None] | None:
     """The code inside, and the language that the fence names. None if there are no fences, or others within."""
-    match = _FENCED.fullmatch(code)
-    if match is None or re.search(rf"^\s*{match['fence']}", match["code"], re.MULTILINE):
+    first, _, rest = code.strip().partition("\n")
+    inside, _, last = rest.rpartition("\n")
+    opening = first.strip()
+    if len(opening) > MAX_OPENING_CHARS or (match := _OPENING.fullmatch(opening)) is None or last.strip() != match[1]:
         return None
-    tag = match["tag"].lower()
-    return match["code"], _LANGUAGES.get(tag, tag) or None
+    if re.search(rf"^[ \t]*{match[1]}", inside, re.MULTILINE):
+        return None
+    tag = match[2].lower()
+    return inside, _LANGUAGES.get(tag, tag) or None
