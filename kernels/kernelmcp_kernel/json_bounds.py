@@ -75,7 +75,7 @@ def _opened(data: bytes | bytearray) -> int:
 
 
 def _without_strings(data: bytes, max_values: int) -> bytearray:
-    """What is outside of strings. Raises `JsonTooLarge` when there are too many."""
+    """Structure outside of strings. Raises `JsonTooLarge` if there is too much of it."""
     outside = bytearray()
     position = strings = 0
     while (quote := data.find(b'"', position)) >= 0:

@@ -167,7 +167,8 @@ class World:
         if children := _children(pid):
             found.append("it has a child process")
             for child in children:
-                child.kill()
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
         found += self._beyond_bounds(pid)
         found += [f"it made a {kind} in its workspace" for kind in self._special_files()]
         found += [f"it made a file of {size >> 30} GB" for size in self._sizes() if size > 5 << 30]

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kernelmcp.process_start import users_umask
 from kernelmcp_kernel import languages
 from kernelmcp_kernel.guests.death import GuestDied
 from kernelmcp_kernel.guests.guest import new_request_id
@@ -43,7 +44,7 @@ def status(process: psutil.Process) -> dict[str, str]:
 def check_confined(guest: psutil.Process) -> None:
     assert Path(f"/proc/{guest.pid}/environ").read_bytes() == b"MALLOC_TRIM_THRESHOLD_=131072\0"
     found = status(guest)
-    assert (found["NoNewPrivs"], found["Seccomp"], found["Umask"]) == ("1", "2", "0077")
+    assert (found["NoNewPrivs"], found["Seccomp"], found["Umask"]) == ("1", "2", f"{users_umask():04o}")
     assert os.getsid(guest.pid) == guest.pid
     kinds = {os.readlink(fd).split(":")[0] for fd in Path(f"/proc/{guest.pid}/fd").iterdir()}
     assert kinds <= {"pipe", "anon_inode", "/dev/null"}, kinds

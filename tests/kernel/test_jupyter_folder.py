@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelmcp.process_start import users_umask
 from kernelmcp_kernel import settings as kernel_settings
 from kernelmcp_kernel.runtime import directory
 from kernelmcp_kernel.runtime.directory import PrivateDirectory
@@ -97,7 +98,7 @@ def test_write_changes_it_and_what_is_written_is_no_program(home: Path, folder: 
         assert kernel.run("import helper; helper.answer").result == "42"
         kernel.run("open('new.sh', 'w').write('#!/bin/sh'); os = __import__('os'); os.remove('data.csv')")
         assert sorted(os.listdir(folder)) == ["helper.py", "new.sh"]
-        assert (folder / "new.sh").stat().st_mode & 0o777 == 0o600
+        assert (folder / "new.sh").stat().st_mode & 0o777 == 0o666 & ~users_umask()
         restart(kernel, now=False)
         assert kernel.run(LOOK).result == "('/volumes/notebook', ['helper.py', 'new.sh'])"
 

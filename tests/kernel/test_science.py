@@ -135,7 +135,7 @@ def test_a_package_that_cannot_be_had_is_said_and_not_tried_again_at_once(folder
             assert ran.error == "ModuleNotFoundError: No module named 'lxml'"
             assert advice(ran).startswith("[kernelmcp] lxml could not be installed: lxml==")
             assert "it comes from Pyodide's distribution, and the folder for it does not have the file" in advice(ran)
-            assert "`%pip install lxml` asks an index, too" in advice(ran)
+            assert "%pip install" not in advice(ran), "an index has no build of it either"
 
 
 FRAME = "import pandas as pd\npd.DataFrame([[1 / 7] * {columns}] * {rows}).add_prefix('column_')"

@@ -12,7 +12,7 @@ from kernelmcp.files.volumes import INSIDE
 from kernelmcp.output.outputs import GuestError
 
 # Python's FileNotFoundError, and JavaScript's ENOENT.
-_PATH = re.compile(r"[Nn]o such file or directory[^'\"]*?(?P<quote>['\"])(?P<path>.{1,4000}?)(?P=quote)", re.DOTALL)
+_PATH = re.compile(r"(?:N|n)o such file or directory[^'\"]*?(?P<quote>['\"])(?P<path>.{1,4000}?)(?P=quote)", re.DOTALL)
 # Of a user's machine: macOS, Linux, WSL, Windows, and a home directory.
 _OF_HOST = re.compile(r"(?:/(?:Users|home|root|mnt|media|Volumes|Downloads|Desktop|Documents)/|~|[A-Za-z]:[\\/])")
 NO_FOLDER = (
