@@ -27,7 +27,7 @@ from .pyodide_packages import NAME, pyodide_folder
 
 PACKAGES = ("numpy", "pandas", "matplotlib", "seaborn")
 _PREFIX, _COPY = "prepared-", "copy-"
-_PARTS = ("wheels", "unpacked", "bytecode")
+_PARTS = ("wheels", "unpacked", "bytecode", "built")
 # Each is 300 MB; of several clones of the project, each makes its own.
 _MAX_KEPT = 3
 # No test takes so long.
