@@ -185,5 +185,7 @@ class Kernel:
         """Run a cell that prints when it has come to the point; interrupt it there."""
         request = self.send(code, **options)
         outputs = [self.output(request)]
+        while outputs[-1]["msg_type"] != "stream":
+            outputs.append(self.output(request))
         self.manager.interrupt_kernel()
         return self.finish(request, outputs)

@@ -86,6 +86,17 @@ def test_an_interrupt_while_a_cells_figures_are_drawn_keeps_those_that_were_not(
     assert (ran.result, len(shown(ran))) == ("[]", 1)
 
 
+def test_a_figure_that_was_drawn_is_closed_if_the_interrupt_comes_while_it_is_closed(kernel: Kernel) -> None:
+    code = (
+        "from matplotlib._pylab_helpers import Gcf\nstock = Gcf.destroy\n"
+        "def interrupted(manager):\n    Gcf.destroy = stock\n    raise KeyboardInterrupt\n"
+        "Gcf.destroy = interrupted\nfor _ in range(2):\n    plt.figure(); plt.plot([1, 2])"
+    )
+    ran = kernel.run(code)
+    assert (ran.error[:38], len(shown(ran))) == ("KeyboardInterrupt: 1 of 2 figures was ", 1)
+    assert kernel.run("plt.get_fignums()").result == "[2]"
+
+
 def test_an_interrupt_of_plt_show_keeps_them_too(kernel: Kernel) -> None:
     ran = kernel.interrupt_once_it_prints("plot_three()\nplt.show()\nprint('never')")
     assert (ran.error, len(shown(ran))) == ("KeyboardInterrupt: ", 1)

@@ -104,14 +104,15 @@ async def test_a_loop_around_input_comes_to_an_end(asked: Connect) -> None:
 
 async def test_the_time_of_the_answer_is_not_the_cells(server_env: dict[str, str]) -> None:
     async def ask(context: Any, params: Any) -> ElicitResult:
-        await asyncio.sleep(6)  # a person, who takes three times the cell's limit
+        await asyncio.sleep(8)  # a person, who takes twice the cell's limit
         return said("late")
 
     server = over_stdio(env=server_env)
     async with Client(server, mode="legacy", elicitation_callback=ask) as client:
-        _, fields = await Asked(client, []).run("input()", timeout=2)
+        await Asked(client, []).run("1", timeout=60)  # the session's start is not what is timed
+        _, fields = await Asked(client, []).run("input()", timeout=4)
         assert fields["result"] == "'late'"
-        _, fields = await Asked(client, []).run("input()\nwhile True: pass", timeout=2)
+        _, fields = await Asked(client, []).run("input()\nwhile True: pass", timeout=4)
         assert fields["status"] == "timeout"
 
 

@@ -123,6 +123,7 @@ class Guest:
         self._id = request_id
         reply = self._reply = self._loop.create_future()
         self._channel.send(frame)
+        del frame  # up to MAX_FRAME_BYTES, which are not to be kept until the reply
         if limit is not None:
             self._limit = limit
             limit.start(self)

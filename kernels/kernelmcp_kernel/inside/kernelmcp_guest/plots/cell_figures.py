@@ -62,6 +62,7 @@ def draw_what_is_seen(helpers: Any) -> None:
 
 def _draw(backend: Any, managers: list[Any], close: bool, deadline: float | None = None) -> None:
     """Raises KeyboardInterrupt; figures that were not drawn are open then."""
+    before = _cell.drawn
     try:
         for manager in managers:
             if deadline is not None and time.monotonic() > deadline:
@@ -74,6 +75,9 @@ def _draw(backend: Any, managers: list[Any], close: bool, deadline: float | None
                 backend.Gcf.destroy(manager)
     except KeyboardInterrupt:
         _cell.interrupted = True
+        if close:
+            for manager in managers[: _cell.drawn - before]:  # it may have come while the last of them was closed
+                backend.Gcf.destroy(manager)
         raise
     except BaseException:
         if close:
