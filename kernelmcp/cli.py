@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     setup.add_argument("--offline", type=Path, metavar="FILE", help="load them from a file written by --export")
     setup.add_argument("--export", type=Path, metavar="FILE", help="write them to a file for other machines")
+    setup.add_argument("--yes", action="store_true", help="fetch packages of an index without asking")
     setup.add_argument("--remove", action="store_true", help="remove them: sessions fetch packages when needed")
     _add_files(setup)
     setup.set_defaults(run=_setup)
@@ -261,7 +262,7 @@ def _setup(parsed: argparse.Namespace) -> int:
     from kernelmcp.commands import setup
 
     settings = load(parsed.config, parsed.policy)
-    return setup.main(settings, parsed.names, parsed.offline, parsed.export, parsed.remove)
+    return setup.main(settings, parsed.names, parsed.offline, parsed.export, remove=parsed.remove, yes=parsed.yes)
 
 
 def _audit(parsed: argparse.Namespace) -> int:

@@ -4,13 +4,15 @@ The work is the kernel package's own (`python -m kernelmcp_kernel.prepare`), in 
 """
 
 import contextlib
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
@@ -27,23 +29,26 @@ SETS = {
 }  # fmt: skip
 OFFER = "`kernelmcp setup` fetches numpy, pandas, matplotlib and more, once, so that importing them takes no time."
 SETUP_FILE = "setup.json"
+_SOURCES = {"index": "the package index", "pyodide": "Pyodide's distribution", "local": "a local wheel folder"}
 _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _BAR_CHARS = 24
 
 
-def main(settings: Settings, names: Sequence[str], offline: Path | None, export: Path | None, remove: bool) -> int:
-    """Status 0 when all is prepared, 1 when something could not be had. Raises `ConfigurationError`."""
+def main(
+    settings: Settings, names: Sequence[str], offline: Path | None, export: Path | None, *, remove: bool, yes: bool
+) -> int:
+    """Status 0 when all is prepared, 1 when something could not be had or was not wanted. `yes`: nobody is asked.
+
+    Raises `ConfigurationError`."""
     if remove:
         return _remove(settings)
     if offline is not None and names:
         raise ConfigurationError("--offline takes what is in the file", "Omit the names.")
     wanted = () if offline else _expand(names or ([] if export and is_set_up(settings.home) else ["science"]))
     files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
-    command = python_command("kernelmcp_kernel.prepare", *files, "--", *wanted)
-    guests = guest_environment(settings, settings.policy.default_flavor)
-    environment = {**os.environ, **guests, "JPY_PARENT_PID": str(os.getpid())}  # it ends when this process is killed
-    running = subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    with running as process:
+    if names and not yes and not _is_wanted(settings, wanted):
+        return 1
+    with _prepare(settings, *files, "--", *wanted) as process:
         try:
             _show((line.decode("utf-8", "replace").rstrip("\n") for line in process.stdout or ()), sys.stdout)
             status = process.wait()
@@ -56,6 +61,53 @@ def main(settings: Settings, names: Sequence[str], offline: Path | None, export:
         return 1
     sys.stdout.write("Sessions have them from now on, those of a running server too. --remove takes them out.\n")
     return 0
+
+
+def _prepare(settings: Settings, *arguments: str) -> subprocess.Popen[bytes]:
+    guests = guest_environment(settings, settings.policy.default_flavor)
+    environment = {**os.environ, **guests, "JPY_PARENT_PID": str(os.getpid())}  # it ends when this process is killed
+    command = python_command("kernelmcp_kernel.prepare", *arguments)
+    return subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+
+
+def _is_wanted(settings: Settings, names: Sequence[str]) -> bool:
+    """Ask the person at the terminal about packages that are neither of a set nor of Pyodide's distribution."""
+    with _prepare(settings, f"--plan={','.join({*chain(*SETS.values())})}", "--", *names) as process:
+        try:
+            answer, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise ConfigurationError("What is to be fetched could not be found out.", "See above.")
+    plans: list[dict[str, Any]] = json.loads(answer)
+    questionable = [plan for plan in plans if plan["files"] or plan["meant"]]
+    if not questionable:
+        return True
+    for plan in questionable:
+        sys.stdout.writelines(f"{line}\n" for line in _lines(plan))
+    if not sys.stdin.isatty():
+        sys.stdout.write("Nothing was fetched. With --yes they are.\n")
+        return False
+    if input("Fetch them? [y/N] ").strip().lower() in ("y", "yes"):
+        return True
+    sys.stdout.write("Nothing was fetched.\n")
+    return False
+
+
+def _lines(plan: dict[str, Any]) -> Iterator[str]:
+    """What one package brings, for a person. Names are an index's."""
+    yield f"{plan['asked']} is not in Pyodide's distribution." + (f" {plan['error']}" if plan["error"] else "")
+    if plan["meant"]:
+        yield f"  Did you mean {plan['meant']}?"
+    for file in plan["files"]:
+        size = "" if file["size"] is None else f", {_size(file['size'])}"
+        built = ", built from its source in the sandbox" if file["built"] else ""
+        yield f"  {file['name']} {file['version']}: from {_SOURCES[file['source']]}{size}{built}"
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**20:.1f} MB" if size >= 2**20 else f"{max(size >> 10, 1)} kB"
 
 
 def is_set_up(home: Path) -> bool:

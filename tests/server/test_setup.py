@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +27,17 @@ pytestmark = pytest.mark.anyio
 def setup(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kernelmcp", "setup", *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def at_a_terminal(environment: dict[str, str], typed: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
+    command = [sys.executable, "-m", "kernelmcp", "setup", *arguments]
+    try:
+        return subprocess.run(command, env=environment, stdin=theirs, capture_output=True, text=True, check=False)
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 @contextmanager
@@ -51,14 +65,14 @@ async def test_sessions_of_a_running_server_have_what_was_prepared(
 
             assert "ModuleNotFoundError" in await run("import helper")
             environment = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}
-            done = setup(environment, "pure", "absent")
+            done = setup(environment, "--yes", "pure", "absent")
             assert done.returncode == 1
             assert "[1/2] pure" in done.stdout
             assert "2 packages are prepared" in done.stdout
             assert "the same command goes on" in done.stdout
             assert done.stderr.startswith("kernelmcp: absent: ")
             assert "Traceback" not in done.stderr
-            assert setup(environment, "pure").returncode == 0
+            assert setup(environment, "--yes", "pure").returncode == 0
             asked = len(index.requests)
             assert "Successfully installed helper-1.0" in await run("import helper; helper.version")
             assert "'1.0'" in await run("import pure; pure.version", session_id="another")
@@ -70,6 +84,36 @@ async def test_sessions_of_a_running_server_have_what_was_prepared(
             assert setup(environment, "--remove").stdout == "Taken out.\n"
             assert setup(environment, "--remove").stdout == "There was nothing to take out.\n"
             assert "ModuleNotFoundError" in await run("import helper", session_id="third")
+
+
+def test_a_package_of_an_index_is_shown_and_asked_for(server_env: dict[str, str], tmp_path: Path) -> None:
+    with served(tmp_path) as (index, settings):
+        index.add("pandsa", requires=("helper",))
+        index.add_source("sourced")
+        environment = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}
+        shown = setup(environment, "pure", "pandsa", "sourced", "absent")
+        assert (shown.returncode, shown.stderr) == (1, "")
+        lines = re.sub(r"\d+ kB", "N kB", shown.stdout).splitlines()
+        helper = "  helper 1.0: from the package index, N kB"
+        assert lines == [
+            "pure is not in Pyodide's distribution.",
+            helper,
+            "  pure 1.0: from the package index, N kB",
+            "pandsa is not in Pyodide's distribution.",
+            "  Did you mean pandas?",
+            helper,
+            "  pandsa 1.0: from the package index, N kB",
+            "sourced is not in Pyodide's distribution.",
+            "  sourced 1.0: from the package index, N kB, built from its source in the sandbox",
+            "Nothing was fetched. With --yes they are.",
+        ]
+        assert list((tmp_path / "setup-home" / "packages" / "wheels").rglob("*.whl")) == []
+        assert not (tmp_path / "setup-home" / "setup.json").exists()
+        for answer, status in (("\n", 1), ("n\n", 1), ("y\n", 0)):
+            asked = at_a_terminal(environment, answer, "pure")
+            assert (asked.returncode, "Fetch them? [y/N]" in asked.stdout) == (status, True)
+            assert ("Nothing was fetched.\n" in asked.stdout) == bool(status)
+        assert setup(environment, "pure").returncode == 0, "it is there: nobody is asked"
 
 
 @pytest.mark.parametrize(
@@ -88,14 +132,15 @@ def test_what_it_cannot_do_it_says_in_a_sentence(
     assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (status, True, False), done
 
 
+@pytest.mark.parametrize("arguments", [["stalled"], ["--yes", "stalled"]], ids=["as it looks", "as it fetches"])
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_when_it_is_killed_nothing_of_it_goes_on(
-    server_env: dict[str, str], tmp_path: Path, how: signal.Signals
+    server_env: dict[str, str], tmp_path: Path, how: signal.Signals, arguments: list[str]
 ) -> None:
     with serve_index(tmp_path / "index") as index, index.stalled():
         named = {"SERVER__HOME": str(tmp_path / "home"), "PACKAGES__INDEX_URL": index.url}
         environment = server_env | {f"KERNELMCP_{name}": value for name, value in named.items()}
-        command = [sys.executable, "-m", "kernelmcp", "setup", "stalled"]
+        command = [sys.executable, "-m", "kernelmcp", "setup", *arguments]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
             assert wait_until(lambda: any("stalled" in path for path in index.requests))
             below = psutil.Process(running.pid).children(recursive=True)
@@ -114,7 +159,7 @@ async def test_the_workspace_info_lists_what_came_with_the_boot_image(
     with served(tmp_path) as (index, settings):
         index.add("late")
         settings["PACKAGES__PREINSTALLED"] = '["pure"]'
-        done = setup(server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}, "pure")
+        done = setup(server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}, "--yes", "pure")
         assert done.returncode == 0, done.stderr
         async with connect(**settings) as client:
 

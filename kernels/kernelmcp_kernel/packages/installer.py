@@ -50,7 +50,7 @@ from kernelmcp_kernel.packages.requirements import (
     unmet,
     without_versions,
 )
-from kernelmcp_kernel.packages.resolver import download, newest_version
+from kernelmcp_kernel.packages.resolver import Planned, download, newest_version, planned
 from kernelmcp_kernel.packages.sources.builder import Builder
 from kernelmcp_kernel.packages.standins import wheels as standins
 from kernelmcp_kernel.packages.standins.module_names import as_packages
@@ -131,6 +131,22 @@ class Installer:
             check_useful(requirements, self._present)
         outcome = await self._install(requirements, say, options, pins=pins)
         return replace(outcome, notes=(*said, *outcome.notes), requirements=tuple(map(str, requirements)))
+
+    async def plan(self, asked: Any) -> list[Planned]:
+        """What `install` would fetch for these requirements and what they need. Raises PackageError."""
+        requirements, _ = parse_pinned(asked)
+        check_enabled(self._settings)
+        name_packages(requirements, self._settings)
+        check_allowed(self._settings, requirements)
+        wanted, _ = self._sort_out(requirements)
+        if not wanted or await asyncio.to_thread(self._recall, wanted, PLAIN) is not None:
+            return []
+        with self._store.staging() as staging:
+            answers = IndexAnswers(SilentHosts(self._store.root))
+            builder = self._builder if self._settings.build_from_source else None
+            room = self._store.room.max_staged_bytes
+            request = Request(self._settings, wanted, self._present, [], room, answers, builder=builder)
+            return await planned(request, staging)
 
     def unmet(self) -> list[str]:
         """What installed packages need and do not find, which is so only of those that were installed alone."""

@@ -2,7 +2,8 @@
 
 FOLDER has pip. STAND_IN is the ending of the names of wheels that have nothing in them. WATCH is a file: how long to
 wait for hosts (`index.watch`). RULES is a file, or nothing: which sources may be offered (`sources.in_pip`). FILES is
-`fetch`, or `name` for empty files with the names of those that were chosen.
+`fetch`; or `name` for files with the names of those that were chosen, and nothing in them; or `size` for such files
+with the number of bytes that each would have, where it is told.
 
 pip has options for the tags of a foreign platform but none for its environment markers: it would judge
 `sys_platform == "emscripten"` by this machine. It follows addresses in the metadata of packages (`Requires-Dist: x @
@@ -21,6 +22,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,16 +128,30 @@ def _give_up_sooner() -> None:
     Resolver.resolve = resolve
 
 
-def _fetch_nothing() -> None:
-    """Write empty files with the names of those that were chosen."""
+def _fetch_nothing(with_sizes: bool) -> None:
+    """Write files with the names of those that were chosen, and nothing in them, or their size."""
     from pip._internal.operations.prepare import RequirementPreparer
 
     def prepare(self: Any, reqs: Any, *_arguments: Any, **_options: Any) -> None:
         for each in reqs:
-            each.satisfied_by = each.get_dist()  # so that it is not saved
-            Path(self.download_dir, Path(each.link.filename).name).write_bytes(b"")
+            each.satisfied_by = each  # so that it is not saved; a source has no more
+            size = _size_of(self._session, each.link) if with_sizes else ""
+            Path(self.download_dir, Path(each.link.filename).name).write_text(size, "ascii")
 
     RequirementPreparer.prepare_linked_requirements_more = prepare
+
+
+def _size_of(session: Any, link: Any) -> str:
+    """Of the file, in bytes; empty where its server does not say."""
+    from pip._vendor.requests import RequestException
+
+    if link.is_file:
+        return str(Path(link.file_path).stat().st_size)
+    with suppress(RequestException):
+        answer = session.head(link.url_without_fragment, headers={"Accept-Encoding": "identity"}, allow_redirects=True)
+        size = answer.headers.get("content-length", "")
+        return size if answer.ok and size.isdecimal() and size.isascii() else ""
+    return ""
 
 
 def _fetch_stand_ins_only(ending: str) -> None:
@@ -186,7 +202,9 @@ def main() -> int:
             raise requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
 
     requirements.Requirement.__init__ = parse_name
-    fetch_less = _fetch_nothing if files == "name" else lambda: _fetch_stand_ins_only(stand_in)
+    fetch_less = (
+        partial(_fetch_stand_ins_only, stand_in) if files == "fetch" else partial(_fetch_nothing, files == "size")
+    )
     for improve in (_log_little, _give_up_sooner, fetch_less):
         with suppress(ImportError, AttributeError):  # a pip that is made otherwise is slower, and works
             improve()

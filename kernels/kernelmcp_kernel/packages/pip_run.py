@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -49,8 +50,14 @@ class Request:
     """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
     builder: Builder | None = None
     """None: nothing is built from its source."""
-    names_only: bool = False
-    """Nothing is fetched: the files that come are empty, and have the names of those that were chosen."""
+    files: Literal["fetch", "name", "size"] = "fetch"
+    """`name`: nothing is fetched, and the files that come are empty, with the names of those that were chosen. `size`:
+    in each of them is how many bytes it would have, where that is told."""
+
+    @property
+    def names_only(self) -> bool:
+        """Nothing is fetched."""
+        return self.files != "fetch"
 
     @property
     def names(self) -> str:
@@ -100,8 +107,7 @@ def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "
     """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
     markers = json.dumps(distribution.guest_markers())
     watch = request.answers.write(folder)
-    files = "name" if request.names_only else "fetch"  # as `pip_main` has them
-    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, watch, rules, files]
+    own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, watch, rules, request.files]
     program = [sys.executable, "-I", "-B", *own, *arguments]
     settings = request.settings
     links = [*distribution.wheel_folders(settings), packages_root() / "wheels"]

@@ -19,9 +19,10 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_sdist_filename
 
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.distribution import Listed
@@ -114,8 +115,38 @@ async def newest_version(request: Request, name: str, folder: Path) -> str | Non
 async def _version_of(name: str, request: Request, folder: Path) -> str | None:
     """The version of a package that a request would bring, if it brings one: all is resolved, nothing is fetched or
     built. Raises PackageError."""
-    found = await _resolve(replace(request, builder=None, names_only=True), folder, lambda line: None)
+    found = await _resolve(replace(request, builder=None, files="name"), folder, lambda line: None)
     return next((wheel_identity(file.name)[1] for file in found.files if file_name_of(file) == name), None)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A file that an installation would fetch, with the name and the version of its package."""
+
+    name: str
+    version: str
+    source: Literal["index", "pyodide", "local"]
+    size: int | None
+    """In bytes; None where it is not told."""
+    built: bool
+    """It is a source, of which a wheel would be built in the sandbox."""
+
+
+async def planned(request: Request, folder: Path) -> list[Planned]:
+    """What a request would fetch: resolved, and nothing fetched but what must be read for it, nor built. What sources
+    need is not known before they are built. Raises PackageError."""
+    found = await _resolve(replace(request, files="size"), folder, lambda line: None)
+    own = {each.file for each in distribution.listed(request.settings)}
+    local = {name for name, _, _ in distribution.local_wheels(request.settings)}
+    return [_planned(file, own, local) for file in sorted(found.files)]
+
+
+def _planned(file: Path, own: set[str], local: set[str]) -> Planned:
+    listed = file.name.endswith(empty_wheels.LISTED_TAG)
+    version = str(parse_sdist_filename(file.name)[1]) if is_source(file) else wheel_identity(file.name)[1]
+    size = "" if listed else file.read_text("ascii")
+    source = "pyodide" if listed or file.name in own else "local" if file.name in local else "index"
+    return Planned(file_name_of(file), version, source, int(size) if size else None, is_source(file))
 
 
 async def _download(request: Request, folder: Path, say: Say) -> Download:

@@ -1,8 +1,9 @@
 """`python -m kernelmcp_kernel.prepare`: makes what languages/python/prepared.py finds.
 
-Run by `kernelmcp setup`, and by a kernel process (--in-background) that finds nothing for its settings. A file lock
-keeps others from doing the same meanwhile. What is done stays: interrupted, the next run goes on from there. Lines on
-stdout say how far it is; kernels start without the packages until it is done, and where it fails try again later.
+Run by `kernelmcp setup` (with --plan first, which says what would be fetched), and by a kernel process
+(--in-background) that finds nothing for its settings. A file lock keeps others from doing the same meanwhile. What is
+done stays: interrupted, the next run goes on from there. Lines on stdout say how far it is; kernels start without the
+packages until it is done, and where it fails try again later.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from kernelmcp_kernel.prepare.archive import read_archive, write_archive
 from kernelmcp_kernel.prepare.builder import run_builder
 from kernelmcp_kernel.prepare.bytecode import make_bytecode
 from kernelmcp_kernel.prepare.contents import modules_of, needs_of
+from kernelmcp_kernel.prepare.plan import plans
 from kernelmcp_kernel.runtime.identity import BuildError, build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, open_package_cache, packages_root
 from kernelmcp_kernel.settings import settings
@@ -64,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("requirements", nargs="*")
     parser.add_argument("--offline", type=Path)
     parser.add_argument("--export", type=Path)
+    parser.add_argument("--plan", metavar="NAME,...")
     parser.add_argument("--in-background", action="store_true")
     parsed = parser.parse_args(argv)
     if parsed.in_background:
@@ -72,6 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_package_cache()
     folder = prepared.files()[0].parent
     folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
+    if parsed.plan is not None:
+        found = plans(parsed.requirements, parsed.plan.split(","))
+        sys.stdout.write(json.dumps([asdict(each) for each in found]))
+        return 0
     with _locked(folder / "prepare.lock", wait=not parsed.in_background) as failed_at:
         if failed_at is None:
             return 0  # another one does it

@@ -34,6 +34,11 @@ _PACKAGES = {
 }  # fmt: skip
 
 
+def packages() -> set[str]:
+    """The packages that the names lead to."""
+    return set(_PACKAGES.values())
+
+
 def as_packages(requirements: list[Requirement]) -> list[str]:
     """Give each requirement that names a module the package's name; returns what to say of it.
 
