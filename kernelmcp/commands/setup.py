@@ -59,7 +59,7 @@ def main(
         goes_on = "" if offline else " What is there is kept; the same command goes on."
         sys.stdout.write(f"Not all of it could be had: see above.{goes_on}\n")
         return 1
-    sys.stdout.write("Sessions have them from now on, those of a running server too. --remove takes them out.\n")
+    sys.stdout.write("Sessions have them from now on, those of a running server too. --remove removes them.\n")
     return 0
 
 
@@ -124,7 +124,7 @@ def _remove(settings: Settings) -> int:
     was_there = is_set_up(settings.home)
     with contextlib.suppress(FileNotFoundError):
         file.unlink()
-    sys.stdout.write("Taken out.\n" if was_there else "There was nothing to take out.\n")
+    sys.stdout.write("Removed.\n" if was_there else "There was nothing to remove.\n")
     return 0
 
 

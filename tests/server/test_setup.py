@@ -81,8 +81,8 @@ async def test_sessions_of_a_running_server_have_what_was_prepared(
             assert setup(environment, "--export", str(archive)).returncode == 0
             offline = setup(environment | {"KERNELMCP_SERVER__HOME": str(tmp_path / "far")}, "--offline", str(archive))
             assert (offline.returncode, "2 packages are prepared" in offline.stdout) == (0, True)
-            assert setup(environment, "--remove").stdout == "Taken out.\n"
-            assert setup(environment, "--remove").stdout == "There was nothing to take out.\n"
+            assert setup(environment, "--remove").stdout == "Removed.\n"
+            assert setup(environment, "--remove").stdout == "There was nothing to remove.\n"
             assert "ModuleNotFoundError" in await run("import helper", session_id="third")
 
 
