@@ -85,7 +85,7 @@ def _is_wanted(settings: Settings, names: Sequence[str]) -> bool:
     if not questionable:
         return True
     for plan in questionable:
-        sys.stdout.writelines(f"{line}\n" for line in _lines(plan))
+        sys.stdout.writelines(f"{_printable(line)}\n" for line in _lines(plan))
     if not sys.stdin.isatty():
         sys.stdout.write("Nothing was fetched. With --yes they are.\n")
         return False
@@ -95,8 +95,13 @@ def _is_wanted(settings: Settings, names: Sequence[str]) -> bool:
     return False
 
 
+def _printable(line: str) -> str:
+    """For a terminal: names, versions and errors are an index's."""
+    return "".join(char if char.isprintable() else " " for char in line)
+
+
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
-    """What one package brings, for a person. Names are an index's."""
+    """The files that one package brings, for a person."""
     yield f"{plan['asked']} is not in Pyodide's distribution." + (f" {plan['error']}" if plan["error"] else "")
     if plan["meant"]:
         yield f"  Did you mean {plan['meant']}?"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import pty
 import re
@@ -9,12 +11,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
+from kernelmcp.commands import setup as setup_command
+from kernelmcp_kernel.packages import resolver
 from tests.kernel.driver import wait_until
 from tests.kernel.wheels import Index, serve_index
 
@@ -84,6 +90,24 @@ async def test_sessions_of_a_running_server_have_what_was_prepared(
             assert setup(environment, "--remove").stdout == "Removed.\n"
             assert setup(environment, "--remove").stdout == "There was nothing to remove.\n"
             assert "ModuleNotFoundError" in await run("import helper", session_id="third")
+
+
+def test_a_terminal_gets_no_control_characters_of_an_index(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = {"name": "a\x1b[2J", "version": "1\n", "source": "index", "size": None, "built": False}
+    plan = [{"asked": "a", "files": [file], "meant": "\x07b", "error": "\x1b]52;c;\x07"}]
+    said = SimpleNamespace(communicate=lambda: (json.dumps(plan), None), returncode=0)
+    monkeypatch.setattr(setup_command, "_prepare", lambda *_: nullcontext(said))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert setup_command._is_wanted(cast("Any", None), ["a"]) is False
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("said", ["9" * 5000, "-1", "1e9", "٣", ""])
+def test_a_size_that_is_no_number_is_not_known(tmp_path: Path, said: str) -> None:
+    (tmp_path / "a-1.0-py3-none-any.whl").write_text(said, "utf-8")
+    assert resolver._planned(tmp_path / "a-1.0-py3-none-any.whl", set(), set()).size is None
 
 
 def test_a_package_of_an_index_is_shown_and_asked_for(server_env: dict[str, str], tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ _MAX_RUNS = 9
 # A refusal comes within ten seconds: a version that has not been resolved by then is not offered.
 _REFUSAL_SECONDS = 9.0
 _NEWEST_SECONDS = 20.0
+_MAX_DIGITS = 15  # of a size
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,14 @@ class Planned:
 async def planned(request: Request, folder: Path) -> list[Planned]:
     """What a request would fetch: resolved, and nothing fetched but what must be read for it, nor built. What sources
     need is not known before they are built. Raises PackageError."""
-    found = await _resolve(replace(request, files="size"), folder, lambda line: None)
+    seconds = request.settings.install_timeout_seconds
+    try:
+        async with asyncio.timeout(seconds):
+            found = await _resolve(replace(request, files="size"), folder, lambda line: None)
+    except TimeoutError:
+        raise PackageTimeout(
+            f"{request.names}: not known after {seconds:g} s (packages.install_timeout_seconds)"
+        ) from None
     own = {each.file for each in distribution.listed(request.settings)}
     local = {name for name, _, _ in distribution.local_wheels(request.settings)}
     return [_planned(file, own, local) for file in sorted(found.files)]
@@ -144,9 +152,16 @@ async def planned(request: Request, folder: Path) -> list[Planned]:
 def _planned(file: Path, own: set[str], local: set[str]) -> Planned:
     listed = file.name.endswith(empty_wheels.LISTED_TAG)
     version = str(parse_sdist_filename(file.name)[1]) if is_source(file) else wheel_identity(file.name)[1]
-    size = "" if listed else file.read_text("ascii")
+    size = "" if listed else _size_in(file)
     source = "pyodide" if listed or file.name in own else "local" if file.name in local else "index"
     return Planned(file_name_of(file), version, source, int(size) if size else None, is_source(file))
+
+
+def _size_in(file: Path) -> str:
+    """Digits, as pip's process has written what a server said; empty for anything else."""
+    with file.open("rb") as stream:
+        text = stream.read(_MAX_DIGITS + 1)
+    return text.decode("ascii") if text.isdigit() and len(text) <= _MAX_DIGITS else ""
 
 
 async def _download(request: Request, folder: Path, say: Say) -> Download:
