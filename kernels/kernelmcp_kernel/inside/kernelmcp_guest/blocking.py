@@ -33,7 +33,7 @@ _run_until_complete = WebLoop.run_until_complete
 stdin_allowed = False
 
 
-# Each uses its own WebAssembly stack (runtime.py), and V8 ends the process if it has no space for another.
+# Each uses its own WebAssembly stack (runtime/node.py), and V8 ends the process if it has no space for another.
 MAX_WAITS = 100
 
 

@@ -41,8 +41,7 @@ class GuestKernel:
         self._parent_ident = {channel: [bytes.fromhex(each) for each in found] for channel, found in idents.items()}
 
     def get_parent(self, channel: str | None = None) -> dict[str, Any]:
-        """The current message, or with `control` the last one on that channel before the cell. Only its header is
-        set."""
+        """The current message, or with `control` the last one on that channel before the cell. Only headers are set."""
         header = self._control if channel == "control" else self.parent.get() or {}
         found: dict[str, Any] = {"header": header, "parent_header": {}, "metadata": {}, "content": {}, "buffers": []}
         return {**found, "msg_id": header.get("msg_id", ""), "msg_type": header.get("msg_type", "")}

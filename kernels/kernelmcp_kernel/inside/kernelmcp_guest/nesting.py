@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-# Each level takes 160 bytes of a 7 MB stack (runtime.py), so this is a quarter of it.
+# Each level takes 160 bytes of a 7 MB stack (runtime/node.py), so this is a quarter of it.
 MAX_DEPTH = 10_000
 
 # Brackets are counted in pieces of this many characters: counting is a hundred times faster than examining each.

@@ -53,7 +53,7 @@ def find_packages() -> None:
 
 
 def import_all(modules: str) -> None:
-    """For the boot image: import these modules (a JSON list), if possible, and leave no file open."""
+    """For the boot image: import these modules (a JSON list), if possible, without open files: an image has none."""
     for name in json.loads(modules):
         before, files = set(sys.modules), _open_files()
         with contextlib.suppress(BaseException):  # whatever it raises: it may still work in a session

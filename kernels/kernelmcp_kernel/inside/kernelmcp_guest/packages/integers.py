@@ -5,7 +5,6 @@ It is compiled as C's `long`, which has 32 bits in WebAssembly: `np.arange(10000
 positions, counts and sums, are int64, as on a 64-bit Linux. Calls by libraries are unchanged: their compiled parts rely
 on NumPy's size of a position (intp), which Python code cannot change. 32 bits remain in ufuncs of plain numbers and
 lists (`np.power(10, 10)`), `np.int_`, `np.dtype(int)`, matrices and masked arrays; such arrays show `dtype=int32`.
-says `dtype=int32`.
 """
 
 # The replaced functions are from a package that need not be installed.
