@@ -16,7 +16,7 @@ from ipykernel.iostream import IOPubThread
 
 # Bytes that are tracked together.
 _STEP_BYTES = 2**20
-# Above this, guests are not read until half of it is left.
+# Above this, guests are not read until the backlog has fallen to half of it.
 MAX_BYTES = 32 * 2**20
 _LOOK_SECONDS = 0.01
 # A client that receives nothing for this long has stopped. From then on output is dropped, so that cells do not wait.

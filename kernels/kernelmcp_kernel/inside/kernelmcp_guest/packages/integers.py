@@ -278,7 +278,7 @@ def _reduction(numpy: Any, call: Any) -> Any:
 
 
 def _narrow(numpy: Any, call: Any, behind: int = 0) -> Any:
-    """Wrap a function whose argument must have 32 bits: it takes 64 if they fit. `behind`: arguments before it."""
+    """Wrap a function that takes 32 bits: also accept 64 if the numbers fit. `behind`: arguments before it."""
     position, name = _NARROW[call.__name__]
     position += behind
 

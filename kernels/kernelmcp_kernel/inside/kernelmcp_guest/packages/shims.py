@@ -128,7 +128,7 @@ def _sealed_when_used(request_state: Any) -> None:
 
 
 def _bars_without_threads(progress: Any) -> None:
-    """dask's progress bar, drawn when it is finished: only a thread could draw it meanwhile."""
+    """dask's progress bar: drawn when it is finished, since there is no thread to draw it meanwhile."""
 
     def start(bar: Any, dsk: Any) -> None:
         bar._state, bar._running = None, True
@@ -140,12 +140,12 @@ def _bars_without_threads(progress: Any) -> None:
 
 
 def _live_without_threads(live: Any) -> None:
-    """rich's live displays (progress, status), drawn when they begin, change and end: between, only a thread could."""
+    """rich's live displays (progress, status): drawn when they begin, change and end, since there is no thread."""
     live._RefreshThread.start = lambda thread: None
 
 
 def _tracked_without_threads(progress: Any) -> None:
-    """rich's `track`, whose bar moves when all is finished: only a thread could move it meanwhile."""
+    """rich's `track`: its bar moves when all is finished, since there is no thread to move it meanwhile."""
 
     def end(thread: Any) -> None:
         thread.progress.update(thread.task_id, completed=thread.completed, refresh=True)

@@ -23,7 +23,7 @@ class _Cell:
 
     drawn = 0
     interrupted = False
-    """While drawing."""
+    """Interrupted while drawing."""
 
 
 _cell = _Cell()

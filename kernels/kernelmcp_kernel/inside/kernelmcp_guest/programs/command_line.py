@@ -21,7 +21,7 @@ _SERVERS = ("http.server", "uvicorn", "gunicorn", "hypercorn", "waitress", "stre
 _INTERACTIVE = "nobody can type here: give it a file, -c CODE, -m MODULE, or a program as its input"
 _HELP = "usage: python [-c CODE | -m MODULE | FILE | -] [ARGUMENT ...]"
 
-# Characters outside quotes for which a command needs a shell. In double quotes, these few.
+# Characters for which a command needs a shell: outside quotes, and in double quotes.
 _SYNTAX = re.compile(r"[|&;<>()$`*?\[\]{}~#!\n\\]")
 _IN_DOUBLE_QUOTES = re.compile(r"[$`\\!]")
 _QUOTED = re.compile(r"""'[^']*'|"([^"]*)\"""")

@@ -20,7 +20,7 @@ class Output:
         self.is_cut = False
 
     def write(self, raw: bytes) -> None:
-        """Raises BrokenPipeError beyond the limit: an endless program ends, as with `head`."""
+        """Append bytes. Raises BrokenPipeError beyond the limit: an endless program ends, as with `head`."""
         self.data += raw[: MAX_OUTPUT_BYTES - len(self.data)]
         if len(self.data) == MAX_OUTPUT_BYTES and raw:
             self.is_cut = True

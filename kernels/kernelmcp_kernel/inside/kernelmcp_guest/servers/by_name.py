@@ -15,7 +15,7 @@ _WITHIN = ("<genexpr>", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>")
 def call_mcp_tool(name: str, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
     """Call "server.tool", or a tool that only one server has. Raises ToolError.
 
-    In a coroutine, or a cell that awaits, await the result; elsewhere it waits for the result itself.
+    In a coroutine, or in a cell that awaits, await the call; elsewhere it waits and returns the result.
     """
     server, tool = _find(name)
     call = calls.call_async if _is_awaiting() else calls.call
