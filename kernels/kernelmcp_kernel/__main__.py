@@ -25,9 +25,9 @@ from kernelmcp_kernel.settings import settings
 def main() -> None:
     """Parse the command line and serve."""
     umask = os.umask(0o077)
-    os.umask(umask | 0o022)  # nobody else may write what is kept for other kernels: packages, images
-    guests = os.environ.get("KERNELMCP_UMASK") or f"{(umask | 0o002) & 0o077:o}"  # the server's word, or Jupyter's own
-    gc.disable()  # until everything is imported: nearly all objects of it stay
+    os.umask(umask | 0o022)  # nobody else may write files that other kernels use: packages, images
+    guests = os.environ.get("KERNELMCP_UMASK") or f"{(umask | 0o002) & 0o077:o}"  # from the server, or Jupyter's own
+    gc.disable()  # until everything is imported: nearly all of its objects stay
     try:
         take_user_settings(os.environ)
     except SettingsRefused as error:
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _start_guest(connection_file: Path) -> tuple[SandboxDirectory, Spawned]:
-    """Raises SystemExit (status 1, with the reason on stderr) where no guest can run."""
+    """Start the main language's guest. Raises SystemExit (status 1, with the reason on stderr) if none can run."""
     language = languages.main_language()
     try:
         language.prepare()
@@ -68,7 +68,7 @@ def _open_directory(connection_file: Path) -> SandboxDirectory:
 
 
 def _check_required_layers() -> None:
-    """Raises SystemExit (status 1, with the reason on stderr) where a layer that must be there is not."""
+    """Check the required layers. Raises SystemExit (status 1, with the reason on stderr) if one is missing."""
     if not settings().required_layers:
         return
     from kernelmcp_kernel.sandbox.probe import missing
@@ -78,7 +78,7 @@ def _check_required_layers() -> None:
 
 
 def _import_kernelbase() -> None:
-    """Import ipykernel's base class without IPython, of which it wants one exception that we never raise.
+    """Import ipykernel's base class without IPython, from which it needs only an exception that we never raise.
 
     IPython is in the guest; here it would cost 60 ms and 6 MB.
     """

@@ -1,4 +1,4 @@
-"""The settings of a kernel process: the environment variables that it is started with (docs/design.md 3, 123).
+"""The settings of a kernel process, from the environment variables at its start (docs/design.md 3, 123).
 
 Imports little: it is read before a guest is spawned.
 """
@@ -14,23 +14,23 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-# The wasm memory of a guest, in MB, when the environment does not say. The boot image alone takes about 60.
+# Default wasm memory of a guest, in MB. The boot image alone takes about 60.
 DEFAULT_MEMORY_MB = 1024
 
-# What a guest may store when the environment does not say: MB, and files.
+# Default storage of a guest: MB, and number of files.
 DEFAULT_WORKSPACE_MB = 1024
 DEFAULT_MAX_FILES = 10_000
 
-# Where a guest's own files are, which is its working directory where nothing else is said.
+# The folder of a guest's own files, and its default working directory.
 WORKSPACE = "/workspace"
 
-# CPU time of tasks between two cells when the environment does not say, in seconds.
+# Default CPU time of tasks between two cells, in seconds.
 DEFAULT_BACKGROUND_CPU_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What a guest may store, workspace and /tmp together: bytes, and files with directories."""
+    """A guest's storage limits, workspace and /tmp together: bytes, and files including directories."""
 
     max_bytes: int
     max_files: int
@@ -38,7 +38,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Volume:
-    """A directory of the host that the guest sees at /volumes/NAME."""
+    """A directory of the host that is mounted in the guest at /volumes/NAME."""
 
     name: str
     path: str
@@ -47,9 +47,9 @@ class Volume:
 
 @dataclass(frozen=True)
 class PackageSettings:
-    """KERNELMCP_PACKAGES, a JSON object: which packages may be installed and where they come from.
+    """KERNELMCP_PACKAGES, a JSON object: the packages that may be installed, and their sources.
 
-    Each is explained, with its unit, in the server's configuration ([packages] of docs/configuration.md).
+    Each field is described, with its unit, in the server's configuration ([packages] in docs/configuration.md).
     """
 
     enabled: bool = True
@@ -69,9 +69,9 @@ class PackageSettings:
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """KERNELMCP_NETWORK, a JSON object: which hosts the guest's requests may reach, and under which limits.
+    """KERNELMCP_NETWORK, a JSON object: the hosts that the guest's requests may reach, and their limits.
 
-    Each is explained, with its unit, in the server's configuration ([network] of docs/configuration.md).
+    Each field is described, with its unit, in the server's configuration ([network] in docs/configuration.md).
     """
 
     allow_hosts: list[str] = field(default_factory=list[str])
@@ -88,41 +88,41 @@ class KernelSettings:
     memory_mb: int = DEFAULT_MEMORY_MB
     """KERNELMCP_MEMORY_MB: cap of the guest's wasm memory, MiB."""
     sandbox: Path | None = None
-    """KERNELMCP_SANDBOX_DIRECTORY: the one directory that the guest may write. Not set: a private one."""
+    """KERNELMCP_SANDBOX_DIRECTORY: the guest's own writable directory. Default: a private one."""
     network: NetworkSettings = NetworkSettings()
-    """KERNELMCP_NETWORK. Not set: no network."""
+    """KERNELMCP_NETWORK. Default: no network."""
     workspace_mb: int = DEFAULT_WORKSPACE_MB
-    """KERNELMCP_WORKSPACE_MB: what the guest's files may take, workspace and /tmp together, MiB; so one file, too."""
+    """KERNELMCP_WORKSPACE_MB: limit of the guest's files, workspace and /tmp together, MiB; also of a single file."""
     max_files: int = DEFAULT_MAX_FILES
-    """KERNELMCP_MAX_FILES: how many files and directories they may be."""
+    """KERNELMCP_MAX_FILES: maximum number of these files and directories."""
     volumes: tuple[Volume, ...] = ()
     """KERNELMCP_VOLUMES: a JSON list of {"name", "path", "mode"}."""
     packages: PackageSettings = PackageSettings()
     """KERNELMCP_PACKAGES."""
     cpu_seconds: float | None = None
-    """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Not set: no limit. A request may name another."""
+    """KERNELMCP_CPU_SECONDS: CPU time of one execution, seconds. Default: no limit. A request may set another."""
     background_cpu_seconds: float = DEFAULT_BACKGROUND_CPU_SECONDS
     """KERNELMCP_BACKGROUND_CPU_SECONDS: CPU time of tasks that cells leave behind, between two cells, seconds."""
     env: dict[str, str] = field(default_factory=dict[str, str])
     """KERNELMCP_ENV, a JSON object: the guest's environment variables."""
     guest_uid: int | None = None
-    """KERNELMCP_GUEST_UID: the user and group that the guest of a root process runs as. Not set: it stays root, without
-    root's capabilities."""
+    """KERNELMCP_GUEST_UID: the user and group of the guest of a root process. Default: it stays root, without root's
+    capabilities."""
     required_layers: tuple[str, ...] = ()
-    """KERNELMCP_REQUIRED_LAYERS: names, with commas between; a kernel does not start where one is missing."""
+    """KERNELMCP_REQUIRED_LAYERS: names, separated by commas; a kernel does not start if one is missing."""
     working_directory: str = WORKSPACE
-    """KERNELMCP_WORKING_DIRECTORY: where cells begin, a directory of the guest's."""
+    """KERNELMCP_WORKING_DIRECTORY: the initial directory of cells, a path in the guest."""
     umask: int = 0o077
-    """KERNELMCP_UMASK, octal: the umask of guests, whose files in volumes are the user's."""
+    """KERNELMCP_UMASK, octal: the umask of guests, whose files in volumes belong to the user."""
     folder_note: str = ""
-    """KERNELMCP_FOLDER_NOTE: why a notebook's folder is not shown as configured. Empty: it is."""
+    """KERNELMCP_FOLDER_NOTE: the reason why a notebook's folder is not shown as configured. Empty: it is."""
     keep_globals: bool = False
-    """KERNELMCP_KEEP_GLOBALS: leave the guest's JavaScript its `process` and the like. For doctor and the tests, whose
-    attempts are to meet the walls behind."""
+    """KERNELMCP_KEEP_GLOBALS: keep globals such as `process` in the guest's JavaScript. For doctor and the tests, whose
+    attempts should reach the next layers of defence."""
 
     @property
     def folder(self) -> Literal["private", "read", "write"] | None:
-        """What a guest sees of the notebook's folder. None: a server's kernel, which has no notebook."""
+        """The guest's access to the notebook's folder. None: a server's kernel, which has no notebook."""
         if self.sandbox is not None:
             return None
         if self.working_directory == WORKSPACE:
@@ -132,7 +132,7 @@ class KernelSettings:
 
     @property
     def how_to_see_more(self) -> str:
-        """Of the notebook's folder: what to set, or why that has not helped."""
+        """How to get more access to the notebook's folder, or why that has not helped."""
         file = os.environ.get("KERNELMCP_CONFIG_FILE") or data_home() / "mcp.toml"
         more = "'write'" if self.folder == "read" else "'read' or 'write'"
         return self.folder_note or f"set jupyter_folder = {more} under [kernels] in {file}"
@@ -143,7 +143,7 @@ class KernelSettings:
 
     @property
     def folder_mode(self) -> int:
-        """Of the folders on the way to what a guest may read: where it is another user, it must get through."""
+        """Mode of the parent folders of files that a guest may read: a guest that is another user must pass through."""
         return 0o700 if self.guest_uid is None else 0o711
 
 
@@ -155,11 +155,11 @@ VARIABLES = frozenset(
         "WORKING_DIRECTORY", "WORKSPACE_MB",
     )
 )  # fmt: skip
-"""The environment variables that are settings of a kernel process. KERNELMCP_HOME is the server's as well."""
+"""The environment variables that are settings of a kernel process. The server also uses KERNELMCP_HOME."""
 
 
 def read_settings(environ: Mapping[str, str]) -> KernelSettings:
-    """The settings in these environment variables. Raises ValueError for a value that cannot be read."""
+    """Read the settings from these environment variables. Raises ValueError for an invalid value."""
     sandbox = environ.get("KERNELMCP_SANDBOX_DIRECTORY")
     return KernelSettings(
         memory_mb=int(environ.get("KERNELMCP_MEMORY_MB") or DEFAULT_MEMORY_MB),
@@ -182,7 +182,7 @@ def read_settings(environ: Mapping[str, str]) -> KernelSettings:
 
 
 def _volume(name: str, path: str, mode: str) -> Volume:
-    """Anything but "rw" is read-only."""
+    """A volume; any mode but "rw" means read-only."""
     return Volume(name, path, "rw" if mode == "rw" else "ro")
 
 
@@ -193,7 +193,7 @@ def settings() -> KernelSettings:
 
 
 def data_home() -> Path:
-    """Where packages and images are kept: KERNELMCP_HOME, else where the platform keeps a user's data."""
+    """The folder of packages and images: KERNELMCP_HOME, otherwise the platform's folder for user data."""
     if named := os.environ.get("KERNELMCP_HOME"):
         return Path(named).absolute()
     if sys.platform == "darwin":

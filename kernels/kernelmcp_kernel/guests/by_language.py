@@ -1,5 +1,5 @@
-"""The guests of a kernel: one for its main language from the start, and one for each other language from its first
-cell on. They share the sandbox directory, the queue and the memory of the flavor."""
+"""The guests of a kernel: the main language's starts with the kernel, each other language's with its first cell. They
+share the sandbox directory, the queue and the memory of the flavor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
 
-# Beside the flavor's memory, which is WebAssembly's: compiled code, V8's heaps, buffers. MiB, of all guests together.
+# MiB for all guests together, in addition to the flavor's memory, which is WebAssembly's: compiled code, V8's heaps,
+# buffers.
 UNCOUNTED_MB = 256
 
 
 class StartFailed(ValueError):
-    """A language has no guest, and none could be started; nothing is lost by that."""
+    """A language has no guest, and none could be started. Nothing is lost."""
 
 
 class Guests:
-    """A kernel's supervisors. For the thread of the event loop, but `close` is for any."""
+    """A kernel's supervisors. For the event loop's thread; `close` may be called from any thread."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class Guests:
         )
 
     async def of(self, language: str, level: int = 0) -> GuestSupervisor:
-        """The guest of a language, started if there is none yet; with a level, one more of them, for what is to be done
-        while the others wait for it. Raises StartFailed."""
+        """Return a language's guest; start it if there is none yet. A level above 0 names an additional guest, for work
+        that the others wait for. Raises StartFailed."""
         name = f"{language} {level}" if level else language
         async with self._starting:
             if (found := self._by_name.get(name)) is not None:
@@ -77,44 +78,45 @@ class Guests:
         started = GuestSupervisor(chosen, self._sandbox, self._on_frame, self._log)
         started.set_quota(self._quota)
         self._by_name[name] = started
-        if self._closed:  # meanwhile, in another thread, which may not have seen it
+        if self._closed:  # another thread may have closed it meanwhile, without seeing this one
             started.close()
         return started
 
     def running(self, language: str) -> GuestSupervisor | None:
-        """The guest of a language that has run a cell, or is the main one."""
+        """The guest of a language, if it has run a cell or is the main one."""
         return self._by_name.get(language)
 
     def pids(self) -> list[int]:
-        """The processes of all guests that live."""
+        """The process ids of all live guests."""
         return [each.guest.pid for each in self._by_name.values() if each.guest.death is None]
 
     def end_more(self) -> None:
-        """End the guests of a language but its first."""
+        """End all guests of a language except its first."""
         for name in [name for name in self._by_name if " " in name]:
             self._by_name.pop(name).close()
 
     def set_quota(self, quota: Quota) -> None:
-        """Apply a quota to every guest, and to those that come."""
+        """Apply a quota to every guest, including later ones."""
         self._quota = quota
         for supervisor in self._by_name.values():
             supervisor.set_quota(quota)
 
     def interrupt(self, grace_seconds: float | None = None) -> None:
-        """Interrupt what runs, or is about to; a guest that still runs it after `grace_seconds` is ended. The guest has
-        been told when this returns: an answer to a host call that is sent afterwards cannot overtake it."""
+        """Interrupt everything that runs or is about to run; a guest that still runs it after `grace_seconds` is ended.
+        The guest is told before this returns, so an answer to a host call that is sent afterwards cannot overtake the
+        interrupt."""
         if self._preparing is not None:
             self._preparing.cancel()
         for supervisor in self._by_name.values():
             supervisor.interrupt(grace_seconds)
 
     def pause(self, paused: bool) -> None:
-        """Have every guest wait when it sends something, or go on."""
+        """Make every guest wait when it sends something, or let them continue."""
         for supervisor in self._by_name.values():
             supervisor.guest.pause(paused)
 
     def kill(self, reason: str) -> None:
-        """End every guest that has run anything; the next cell gets a fresh one."""
+        """End every guest that has run anything; the next cell gets a new one."""
         for supervisor in self._by_name.values():
             if supervisor.guest.used:
                 supervisor.guest.kill(reason)

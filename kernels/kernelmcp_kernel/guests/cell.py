@@ -1,5 +1,5 @@
-"""One execution as the kernel process sees it, and the requests to guests that are made for it. Host calls and output
-both belong to an execution."""
+"""One execution as the kernel process sees it, and its requests to guests. Host calls and output both belong to an
+execution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Cell:
-    """One execution: the message that its output answers, and how much it has sent."""
+    """One execution: the message that its output answers, and the amount of output sent so far."""
 
     parent: dict[str, Any]
     ident: Any = None  # the client's ZMQ routing id, for input requests
@@ -27,16 +27,16 @@ class Cell:
     messages: int = 0
     dropped: int = 0
     files: dict[str, None] = field(default_factory=dict[str, None])
-    """Paths in the workspace, or /volumes/NAME/PATH, that the guest says it has written. It may be lying: nothing has
-    checked it."""
+    """Paths in the workspace, or /volumes/NAME/PATH, that the guest claims to have written. Not verified: a hostile
+    guest can lie."""
     files_chars: int = 0
     requests: dict[str, Request] = field(default_factory=dict[str, "Request"])
-    """What guests do for it now, by the id of the request."""
+    """The requests that guests are working on for this cell, by request id."""
     ended: bool = False
-    """Nothing more is asked of guests for it."""
+    """No more requests are sent to guests for this cell."""
 
     def request_of(self, guest: Guest, request_id: str) -> Request | None:
-        """The request under way with this id, if it is this guest's and somebody waits for it."""
+        """The running request with this id, if it belongs to this guest and is not abandoned."""
         request = self.requests.get(request_id)
         if request is None or request.abandoned or request.supervisor is None:
             return None
@@ -45,23 +45,23 @@ class Cell:
 
 @dataclass(eq=False)
 class Request:
-    """What one guest is asked to do for a cell: to run it, or its part in it while the guest that runs it waits."""
+    """A guest's work for a cell: running it, or a part of it while the guest that runs the cell waits."""
 
     cell: Cell
     id: str = ""
-    """Nobody but the guest that is asked can know it."""
+    """Only the guest that gets the request knows it."""
     language: str = ""
     level: int = 0
-    """Which of the language's guests: more than one only where one waits for the other."""
+    """The index of the guest within its language; above 0 only if one guest waits for another."""
     host_calls: frozenset[str] = frozenset()
-    """What the guest may call meanwhile."""
+    """The host calls that the guest may make meanwhile."""
     limit: CpuLimit = field(default_factory=lambda: CpuLimit(None))
     supervisor: GuestSupervisor | None = None
     abandoned: bool = False
-    """Nobody waits for it any more."""
+    """Nobody waits for it any longer."""
 
     async def make(self, supervisor: GuestSupervisor, op: str, content: dict[str, Any]) -> dict[str, Any]:
-        """Ask the guest. Raises as `GuestSupervisor.request`."""
+        """Send the request to the guest. Raises the same errors as `GuestSupervisor.request`."""
         self.supervisor = supervisor
         self.cell.requests[self.id] = self
         try:

@@ -1,7 +1,7 @@
 """The four pipes of a guest process: requests and interrupts down, frames and stderr up.
 
-Bounds what a hostile guest can do with them: how fast it sends, and how much may wait for it to read. For the thread
-of the event loop.
+Bounds what a hostile guest can do with them: its sending rate, and the bytes that wait for it to read. For the event
+loop's thread.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from kernelmcp_kernel.runtime.guest_process import Spawned
 
 _log = logging.getLogger(__name__)
 
-# How much is read from a pipe at a time: bounds what one guest can make the loop do before others get their turn.
+# Bytes per read: bounds the work that one guest can cause before other guests get their turn.
 _READ_BYTES = 1 << 18
 
-# Frames of one guest that are handled in a second, on average over a moment: a third of what one core can do. A program
-# that prints makes hundreds, however much it prints.
+# Frames of one guest handled per second, averaged over a short time: a third of what one core can do. A program that
+# prints sends hundreds, however much it prints.
 MAX_FRAMES_PER_SECOND = 20_000
 _PACE_SECONDS = 0.1
 
-# What may wait for a guest that does not read: the largest request, and small answers to its host calls.
+# Bytes that may wait for a guest that does not read: the largest request, and small answers to its host calls.
 _MAX_UNREAD_BYTES = MAX_FRAME_BYTES + 8 * 2**20
 
-# How much of a guest's stderr (Node's own last words) is kept to explain its death.
+# The last bytes of a guest's stderr (Node's own messages), kept to explain its death.
 _LAST_WORDS_BYTES = 2000
 
 
 class Pace:
-    """Bounds the rate of frames: a guest that sends more waits in its own write to the pipe."""
+    """Bounds the rate of frames: a guest that sends more blocks in its own write to the pipe."""
 
     def __init__(self) -> None:
-        self._due = 0.0  # when the frames that were handled may all have come
+        self._due = 0.0  # the time when the frames handled so far are due at the maximum rate
 
     def pause(self, frames: int) -> float:
-        """How long to read nothing, in seconds, after so many more frames."""
+        """Seconds to stop reading after this many more frames."""
         now = time.monotonic()
         self._due = max(self._due, now - _PACE_SECONDS) + frames / MAX_FRAMES_PER_SECOND
         return max(0.0, self._due - now)
@@ -50,8 +50,8 @@ class Pace:
 class Channel:
     """The open pipes of one guest.
 
-    `on_frame` handles each frame and says whether to go on; `on_end` is called when the guest has closed its frames
-    pipe, `refuse` with a reason when it breaks the protocol.
+    `on_frame` handles each frame and returns whether to continue; `on_end` is called when the guest has closed its
+    frames pipe, `refuse` with a reason when it breaks the protocol.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Channel:
 
     @property
     def last_words(self) -> str:
-        """The end of what the process wrote on stderr."""
+        """The last part of the process's stderr."""
         return self._errors.decode("utf-8", "replace").strip()
 
     def send(self, data: bytes) -> None:
-        """Queue bytes for the requests pipe. Refuses a guest that lets too many wait."""
+        """Queue bytes for the requests pipe. Refuses a guest that lets too many bytes wait."""
         self._outbox += data
         if len(self._outbox) > _MAX_UNREAD_BYTES:
             self._refuse("it sends requests and never reads the answers")
@@ -100,7 +100,7 @@ class Channel:
             os.write(self._spawned.interrupts, struct.pack("<I", number))
 
     def pause(self, paused: bool) -> None:
-        """Read no frames for now, or go on: the guest waits in its own write to the pipe."""
+        """Stop reading frames, or resume: meanwhile the guest blocks in its own write to the pipe."""
         self._is_paused = paused
         if paused and not self._closed:
             self._loop.remove_reader(self._spawned.frames)
@@ -142,7 +142,7 @@ class Channel:
         self._take(data)
 
     def _go_on(self) -> None:
-        """Look at the frame that has begun, and read on."""
+        """Examine the pending frame, and resume reading."""
         self._loop.call_soon(self._take, b"")
 
     def _take(self, data: bytes) -> None:
@@ -160,7 +160,7 @@ class Channel:
             self._read_on()
 
     def _handle(self, data: bytes) -> int:
-        """Handle the frames that these bytes complete; how many they were."""
+        """Handle the frames that these bytes complete; return their number."""
         count = 0
         try:
             for frame in self._decoder.feed(data):

@@ -1,6 +1,6 @@
-"""Limits the CPU time of a guest, during an execution and between two: it is interrupted, then killed if it goes on.
+"""Limits the CPU time of a guest, during and between executions: it is interrupted, then killed if it does not stop.
 
-RLIMIT_CPU can't do it: it counts from the process's start, and booting alone takes seconds.
+RLIMIT_CPU cannot do this: it counts from the start of the process, and booting alone takes seconds.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-# How often the clock is read, seconds: several threads may use the time up faster than it passes.
+# Longest interval between two checks, seconds. Short, because several threads may use CPU time faster than real time.
 _CHECK_SECONDS = 1.0
 
-# Sooner than this after a check, nothing is checked again: the rest of a limit may be microseconds.
+# Shortest interval between two checks, seconds: the rest of a limit may be microseconds.
 _SHORTEST_CHECK_SECONDS = 0.02
 
-# What a cell that was interrupted, and noticed it, may still take to clean up, wall seconds. Longer than what a guest
-# gets that does not notice (guest.py).
+# Wall time that an interrupted cell which has noticed the interrupt may take to clean up, seconds. Longer than the
+# grace period of a guest that does not notice (guest.py).
 _CLEANUP_SECONDS = 4.0
 
 
-# Between cells the clock is read this often, seconds: nobody waits, and most guests do nothing then.
+# Check interval between cells, seconds: nobody waits, and most guests are idle.
 _IDLE_CHECK_SECONDS = 2.0
 
-# What a guest may use of the seconds after its background tasks were cancelled; more, and they did not end.
+# Share of the seconds after its background tasks were cancelled that a guest may use: above it, they did not end.
 _SETTLED_SHARE = 0.25
 
 
 class Watched(Protocol):
-    """What a limit acts on: the guest."""
+    """The guest that a limit acts on."""
 
     pid: int
 
@@ -41,16 +41,16 @@ class Watched(Protocol):
 
 
 class CpuLimit:
-    """One execution's limit; None is no limit. For the thread of the event loop.
+    """One execution's limit; None means no limit. For the event loop's thread.
 
-    What other guests do for the execution meanwhile has a `part` of it each, and is charged with what it used.
+    Work that another guest does for the execution has its own `part`, which is charged for the CPU time used.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self.exceeded = False
         self._seconds = seconds
         self._given = self._left = seconds or 0.0
-        self._seen = 0.0  # the guest's clock when it was read last
+        self._seen = 0.0  # the guest's clock at the last reading
         self._guest: Watched | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -64,18 +64,18 @@ class CpuLimit:
             self._check(guest)
 
     def part(self) -> CpuLimit:
-        """For what another guest does now: what is left of this one."""
+        """A limit for work in another guest: the remaining CPU time of this one."""
         part = CpuLimit(self._seconds)
         part._given = part._left = self._read()
         return part
 
     def charge(self, part: CpuLimit) -> None:
-        """A part has ended."""
+        """Charge the CPU time of a part that has ended."""
         self._left -= part._given - part._left
         self.exceeded = self.exceeded or part.exceeded
 
     def _read(self) -> float:
-        """What is left now. A guest that has ended has used what it had when its clock was read last."""
+        """Return the CPU time that is left now. For a guest that has ended, the last reading counts."""
         if self._guest is not None:
             with suppress(OSError):
                 now = cpu_seconds(self._guest.pid)
@@ -103,15 +103,15 @@ class CpuLimit:
 
 
 class BackgroundLimit:
-    """What tasks that cells left behind may use between the end of one request and the next; None is no limit.
+    """The CPU time of tasks that cells left behind, between two requests; None means no limit.
 
-    Then they are cancelled, which keeps the variables, and the guest is killed only when it goes on. For the thread of
-    the event loop.
+    At the limit they are cancelled, which keeps the variables; the guest is killed only if it continues. For the event
+    loop's thread.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self.exceeded = False
-        """Tasks were cancelled, and no cell has reported it yet. The one that does sets it back to False."""
+        """Tasks were cancelled, and no cell has reported it yet. The cell that reports it resets this to False."""
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
@@ -120,7 +120,7 @@ class BackgroundLimit:
         return f"used more than {self._seconds:g} s of CPU time between two cells"
 
     def start(self, guest: Watched) -> None:
-        """Begin to measure: a request has ended."""
+        """Start measuring: a request has ended."""
         self.stop()
         if self._seconds is not None:
             self._again(_IDLE_CHECK_SECONDS, self._check, guest, cpu_seconds(guest.pid) + self._seconds)
@@ -152,10 +152,10 @@ class BackgroundLimit:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a child process so far, of all its threads, seconds. Raises OSError for one that was waited for."""
+    """CPU time of a child process so far, of all threads, in seconds. Raises OSError if the process was reaped."""
     if sys.platform == "linux":
-        return time.clock_gettime((~pid << 3) | 2)  # as clock_getcpuclockid(3) makes it; 2 is CPUCLOCK_SCHED
-    import psutil  # 30 ms, and only here
+        return time.clock_gettime((~pid << 3) | 2)  # computed as in clock_getcpuclockid(3); 2 is CPUCLOCK_SCHED
+    import psutil  # imported here because it takes 30 ms
 
     try:
         times = psutil.Process(pid).cpu_times()

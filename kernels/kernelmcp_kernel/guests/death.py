@@ -1,4 +1,4 @@
-"""Why a guest process ended, in words: from its exit status, its last lines on stderr and its control group."""
+"""Explains why a guest process ended, from its exit status, its last lines on stderr and its control group."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import signal
 
 from kernelmcp_kernel.sandbox.cgroup import Group
 
-# The guest's exit status when no memory is left for another cell (EXIT_OUT_OF_MEMORY in the guest's operations.py).
+# The guest's exit status if no memory is left for another cell (EXIT_OUT_OF_MEMORY in the guest's operations.py).
 _EXIT_OUT_OF_MEMORY = 71
 
 _LAST_LINE_CHARS = 300
-# What V8 writes below its reason: addresses, and where Node is on this machine.
+# V8 writes these lines below its reason: addresses, and the path of Node on this machine.
 _STACK = re.compile(r"-----|\s*\d+: 0x")
 
 
 class GuestDied(Exception):
-    """The guest process has ended; its variables are gone. The text says why, as far as is known."""
+    """The guest process has ended; its variables are lost. The text gives the reason, as far as it is known."""
 
 
 def explain(status: os.waitid_result | None, last_words: str, group: Group | None) -> str:
-    """The reason, to follow "The sandbox process ended: ". `status` is None when it still runs without its pipes."""
+    """The reason, as text to follow "The sandbox process ended: ". `status` is None if it still runs without its
+    pipes."""
     if status is None:
         return "it closed its output pipe while it was still running"
     how = _how(status, last_words, group)

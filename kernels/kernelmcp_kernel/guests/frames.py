@@ -1,9 +1,9 @@
-"""The wire format between the kernel process and a guest: 4 bytes of length (little endian), then JSON. Only what goes
-down may have further lines.
+"""The wire format between the kernel process and a guest: 4 bytes of length (little endian), then JSON. Only messages
+to the guest may have further lines.
 
-What comes up is hostile. A frame begins with its type, and a host call with its kind: each has its bounds, which are
-checked before the frame is collected (size) and before it is parsed (values, depth). Text that could not be sent on
-(lone surrogates, NaN) is made harmless here, once.
+Messages from the guest are hostile. A frame begins with its type, and a host call with its kind: each has its bounds,
+which are checked before the frame is collected (size) and before it is parsed (values, depth). Text that later encoders
+would reject (lone surrogates, NaN) is replaced here, once.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, cast
 
 from kernelmcp_kernel.json_bounds import JsonBounds, JsonTooLarge, check_json
 
-# The guest's own limit is 48 MB of JSON text for one message; a frame above this is an attack or a broken guest.
+# The guest's own limit is 48 MB of JSON text per message; a larger frame means an attack or a broken guest.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 
-# One output other than text. A client has it in memory twice before it can look at it; the server reads 10 MiB at most.
+# One output other than text. A client holds it in memory twice before it can inspect it; the server reads up to 10 MiB.
 MAX_DISPLAY_FRAME_BYTES = 24 * 1024 * 1024
 
-# What parsing makes of a frame: 70 bytes for a value.
+# Values in a parsed frame: each takes 70 bytes.
 _MAX_VALUES = 1_000_000
-# Deeper than what passes further on (messages.py, the server's sanitize.py), which says so in its own words.
+# Deeper than later checks allow (messages.py, the server's sanitize.py), which have their own error messages.
 _DEPTH = 500
 
 _NOTE = JsonBounds(4096, 100)
@@ -61,15 +61,15 @@ _CALLS = {
 
 _LENGTH = struct.Struct("<I")
 
-# How a frame begins. The id is the kernel process's own.
+# Beginning of a frame; the kernel process generated the id.
 _HEAD = re.compile(
     rb'\{"type": ?"(\w{1,40})", ?"id": ?"(\w{0,40})", ?"content": ?'
     rb'(?:\{"number": ?(\d{1,15}), ?"arguments": ?\{"call": ?"(\w{1,40})")?'
 )
 _HEAD_BYTES = 256
-# A text takes one to four bytes in memory for each of its characters: as many as the widest of them.
+# A text takes one to four bytes of memory per character, as many as its widest character needs.
 _MAX_WIDE_BYTES = 16 * 2**20
-# To find what may be more than a float has room for, since JSON's own numbers have no bound: each digit as 0.
+# Maps each digit to 0, to find numbers that may be too large for a float: JSON does not bound its numbers.
 _DIGITS = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_EXPONENT, _LONG_NUMBER = b"e000", b"0" * 300
 _WIDE_ESCAPE = re.compile(rb"\\u(?!00)")
@@ -77,25 +77,25 @@ _SURROGATE = re.compile(rb"\\u[dD]")
 
 
 class FrameError(Exception):
-    """The guest broke the protocol. There is no way to find the next frame, so the guest must end."""
+    """The guest broke the protocol. The next frame cannot be found, so the guest must end."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One message from the guest: what it is, the request it belongs to (may be empty), and its content."""
+    """One message from the guest: its type, the id of its request (may be empty), and its content."""
 
     type: str
     id: str
     content: dict[str, Any]
     size: int
-    """Bytes that it took on the wire."""
+    """Its size on the wire, in bytes."""
     excess: str = ""
-    """Why it was not parsed. Of a call, `content` has the number then; of anything else, nothing."""
+    """The reason why it was not parsed. `content` is then {number} for a call, and empty for anything else."""
 
 
 @dataclass(frozen=True)
 class _Head:
-    """The beginning of a frame. `number` and `call` are a host call's."""
+    """The beginning of a frame. `number` and `call` are set for host calls only."""
 
     type: str
     id: str
@@ -108,9 +108,9 @@ class _Head:
 
 
 def encode_frame(message: dict[str, Any], lines: bytes | None = None) -> bytes:
-    """A message to the guest as bytes. Raises ValueError when it is larger than a frame may be.
+    """Encode a message to the guest. Raises ValueError if it is larger than a frame may be.
 
-    `lines`: what follows the JSON on lines of its own, which neither side has to parse for it.
+    `lines`: appended to the JSON on separate lines, so that neither side has to parse them with it.
     """
     body = json.dumps(message).encode("ascii")
     if lines is not None:
@@ -121,9 +121,9 @@ def encode_frame(message: dict[str, Any], lines: bytes | None = None) -> bytes:
 
 
 class Room:
-    """The memory that unfinished frames of all guests may take together, in bytes. A large one waits for its turn.
+    """The memory, in bytes, that unfinished frames of all guests may take together. A large frame waits for its turn.
 
-    For the thread of the event loop.
+    For the event loop's thread.
     """
 
     def __init__(self, size: int) -> None:
@@ -131,7 +131,7 @@ class Room:
         self._waiting: list[Callable[[], None]] = []
 
     def take(self, size: int, when_free: Callable[[], None]) -> bool:
-        """Take room. False when there is none: `when_free` is called once, when it is worth to ask again."""
+        """Reserve bytes. Returns False if there are too few; then `when_free` is called once, to try again."""
         if size > self._left:
             self._waiting.append(when_free)
             return False
@@ -145,15 +145,15 @@ class Room:
             each()
 
 
-# Frames up to this size are collected at once, whatever others do.
+# Frames up to this size are collected at once, regardless of other guests.
 _SMALL_FRAME_BYTES = 2**20
 _room = Room(MAX_FRAME_BYTES)
 
 
 class FrameDecoder:
-    """Cuts a stream of bytes into frames. Holds at most one unfinished frame, and of one that is too large nothing.
+    """Splits a stream of bytes into frames. Holds at most one unfinished frame, nothing of one that is too large.
 
-    `on_room`: called when `is_waiting`, as soon as `feed` (with no bytes) can go on.
+    `on_room`: called after `is_waiting`, as soon as `feed` (with no bytes) can continue.
     """
 
     def __init__(self, on_room: Callable[[], None] = lambda: None, room: Room = _room) -> None:
@@ -164,10 +164,10 @@ class FrameDecoder:
         self._skip = 0
         self._head: _Head | None = None  # of the frame that is being collected
         self.is_waiting = False
-        """A frame is too large for the room that is left now. Nothing should be read meanwhile."""
+        """A frame is too large for the room that is left now. Do not read meanwhile."""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take in bytes, give out the frames that are complete. Raises FrameError."""
+        """Add bytes, and yield the frames that are complete. Raises FrameError."""
         self._buffer += data
         self.is_waiting = False
         while True:
@@ -197,7 +197,7 @@ class FrameDecoder:
             yield self._take(self._head, length)
 
     def _take(self, head: _Head, length: int) -> Frame:
-        """The frame that is complete."""
+        """Remove the completed frame from the buffer, and parse it."""
         with memoryview(self._buffer) as view:
             body = bytes(view[4 : 4 + length])
         del self._buffer[: 4 + length]
@@ -208,7 +208,7 @@ class FrameDecoder:
             self.close()
 
     def close(self) -> None:
-        """Give back the room of a frame that is not finished."""
+        """Release the room of an unfinished frame."""
         taken, self._taken = self._taken, 0
         if taken:
             self._room.give_back(taken)
@@ -223,7 +223,7 @@ def _read_head(data: bytearray) -> _Head:
 
 
 def _excess(head: _Head, length: int) -> str | None:
-    """Why a frame is not read at all."""
+    """The reason why a frame is not read at all, or None."""
     bounds = head.bounds
     if bounds is None:
         return "the host does not know this"
@@ -247,7 +247,7 @@ def _parse(head: _Head, body: bytes) -> Frame:
     except JsonTooLarge as error:
         return _unread(head, len(body), f"it has too much: {error}")
     try:
-        # NaN and infinities have no place in JSON: "NaN", "Infinity", "1e999".
+        # JSON has no NaN or infinities: they become "NaN", "Infinity", "1e999".
         value = json.loads(body, parse_constant=str, parse_float=_finite if _may_be_huge(body) else None)
         if b"\\" in body and _SURROGATE.search(body):
             value = _without_surrogates(value)
@@ -266,7 +266,7 @@ def _parse(head: _Head, body: bytes) -> Frame:
 
 
 def _may_be_huge(body: bytes) -> bool:
-    """Whether a number in it may be too large for a float. A regular expression would take 30 times as long."""
+    """Check if it may have a number too large for a float. A regular expression would take 30 times as long."""
     digits = body.translate(_DIGITS, b"+")
     return _LONG_EXPONENT in digits or _LONG_NUMBER in digits
 
@@ -277,14 +277,14 @@ def _finite(text: str) -> float | str:
 
 
 def _is_wide(body: bytes) -> bool:
-    """Whether a text in it may take more than a byte for each of its characters: one such character is enough."""
+    """Check if a text in it may take more than one byte per character: one such character is enough."""
     if not body.isascii():
         return True
     return b"\\u" in body and _WIDE_ESCAPE.search(body) is not None
 
 
 def _without_surrogates(value: Any) -> Any:
-    """Replace lone surrogates, which no encoder takes, by their escape: what CPython's stderr shows."""
+    """Replace lone surrogates, which no encoder accepts, by their escapes, as CPython's stderr does."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""One guest process as the kernel process sees it: requests, host calls' answers, interrupt, end.
+"""One guest process as the kernel process sees it: requests, answers to host calls, interrupt, end.
 
-It must not know Jupyter messages. Everything is for the thread of the event loop.
+It must not know Jupyter messages. Everything is for the event loop's thread.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from kernelmcp_kernel.guests.memory_watchdog import MemoryWatchdog, resident_mb
 from kernelmcp_kernel.runtime.guest_process import Spawned
 from kernelmcp_kernel.settings import Quota
 
-# A guest that has not noticed an interrupt after this time is in code that never does (a long C loop, JavaScript).
+# A guest that has not noticed an interrupt after this time runs code that never will (a long C loop, JavaScript).
 INTERRUPT_GRACE_SECONDS = 3.0
-# On a loaded machine a guest gets little processor time in these. Until it has had enough to notice (a step of numpy's
-# takes 0.5 s at most), it gets more. One that has used none waits for what never comes. The longest grace ends before
-# that of the server (kernels.interrupt_grace_seconds), which ends the whole kernel.
+# On a loaded machine a guest gets little CPU time during the grace period. It gets more time until it has had enough to
+# notice (one numpy step takes at most 0.5 s). A guest that has used none waits for something that never comes. The
+# longest grace ends before the server's (kernels.interrupt_grace_seconds), which ends the whole kernel.
 _NOTICE_CPU_SECONDS = 1.0
 _IDLE_CPU_SECONDS = 0.02
 _MORE_GRACE_SECONDS = 1.0
 _LONGEST_GRACE_SECONDS = 5.0
-# Where the cell is to end whether or not it notices: parts of its grace after which it is interrupted once more. Code
-# that cleans up has the first one for itself.
+# For a cell that must end even if it notices: fractions of its grace period at which it is interrupted again. Code that
+# cleans up has the time before the first one.
 _AGAIN = (0.6, 0.8)
 
-# Written to the interrupt pipe in place of a request's number: interrupt what runs between requests.
+# Written to the interrupt pipe instead of a request's number: interrupt background tasks between requests.
 _BACKGROUND = 0xFFFFFFFF
 
-# A process closes its pipes a moment before it can be waited for. This long for the moment, then it is killed.
+# A process closes its pipes a moment before it can be reaped. Wait this long for it, then kill it.
 _EXIT_WAIT_SECONDS = 0.5
 _EXIT_CHECK_SECONDS = 0.002
 
 
 def new_request_id() -> str:
-    """An id that cannot be guessed, so that a frame which the guest wrote ahead of time belongs to no request."""
+    """An id that cannot be guessed, so that no request accepts a frame that the guest wrote in advance."""
     return secrets.token_hex(8)
 
 
 def is_starved(used: float, waited: float) -> bool:
-    """Has a guest had too little processor time since its interrupt to notice it? Both in seconds."""
+    """Return whether a guest has had too little CPU time since its interrupt to notice it. Both in seconds."""
     return _IDLE_CPU_SECONDS < used < _NOTICE_CPU_SECONDS and waited < _LONGEST_GRACE_SECONDS
 
 
@@ -96,34 +96,35 @@ class Guest:
     def set_environment(self, variables: dict[str, str]) -> None:
         """Set the guest's environment variables, before the first request.
 
-        Through the pipe, because everybody on the machine can read a command line."""
+        They go through the pipe, because every user of the machine can read a command line.
+        """
         self._channel.send(encode_frame({"op": "set_environment", "content": variables}))
 
     def set_quota(self, quota: Quota) -> None:
-        """Give the guest a quota for its own count, from the next request on."""
+        """Set the quota that the guest counts against, from the next request on."""
         if self.death is None:
             self._channel.send(encode_frame({"op": "set_quota", "content": asdict(quota)}))
 
     async def request(
         self, op: str, content: dict[str, Any], request_id: str, limit: CpuLimit | None = None
     ) -> dict[str, Any]:
-        """Ask for an operation and return the content of its reply. One at a time, each with an id of its own.
+        """Request an operation and return the content of its reply. One at a time, each with its own id.
 
-        Raises GuestDied when the guest ends first, ValueError when the request is too large for a frame.
+        Raises GuestDied if the guest ends first, ValueError if the request is too large for a frame.
         """
         await self.ready()
         if self.death is not None:
             raise GuestDied(self.death)
         frame = encode_frame({"op": op, "id": request_id, "number": self._number + 1, "content": content})
         self.background.stop()
-        # What a program has put out is another guest's; all else goes to clients.
+        # A program's output goes to another guest; all other replies go to clients.
         is_bulk = op == "run_program" or "capture" in content
         self._max_reply_bytes = MAX_FRAME_BYTES if is_bulk else MAX_DISPLAY_FRAME_BYTES
         self._number += 1
         self._id = request_id
         reply = self._reply = self._loop.create_future()
         self._channel.send(frame)
-        del frame  # up to MAX_FRAME_BYTES, which are not to be kept until the reply
+        del frame  # up to MAX_FRAME_BYTES, which would otherwise be held until the reply
         if limit is not None:
             self._limit = limit
             limit.start(self)
@@ -139,7 +140,7 @@ class Guest:
                 self.background.start(self)
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> None:
-        """Ask for an operation that has no reply, also while a request is under way; it runs when that waits."""
+        """Request an operation without a reply, even during a request; it runs when that request waits."""
         if self.death is None:
             self._channel.send(encode_frame({"op": op, "id": request_id, "content": content}))
 
@@ -151,17 +152,17 @@ class Guest:
             )
 
     def answer_lines(self, number: int, lines: bytes) -> None:
-        """Answer a host call with what is JSON already, as the guest is to get it."""
+        """Answer a host call with text that is already JSON, in the form that the guest expects."""
         if self.death is None:
             self._channel.send(encode_frame({"op": "result", "content": {"number": number}}, lines))
 
     def mount(self, packages: list[dict[str, str]]) -> None:
-        """Show folders to the guest, before the next request or answer is read: each is {folder, point}."""
+        """Mount folders in the guest before it reads the next request or answer: each is {folder, point}."""
         if packages and self.death is None:
             self._channel.send(encode_frame({"op": "mount", "content": {"packages": packages}}))
 
     def pause(self, paused: bool) -> None:
-        """Have it wait when it sends something, or go on."""
+        """Make the guest wait when it sends something, or let it continue."""
         if self.death is None:
             self._channel.pause(paused)
 
@@ -172,19 +173,19 @@ class Guest:
 
     @property
     def busy(self) -> bool:
-        """Is a request under way?"""
+        """True if a request is under way."""
         return self._reply is not None
 
     @property
     def used(self) -> bool:
-        """Has any request been made yet?"""
+        """True if any request has been made."""
         return self._number > 0
 
     # -- interrupt and end
 
     def interrupt(self, why: str = "", grace_seconds: float | None = None) -> None:
-        """Interrupt the current request. A guest that ignores it is killed after a grace period; with `grace_seconds`
-        also one that has noticed it and goes on for so long."""
+        """Interrupt the current request. A guest that ignores it is killed after a grace period; with `grace_seconds`,
+        a guest that noticed it but still runs after that time is killed too."""
         if not self.busy or self.death is not None:
             return
         self._signal()
@@ -203,8 +204,8 @@ class Guest:
         self._channel.send(encode_frame({"op": "interrupt"}))
 
     def _await_notice(self, reason: str, before: float, waited: float = 0.0) -> None:
-        """Kill the guest after a grace period, or give it more when it had no chance to notice. `before`: its CPU time
-        when it was interrupted, `waited`: how long that is ago, seconds."""
+        """Kill the guest after a grace period, or extend it if the guest had no chance to notice. `before`: its CPU
+        time when it was interrupted; `waited`: seconds since then."""
         seconds = _MORE_GRACE_SECONDS if waited else INTERRUPT_GRACE_SECONDS
 
         def end() -> None:
@@ -233,7 +234,7 @@ class Guest:
         self._end_timers = []
 
     def kill(self, reason: str) -> None:
-        """End the guest at once; a request under way fails with GuestDied."""
+        """Kill the guest at once; a request under way fails with GuestDied."""
         if self.death is not None:
             return
         self.death = reason
@@ -243,10 +244,10 @@ class Guest:
         if self._watchdog is not None:
             self._watchdog.stop()
         if self._limit is not None:
-            self._limit.stop()  # its clock can be read until it has been waited for
+            self._limit.stop()  # its clock can be read until it is reaped
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        _, self.exit_status = os.waitpid(self.pid, 0)  # killed: a matter of milliseconds
+        _, self.exit_status = os.waitpid(self.pid, 0)  # killed: takes milliseconds
         if self._group is not None:
             self._group.remove()
         self._channel.close()
@@ -256,10 +257,10 @@ class Guest:
             self._reply.set_exception(GuestDied(reason))
         self.ended.set()
 
-    # -- what it sends
+    # -- frames from the guest
 
     def _dispatch(self, frame: Frame) -> bool:
-        """Handle one frame; False when the guest has ended, so that nothing more is read."""
+        """Handle one frame; return False if the guest has ended, so that reading stops."""
         if frame.type == "ready":
             self.started = True
             if self.base_mb is None:
@@ -278,13 +279,13 @@ class Guest:
         return self.death is None
 
     def _on_end(self) -> None:
-        """The frames pipe has ended: the process has, too, or is about to."""
+        """The frames pipe has ended: the process has ended too, or is about to."""
         self._await_exit(time.monotonic() + _EXIT_WAIT_SECONDS)
 
     def _await_exit(self, deadline: float) -> None:
         if self.death is not None:
             return
-        # Its own exit status says more than our SIGKILL.
+        # The process's own exit status is more informative than our SIGKILL.
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if status is None and time.monotonic() < deadline:
             self._loop.call_later(_EXIT_CHECK_SECONDS, self._await_exit, deadline)

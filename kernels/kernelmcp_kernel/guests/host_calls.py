@@ -1,7 +1,7 @@
-"""Host calls: what a guest asks its kernel process for while a cell runs, decided here in trusted code.
+"""Host calls: requests from a guest to its kernel process while a cell runs, decided here in trusted code.
 
-A handler takes the guest's arguments (hostile: any JSON object) and the request that it works on, and returns the JSON
-value that the guest gets; a `HostCallError` becomes an OSError with its text there.
+A handler takes the guest's arguments (hostile: any JSON object) and the request that it works on, and returns a JSON
+value for the guest; in the guest, a `HostCallError` becomes an OSError with its text.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kernelmcp_kernel.guests.guest import Guest
 Arguments = dict[str, Any]
 Handler = Callable[[Arguments, Request], Awaitable[Any]]
 
-# Calls of one cell that may be under way at a time; more are refused.
+# Calls that one cell may have under way at a time; more are refused.
 MAX_CALLS = 32
 
-# Of all of them together: one that is as large as a frame may be, or several.
+# Bytes of all these calls together: one as large as a frame may be, or several smaller ones.
 MAX_HELD_BYTES = MAX_FRAME_BYTES + 2**20
 
 INTERRUPTED = "interrupted"
@@ -32,23 +32,23 @@ _log = logging.getLogger(__name__)
 
 
 class Answering(Protocol):
-    """Answers host calls by itself: for those that are frequent, without a task for each."""
+    """Answers frequent host calls itself, without a task for each."""
 
     def answer(self, guest: Guest, number: int, arguments: Arguments, request: Request) -> None:
-        """Take a call, and answer it now or later, whatever happens."""
+        """Accept a call, and answer it now or later, in every case."""
         ...
 
     def cancel(self, reason: str) -> None:
-        """Answer all of them with this error."""
+        """Answer all open calls with this error."""
         ...
 
 
 class HostCallError(Exception):
-    """A host call is refused; the text says why, and goes to the guest."""
+    """A host call is refused; the text gives the reason and is sent to the guest."""
 
 
 class HostCalls:
-    """The host calls of a kernel: each is a task, which ends with its cell at the latest."""
+    """The host calls of a kernel: each is a task, which ends no later than its cell."""
 
     def __init__(self, handlers: dict[str, Handler], answering: dict[str, Answering] | None = None) -> None:
         self._handlers = handlers
@@ -59,7 +59,7 @@ class HostCalls:
     def start(self, guest: Guest, frame: Frame, request: Request | None) -> None:
         """Answer a `call` frame of the guest, in every case: code in the guest waits for the answer.
 
-        `request` is None when the cell that asks has ended, which only tasks that it left behind can do.
+        `request` is None if the cell that makes the call has ended; only tasks that it left behind can do that.
         """
         number, arguments = frame.content.get("number"), frame.content.get("arguments", {})
         if not isinstance(number, int) or not isinstance(arguments, dict):
@@ -75,7 +75,7 @@ class HostCalls:
             self._answering[kind].answer(guest, number, cast("Arguments", arguments), request)
             return
         handler = self._handlers.get(kind) if kind in request.host_calls else None
-        # `input` is one person, one question at a time.
+        # `input` asks one person, so one question at a time.
         taken = kind == "input" and kind in self._running.values()
         held = self._held_bytes + frame.size
         if handler is None or taken or len(self._running) >= MAX_CALLS or held > MAX_HELD_BYTES:
@@ -93,7 +93,7 @@ class HostCalls:
     def cancel(self, reason: str) -> None:
         """End all calls, with this reason as their error: the cell was interrupted or has ended."""
         for task in list(self._running):
-            # Not before it has begun: a task that never does answers nothing, and its guest would wait for ever.
+            # Not before the task has begun: otherwise it would never answer, and its guest would wait forever.
             task.get_loop().call_soon_threadsafe(task.cancel, reason)
         for each in self._answering.values():
             each.cancel(reason)

@@ -1,8 +1,8 @@
-"""Watches resident memory, of a process and of a session's guests together. It includes what no other cap counts:
-shared mappings, caches of files.
+"""Watches resident memory, of one process and of a session's guests together. It includes memory that no other cap
+counts: shared mappings and file caches.
 
-A cap on private memory (RLIMIT_DATA) and one on the wasm memory act before; this is the backstop that sees
-everything, a fraction of a second later.
+The caps on private memory (RLIMIT_DATA) and on the wasm memory act first; this is the backstop that sees everything, a
+fraction of a second later.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-# How often it looks, in seconds. A look takes 20 microseconds; memory grows by at most a gigabyte or so between two.
+# Check interval, in seconds. A check takes 20 microseconds; memory grows by at most about a gigabyte between two.
 _INTERVAL_SECONDS = 0.25
 
-# The same for all guests of a kernel, of which several may grow at once.
+# The interval for all guests of a kernel, several of which may grow at once.
 _SHARED_INTERVAL_SECONDS = 0.1
-# What a guest may have when it is ready without being charged, MiB: an image with numpy and pandas has twice as much.
+# Memory that is not charged to a guest when it becomes ready, MiB: an image with numpy and pandas has twice as much.
 _MAX_BASE_MB = 160
 
 _MIB = 1024 * 1024
@@ -26,7 +26,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryWatchdog:
-    """Calls `on_excess` with a reason, once, when process `pid` is larger than `max_mb` MiB. Runs until stopped."""
+    """Calls `on_excess` with a reason, once, when process `pid` exceeds `max_mb` MiB. Runs until stopped."""
 
     def __init__(self, pid: int, max_mb: int, on_excess: Callable[[str], None]) -> None:
         self._pid = pid
@@ -36,7 +36,7 @@ class MemoryWatchdog:
         self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._look)
 
     def stop(self) -> None:
-        """Stop: the process has ended, and its number may be given to another."""
+        """Stop: the process has ended, and its id may be reused."""
         self._timer.cancel()
 
     def _look(self) -> None:
@@ -48,19 +48,19 @@ class MemoryWatchdog:
 
 
 class Member(Protocol):
-    """A guest, as far as it is watched."""
+    """The parts of a guest that are watched."""
 
     pid: int
     death: str | None
     base_mb: float | None
-    """Its resident memory when it was ready, MiB: Node's own, and the boot image. None: it has not been ready yet."""
+    """Resident memory when it became ready, MiB: Node and the boot image. None if it is not ready yet."""
 
     def kill(self, reason: str) -> None: ...
 
 
 class SharedMemoryWatchdog:
-    """Ends a guest when all of them together hold more than `max_mb` MiB besides what each had when it was ready: the
-    one that has grown most since the last look, because the others hold what was allowed. Runs until stopped."""
+    """Kills a guest when all of them together hold more than `max_mb` MiB beyond what each had when it became ready:
+    the one that has grown most since the last check, because the others hold what was allowed. Runs until stopped."""
 
     def __init__(self, members: Callable[[], Iterable[Member]], max_mb: int) -> None:
         self._members = members
@@ -86,14 +86,14 @@ class SharedMemoryWatchdog:
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process, MiB; 0 when it cannot be seen."""
+    """Resident memory of a process, MiB; 0 if it cannot be read."""
     if sys.platform == "linux":
         try:
             with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
                 return int(file.read(100).split()[1]) * _PAGE_BYTES / _MIB
         except (OSError, IndexError):
             return 0
-    import psutil  # 10 ms, where it is needed
+    import psutil  # imported here because it takes 10 ms
 
     try:
         return psutil.Process(pid).memory_info().rss / _MIB

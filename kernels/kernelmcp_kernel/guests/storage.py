@@ -1,11 +1,11 @@
-"""What a guest's files take, counted in trusted code: the host side in the guest (storage.mjs) answers ENOSPC, but
-guest JavaScript can take that out.
+"""Counts the storage that a guest's files take, in trusted code: the host side in the guest (storage.mjs) raises
+ENOSPC, but guest JavaScript can remove that check.
 
-Guests are stopped while their files are counted, so that none is moved to where the count has been. Blocks count and
-not only sizes, and files that were deleted while a guest has them open. The count follows no link and costs the same
-for a deep tree as for a flat one.
+Guests are stopped during a count, so that they cannot move files to directories that were already counted. The count
+uses blocks and not only sizes, and includes files that were deleted while a guest has them open. It follows no links
+and costs the same for a deep tree as for a flat one.
 
-It is long because a count that a guest cannot dodge is one thing: when to look, who is stopped, what is added up.
+It is long because a count that a guest cannot evade is one concept: when to count, what to stop, what to sum.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from kernelmcp_kernel.settings import Quota
 
 _log = logging.getLogger(__name__)
 
-# The guest's own count lags behind a server that writes files at the same time: so much is forgiven.
+# Tolerance, because the guest's own count lags behind a server that writes files at the same time.
 _SLACK = 1.1
 _SLACK_BYTES = 16 * 1024 * 1024
 _SLACK_FILES = 100
 
-# How often is counted: soon while a cell runs, less often while none does, and never more than a share of the time.
+# Count intervals: short while a cell runs, longer while none does, and never more than a share of the time.
 _BUSY_SECONDS = 1.0
 _IDLE_SECONDS = 5.0
 _SHARE = 20
 
-# A guest can write gigabytes in a second. So this often the system is asked what guests have written, and what the file
-# system has lost, for it may not know. Half of what is left of the quota is followed by a count, but nothing less than
-# this.
+# A guest can write gigabytes per second. So the bytes that guests have written and the space that the file system has
+# lost are read this often, as either may be incomplete. A count follows when half of the remaining quota may be used,
+# and at least this many bytes.
 _LOOK_SECONDS = 0.01
-# While it writes, it is looked at more often: a page cache takes 3 MB in a millisecond.
+# Shorter while the guest writes: a page cache takes 3 MB in a millisecond.
 _WRITING_LOOK_SECONDS = 0.002
 _LOST_BYTES = 4 * 1024 * 1024
 
-# A process stops within milliseconds, but not in the middle of a large write.
+# A process stops within milliseconds, except in the middle of a large write.
 _STOP_SECONDS = 2.0
 _STOP_CHECK_SECONDS = 0.001
 
@@ -56,13 +56,13 @@ _ROUNDING_BYTES = 4096
 
 
 class Excess(Exception):
-    """A guest has stored more than its quota and the slack. The text says what."""
+    """A guest has stored more than its quota and the tolerance. The text gives the details."""
 
 
 class Stopped:
-    """Stops processes, from now until the end of the context, which gives those that have stopped.
+    """Stops processes until the end of the context, which returns those that have stopped.
 
-    Made in the thread that waits for these processes, so that no number is another's by then; the context blocks.
+    Created in the thread that reaps these processes, so that no id has been reused; the context blocks.
     """
 
     def __init__(self, pids: Iterable[int]) -> None:
@@ -102,7 +102,7 @@ def _has_stopped(pid: int, end: float) -> bool:
 
 
 class _Count:
-    """A sum that raises Excess as soon as it is too much."""
+    """A sum that raises Excess as soon as it exceeds the limit."""
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
@@ -124,17 +124,17 @@ def _most_bytes(quota: Quota) -> int:
 
 
 def stored_bytes(status: os.stat_result) -> int:
-    """What a file counts: its size, or its blocks where these are more by a block: it was given space ahead."""
+    """The bytes that a file counts: its size, or its blocks if they exceed it by more than one (preallocated space)."""
     return max(status.st_size, getattr(status, "st_blocks", 0) * _BLOCK_BYTES - _ROUNDING_BYTES)
 
 
 def count(folder: Path, quota: Quota, pids: Iterable[int] = ()) -> Quota:
-    """Count bytes and files: what the folder has, and what these processes have open that was deleted. Blocking.
+    """Count bytes and files: those in the folder, and deleted files that these processes have open. Blocking.
 
-    Raises Excess as soon as there are too many.
+    Raises Excess as soon as a limit is exceeded.
     """
     found = _Count(quota)
-    real = os.path.realpath(folder)  # the path to the top is the host's, and may have links
+    real = os.path.realpath(folder)  # the path to the top is the host's, and may contain links
     with contextlib.suppress(FileNotFoundError):
         _count_tree(real, found)
         _count_deleted(real, pids, found)
@@ -142,9 +142,9 @@ def count(folder: Path, quota: Quota, pids: Iterable[int] = ()) -> Quota:
 
 
 def _count_tree(top: str, found: _Count) -> None:
-    """Down by names and up by "..", with one directory open at a time: each is opened twice, however deep it lies."""
+    """Descend by name and ascend by "..", with one directory open at a time: each is opened twice, at any depth."""
     fd = _open_directory(top, None)
-    above: list[tuple[tuple[int, int], list[str], int]] = []  # who they are, what is left there, the length of the path
+    above: list[tuple[tuple[int, int], list[str], int]] = []  # identities, remaining names, path lengths
     length = len(os.fsencode(top)) + 1
     try:
         names = _count_entries(fd, found)
@@ -161,7 +161,7 @@ def _count_tree(top: str, found: _Count) -> None:
                 os.close(fd)
                 fd = child
                 length += len(os.fsencode(name)) + 1
-                if length > _PATH_MAX:  # only renaming makes such a tree
+                if length > _PATH_MAX:  # only renaming creates such a tree
                     raise Excess("its directories are nested too deeply for any path to name them")
                 names = _count_entries(fd, found)
             else:
@@ -175,7 +175,7 @@ def _count_tree(top: str, found: _Count) -> None:
 
 
 def _count_entries(fd: int, found: _Count) -> list[str]:
-    """Count what lies in a directory; the names of the directories among it."""
+    """Count the entries of a directory; return the names of its subdirectories."""
     found.add(max(0, os.fstat(fd).st_blocks * _BLOCK_BYTES - _ROUNDING_BYTES), files=0)
     names: list[str] = []
     with os.scandir(fd) as entries:
@@ -197,7 +197,7 @@ def _identity(fd: int) -> tuple[int, int]:
 
 
 def _count_deleted(top: str, pids: Iterable[int], found: _Count) -> None:
-    """Count files that were deleted and that these processes have open. What is mapped only cannot be looked at."""
+    """Count deleted files that these processes have open. Files that are only mapped cannot be inspected."""
     if sys.platform != "linux":
         return
     seen: set[tuple[int, int]] = set()
@@ -218,7 +218,7 @@ def _count_deleted(top: str, pids: Iterable[int], found: _Count) -> None:
 
 
 def _deleted_mappings(pid: int, top: bytes) -> Iterator[tuple[int, int]]:
-    """Device and inode of each file below a folder that a process has mapped, and that was deleted."""
+    """Device and inode of each deleted file below a folder that a process has mapped."""
     with open(f"/proc/{pid}/maps", "rb") as maps:
         for line in maps:
             if line.endswith(b" (deleted)\n") and b" " + top + b"/" in line:
@@ -228,14 +228,14 @@ def _deleted_mappings(pid: int, top: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _open_directory(name: str, above: int | None) -> int:
-    """Open a directory in another. A guest can make one without the right to read it: that is made readable first."""
+    """Open a subdirectory. A guest can create one without read permission: it is made readable first."""
     try:
         fd = os.open(name, _DIRECTORY, dir_fd=above)
     except PermissionError:
         _reveal(name, above)
         return os.open(name, _DIRECTORY, dir_fd=above)
     with contextlib.suppress(OSError):
-        if os.fstat(fd).st_mode & 0o500 != 0o500:  # its names can be read, but not the sizes of its files
+        if os.fstat(fd).st_mode & 0o500 != 0o500:  # the names are readable, but not the sizes of the files
             os.fchmod(fd, 0o700)
     return fd
 
@@ -256,9 +256,9 @@ def _each(choose: Callable[[int, int], int], one: Quota, other: Quota) -> Quota:
 
 
 class StorageWatch:
-    """Counts a guest's files now and then, from the first cell on, and calls `on_excess` when there are too many.
+    """Counts a guest's files periodically, from the first cell on, and calls `on_excess` when there are too many.
 
-    `pids`: the guests, which are stopped meanwhile.
+    `pids`: the guests, which are stopped during a count.
     """
 
     def __init__(
@@ -285,10 +285,10 @@ class StorageWatch:
         self._reason: str | None = None
 
     def allow(self, quota: Quota) -> None:
-        """Set what may be stored from now on.
+        """Set the quota from now on.
 
-        A smaller quota than before ends no guest for what is stored already, as far as that was allowed once; what lies
-        in the slack does not become a right to more.
+        A quota smaller than before ends no guest for files that an earlier quota allowed; files in the tolerance do not
+        raise the limit.
         """
         granted = self._granted = _each(max, self._granted, quota)
         self._quota = _each(max, quota, _each(min, self._stored, granted))
@@ -302,7 +302,7 @@ class StorageWatch:
             self._look_again()
 
     def _look_again(self) -> None:
-        """While a cell runs: count at once when much of what guests may still take may be gone."""
+        """While a cell runs: count at once if much of the remaining quota may be used."""
         room = _most_bytes(self._quota) - self._stored.max_bytes
         lost = self._free_bytes - _free_bytes(self._folder)
         written = _written_bytes(self._pids()) - self._written_bytes
@@ -314,7 +314,7 @@ class StorageWatch:
         self._look = self._loop.call_later(seconds, self._look_again) if self._busy() else None
 
     async def refusal(self) -> str | None:
-        """Why no cell may run: the last count was over, and it is still so."""
+        """The reason why no cell may run, or None: the last count exceeded the quota, and a new one still does."""
         if self._reason is not None:
             await self._count()
         return self._reason
@@ -367,7 +367,7 @@ def _count_stopped(folder: Path, quota: Quota, guests: Stopped) -> Quota:
 
 
 def _written_bytes(pids: list[int]) -> int:
-    """What these processes have written in their lives, to files and pipes, by calls or to memory that is a file's."""
+    """Total bytes that these processes have written to files and pipes, by system calls or to mapped files."""
     total = 0
     for pid in pids if sys.platform == "linux" else []:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/io", "rb", buffering=0) as file:

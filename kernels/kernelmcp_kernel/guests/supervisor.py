@@ -1,4 +1,5 @@
-"""Keeps one live guest of a language: starts it, replaces it when it has ended, and says that variables were lost."""
+"""Keeps one live guest of a language: starts it, replaces it after it has ended, and reports that variables were
+lost."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from kernelmcp_kernel.runtime.guest_process import Spawned, spawn_guest
 from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.settings import Quota, settings
 
-# CPU time of a guest that starts, forty times what it needs; and time, for one that waits for what never comes: on a
-# machine that starts a hundred guests at once, each takes a minute.
+# CPU time for starting a guest, forty times what it needs; and wall time, for a guest that waits for something that
+# never comes: on a machine that starts a hundred guests at once, each takes a minute.
 _START_CPU_SECONDS = 20.0
 _START_SECONDS = 300.0
 _START_CHECK_SECONDS = 1.0
@@ -31,15 +32,15 @@ _START_CHECK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Loss:
-    """A guest has ended, and the variables in it are gone."""
+    """A guest has ended, and its variables are lost."""
 
     reason: str
     reported: bool
-    """A cell has failed with it already."""
+    """A cell has already failed with it."""
 
 
 class GuestSupervisor:
-    """Keeps a language's guest. For the thread of the event loop, but `close` is for any."""
+    """Keeps a language's guest. For the event loop's thread; `close` may be called from any thread."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class GuestSupervisor:
         return guest
 
     def mount(self, packages: list[dict[str, str]]) -> None:
-        """Show folders ({folder, point}) to the guest, and to every later one."""
+        """Mount folders ({folder, point}) in the guest and every later one."""
         self._mounts |= {package["point"]: package for package in packages}
         self.guest.mount(packages)
 
@@ -91,27 +92,27 @@ class GuestSupervisor:
             self.guest.set_quota(quota)
 
     def take_loss(self) -> Loss | None:
-        """The loss of an earlier guest, if it was not taken yet."""
+        """Return the loss of an earlier guest, once."""
         loss, self._loss = self._loss, None
         return loss
 
     async def _watch(self, guest: Guest) -> None:
-        """When the guest ends: note the loss, and start the next one before it is needed."""
+        """When the guest ends: record the loss, and start the next one before it is needed."""
         await guest.ended.wait()
         if self._closed or not guest.used:
-            return  # nothing is lost, and a guest that ends at once would be started again and again
+            return  # nothing is lost, and a guest that ends at once would be restarted again and again
         self._log.warning("the guest process has ended: %s", guest.death)
         self._loss = Loss(str(guest.death), self._reported)
         self._reported = False
-        if self.guest is guest:  # else a request came first, and has started the next one
+        if self.guest is guest:  # otherwise a request came first, and has started the next one
             self.guest = self._start()
 
     async def request(
         self, op: str, content: dict[str, Any], request_id: str, limit: CpuLimit | None = None
     ) -> dict[str, Any]:
-        """Ask the guest, starting one when there is none. Requests run in the order they come.
+        """Send a request to the guest, and start one if there is none. Requests run in order of arrival.
 
-        Raises GuestDied when the guest ends before it has replied, or cannot be started.
+        Raises GuestDied if the guest ends before its reply, or cannot be started.
         """
         async with self._requests:
             if self._closed:
@@ -134,19 +135,20 @@ class GuestSupervisor:
             try:
                 return await guest.request(op, content, request_id, limit)
             except GuestDied:
-                # Only a cell shows its error to a person, and a command of a program's is none.
+                # Only a cell shows its error to a person; a program's command is not a cell.
                 self._reported = op == "execute" and "capture" not in content
                 raise
 
     def notify(self, op: str, content: dict[str, Any], request_id: str) -> bool:
-        """Send an operation without a reply to a busy guest; False when it is idle, and `request` should be used."""
+        """Send an operation without a reply to a busy guest. Returns False if it is idle: use `request` instead."""
         if not self.guest.busy:
             return False
         self.guest.notify(op, content, request_id)
         return True
 
     async def _exchange(self, code: str) -> None:
-        """Take another guest for the first cell where the language has a better one: no cell has left anything here."""
+        """Replace the guest before the first cell if the language has a more suitable one: no cell has left anything
+        here."""
         if await asyncio.to_thread(self._language.suits, code):
             return
         old = self.guest
@@ -159,7 +161,7 @@ class GuestSupervisor:
         if (ended := self.guest).death is not None:
             if ended.exit_status is not None and not ended.started:
                 await asyncio.to_thread(self._language.mend, os.waitstatus_to_exitcode(ended.exit_status))
-            if self.guest is ended:  # else `_watch` has replaced it meanwhile
+            if self.guest is ended:  # otherwise `_watch` has replaced it meanwhile
                 self.guest = self._start()
             await self.guest.ready()
         if self.guest.death is not None:
@@ -167,7 +169,7 @@ class GuestSupervisor:
         return self.guest
 
     async def _started(self) -> None:
-        """Wait for the guest; end one that does not get there, which has no way to say why."""
+        """Wait for the guest; kill one that does not become ready, since it cannot report why."""
         guest, end = self.guest, time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -182,20 +184,20 @@ class GuestSupervisor:
                     return
 
     def interrupt(self, grace_seconds: float | None = None) -> None:
-        """Interrupt the current request, if there is one, also while its guest still boots."""
+        """Interrupt the current request, if there is one, even while its guest still boots."""
         if self.guest.busy:
             self.guest.interrupt(grace_seconds=grace_seconds)
         else:
             self._interrupted_early = self._requests.locked()
 
     def close(self) -> None:
-        """End the guest for good; it has ended when this returns. From any thread, also when it has ended already."""
+        """End the guest for good; it has ended when this returns. From any thread, even if it has already ended."""
         self._closed = True
         self._loop.call_soon_threadsafe(self._watcher.cancel)
         guest = self.guest
         if guest.death is not None:
-            return  # it has been waited for: its number may be another's by now
-        # WNOWAIT: the guest's own object waits for it, if it still runs.
+            return  # it was reaped: its id may have been reused
+        # WNOWAIT: the guest's own object reaps it, if it still runs.
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(guest.pid, signal.SIGKILL)
             os.waitid(os.P_PID, guest.pid, os.WEXITED | os.WNOWAIT)

@@ -1,4 +1,5 @@
-"""micropip for code written for Pyodide: the same calls, done by the kernel process (see kernelmcp_guest.packages)."""
+"""micropip for code written for Pyodide: the same functions, done by the kernel process (see
+kernelmcp_guest.packages)."""
 
 import json
 from typing import Any
@@ -33,15 +34,15 @@ async def install(
 
 
 def uninstall(packages_: str | list[str], *, verbose: bool | int = False) -> None:
-    """Not available: says what to do instead."""
+    """Not available: raises an error with an alternative."""
     pip_commands.pip("uninstall")
 
 
 def list() -> dict[str, Any]:  # noqa: A001  # micropip's own name for it
-    """Names and versions of what is installed."""
+    """Names and versions of installed packages."""
     return dict(packages.installed())
 
 
 def freeze() -> str:
-    """What is installed, as JSON."""
+    """The installed packages, as JSON."""
     return json.dumps({"packages": dict(packages.installed())})

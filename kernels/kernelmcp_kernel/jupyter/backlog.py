@@ -1,7 +1,7 @@
-"""Output that was sent on iopub and that a client has not taken yet: it lies in this process, so it is bounded.
+"""Bounds the output that was sent on iopub and not yet received by a client, since it is held in this process.
 
-ZMQ does not tell how much it holds, but it tells of one message when it has gone to all clients, and all before it have
-gone by then. For the thread of the event loop.
+ZMQ does not report how much it holds, but reports when a tracked message has gone to all clients; all earlier messages
+have gone by then. For the event loop's thread.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import cast
 import zmq
 from ipykernel.iostream import IOPubThread
 
-# So much is tracked as one, bytes.
+# Bytes that are tracked together.
 _STEP_BYTES = 2**20
-# From here on guests are not read, until it is a half of it.
+# Above this, guests are not read until the backlog has fallen to half of it.
 MAX_BYTES = 32 * 2**20
 _LOOK_SECONDS = 0.01
-# A client that takes nothing for so long has stopped. From then on output is dropped instead: others wait for the cell.
+# A client that receives nothing for this long has stopped. From then on output is dropped, so that cells do not wait.
 _STALL_SECONDS = 20.0
 
 
 class Backlog:
-    """That of a kernel. `pause` is called with True when guests are to wait, with False when they may go on."""
+    """A kernel's backlog. Calls `pause` with True to make guests wait, with False to let them continue."""
 
     def __init__(self, thread: IOPubThread, pause: Callable[[bool], None]) -> None:
         self._thread = thread
@@ -36,10 +36,10 @@ class Backlog:
         self._is_paused = False
         self._looking = False
         self.is_stalled = False
-        """A client takes nothing: what is sent now would only be held."""
+        """A client receives nothing: new output would only be held in memory."""
 
     def send(self, parts: list[bytes]) -> None:
-        """Send a message, after all that were sent before."""
+        """Send a message, in order."""
         socket = cast("zmq.Socket[bytes]", self._thread.socket)
         self._untracked += sum(map(len, parts))
         if self._untracked < _STEP_BYTES:

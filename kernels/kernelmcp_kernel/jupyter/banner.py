@@ -1,4 +1,4 @@
-"""What the kernel says of itself, in consoles and to who asks: first of all which files it sees."""
+"""The kernel's description of itself, for consoles and clients; the files that it sees come first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks an execute_request, which a client sends, and its reply, which a hostile guest may have made."""
+"""Checks an execute_request, sent by a client, and its reply, which a hostile guest may have made."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _PAYLOADS = frozenset({"page", "set_next_input", "ask_exit"})
 
 
 def header_of(message: Content) -> Content:
-    """A message's header as JSON: the guest's `get_parent()` is asked for it."""
+    """A message's header as JSON, for the guest's `get_parent()`."""
     return {name: str(value) for name, value in message.get("header", {}).items()}
 
 
 def client_of(message: Content) -> str | None:
-    """Which of the kernel's clients has sent it."""
+    """The client of the kernel that sent it."""
     client = message.get("header", {}).get("session")
     return client if isinstance(client, str) else None
 
 
 def hexadecimal(ident: Any) -> list[str]:
-    """The routing ids of a message as JSON. Before the first message of a channel there are none."""
+    """The routing ids of a message as JSON. Empty before the first message of a channel."""
     return [part.hex() for part in cast("list[bytes]", ident)] if isinstance(ident, list) else []
 
 
 def check_request(request: Content) -> None:
-    """Check an execute_request. Raises ValueError for one that breaks the protocol."""
+    """Check an execute_request. Raises ValueError if it breaks the protocol."""
     if not isinstance(request["code"], str):
         raise ValueError("the code of an execute_request must be text")
     if not isinstance(request["user_expressions"], dict):
@@ -38,8 +38,8 @@ def check_request(request: Content) -> None:
 
 
 def cpu_seconds(metadata: Content | None) -> float | None:
-    """The limit of one execution: the request's own (`{"kernelmcp": {"cpu_seconds": 10}}` in its metadata), else this
-    kernel's."""
+    """The CPU limit of one execution: the request's own (`{"kernelmcp": {"cpu_seconds": 10}}` in its metadata),
+    otherwise the kernel's."""
     ours: Any = (metadata or {}).get("kernelmcp")
     if not isinstance(ours, dict) or "cpu_seconds" not in ours:
         return settings().cpu_seconds
@@ -48,8 +48,8 @@ def cpu_seconds(metadata: Content | None) -> float | None:
 
 
 def quota(metadata: Content | None) -> Quota:
-    """What the guest may store from now on: as `{"kernelmcp": {"workspace_bytes": 10000000, "max_files": 100}}` in the
-    request's metadata says, else this kernel's own setting."""
+    """The guest's storage quota from now on: from the request's metadata (`{"kernelmcp": {"workspace_bytes": 10000000,
+    "max_files": 100}}`), otherwise the kernel's own setting."""
     ours: Any = (metadata or {}).get("kernelmcp")
     wanted: Content = cast("Content", ours) if isinstance(ours, dict) else {}
     size, files = wanted.get("workspace_bytes"), wanted.get("max_files")
@@ -61,24 +61,25 @@ def quota(metadata: Content | None) -> Quota:
 
 
 def named_request(metadata: Content | None) -> str | None:
-    """The execution that an interrupt_request is for, as `{"kernelmcp": {"msg_id": ...}}` in its metadata says.
+    """The execution that an interrupt_request is for: `{"kernelmcp": {"msg_id": ...}}` in its metadata.
 
-    None: whatever runs."""
+    None: any execution that runs.
+    """
     ours: Any = (metadata or {}).get("kernelmcp")
     named: Any = cast("Content", ours).get("msg_id") if isinstance(ours, dict) else None
     return named if isinstance(named, str) else None
 
 
 def grace_seconds(metadata: Content | None) -> float | None:
-    """How long a cell may go on after an interrupt_request before its guest is ended, as `{"kernelmcp":
-    {"grace_seconds": ...}}` in its metadata says. None: as long as it likes, if it has noticed the interrupt."""
+    """How long a cell may continue after an interrupt_request before its guest is ended: `{"kernelmcp":
+    {"grace_seconds": ...}}` in the request's metadata. None: no limit, if it has noticed the interrupt."""
     ours: Any = (metadata or {}).get("kernelmcp")
     seconds: Any = cast("Content", ours).get("grace_seconds") if isinstance(ours, dict) else None
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
 def checked_reply(reply: Content) -> Content:
-    """The guest's execute_reply, reduced to what a reply may hold."""
+    """The guest's execute_reply, reduced to the fields that a reply may have."""
     sent: Any = reply.get("payload")
     payload: list[Any] = [
         item for item in cast("list[Any]", sent if isinstance(sent, list) else []) if isinstance(item, dict)

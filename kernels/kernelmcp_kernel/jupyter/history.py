@@ -1,4 +1,4 @@
-"""The kernel's input history. It is here and not in the guest so that it outlives one."""
+"""The kernel's input history. It is kept here and not in the guest so that it survives the guest's end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import fnmatch
 from collections import deque
 from dataclasses import dataclass
 
-# Cells remembered; a frontend asks for about 1000 of them when it opens.
+# Cells kept; a frontend requests about 1000 of them when it opens.
 _MAX_CELLS = 2000
-# Of all of them together.
+# Characters of all these cells together.
 _MAX_CHARS = 8 * 2**20
 
 # This kernel keeps no history of earlier sessions.
@@ -46,7 +46,7 @@ class History:
         return list(self._entries)[-count:] if count > 0 else []
 
     def range(self, start: int, stop: int | None) -> list[Entry]:
-        """Cells with start <= line < stop; no stop: to the end."""
+        """Cells with start <= line < stop; without a stop, to the end."""
         return [entry for entry in self._entries if entry[1] >= start and (stop is None or entry[1] < stop)]
 
     def search(self, search: Search) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""The host call `install`: a guest asks for packages, by `%pip install`, `micropip.install` or an `import`."""
+"""The host call `install`: a guest requests packages, by `%pip install`, `micropip.install` or an `import`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kernelmcp_kernel.packages.installer import Installer
     from kernelmcp_kernel.packages.outcome import Outcome
 
-# How long an import does not try again what could not be installed, in seconds: code imports the same thing often.
+# How long an import does not retry a package that could not be installed, in seconds: code often repeats imports.
 _AGAIN_SECONDS = 60
 
 OFFER = "(Typed once in a terminal, `kernelmcp setup` makes such imports take no time.)"
@@ -25,7 +25,7 @@ Answer = dict[str, Any]
 
 
 class Installs:
-    """Answers a kernel's `install` calls. `mount` shows the guest, and those that follow it, what was installed."""
+    """Answers a kernel's `install` calls. `mount` mounts the installed packages in the guest and all later guests."""
 
     def __init__(self, forwarder: OutputForwarder, mount: Callable[[list[dict[str, str]]], None]) -> None:
         self._forwarder = forwarder
@@ -35,14 +35,14 @@ class Installs:
 
     @property
     def from_the_start(self) -> tuple[PreparedPackage, ...]:
-        """What the guest has from its boot image."""
+        """The packages in the guest's boot image."""
         return LANGUAGE.packages
 
     async def answer(self, call: dict[str, Any], request: Request) -> Answer:
-        """Install what a host call asks for: {requirements} or {module}. A refusal is an answer, too: {error: {name,
-        text}}, as is {unknown: true} for a module that no package is known for. {check: true} asks for
-        {unmet}, {available: true} for {available}: what an import may install. {captured: true}: what pip says comes
-        with the answer, as {said}, and is not shown."""
+        """Install the packages of a host call: {requirements} or {module}. A refusal is also an answer: {error: {name,
+        text}}, or {unknown: true} if no package is known for a module. {check: true} returns {unmet}, {available: true}
+        returns {available}: the modules that an import may install. With {captured: true}, pip's output is returned as
+        {said} and not shown."""
         cell = request.cell
         if "module" in call:
             return await self._install_for(call["module"], cell)
@@ -67,7 +67,7 @@ class Installs:
         return await self._answer(installing, cell, said=said)
 
     async def _install_for(self, module: Any, cell: Cell) -> Answer:
-        """Install the package that brings a module, without pip's own lines."""
+        """Install the package that provides a module, without pip's output."""
         packages = settings().packages
         if not (isinstance(module, str) and module.isidentifier() and packages.enabled and packages.auto_install):
             return {"unknown": True}
@@ -114,8 +114,8 @@ class Installs:
 
 
 def _pure_package(module: str) -> str | None:
-    """The package of a module that an index may have, too. An import asks Pyodide's distribution alone, and compiled
-    packages are nowhere else."""
+    """The package of a module, if an index may also have it. An import uses only Pyodide's distribution, and compiled
+    packages exist nowhere else."""
     from kernelmcp_kernel.packages.distribution import listed, packages_by_import
 
     name = packages_by_import(settings().packages).get(module)

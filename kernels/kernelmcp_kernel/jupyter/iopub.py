@@ -1,7 +1,7 @@
 """Forwards a cell's output from the guest's frames to iopub, under caps.
 
-The caps bound what a flooding guest can queue in this process when a client is slow to read; what is dropped is
-counted and said.
+The caps bound the output that a flooding guest can queue in this process when a client reads slowly; output beyond the
+caps is dropped, counted and reported.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from kernelmcp_kernel.guests.cell import Cell
 from kernelmcp_kernel.guests.frames import MAX_DISPLAY_FRAME_BYTES, Frame
 from kernelmcp_kernel.jupyter.backlog import Backlog
 
-# One cell's text on stdout and stderr together. A notebook with a hundredth of this is already unusable.
+# One cell's text on stdout and stderr together. A notebook with a hundredth of it is already unusable.
 MAX_STREAM_CHARS = 256 * 1024 * 1024
 
-# One cell's messages other than text: pictures, updates of a progress bar. 10,000 is a minute of 160 a second.
+# One cell's messages other than text: images, progress bar updates. 10,000 is one minute at 160 per second.
 MAX_MESSAGES = 10_000
 
-# One cell's pictures, tables and the like together.
+# One cell's images, tables and other displays together.
 MAX_DISPLAY_BYTES = 256 * 1024 * 1024
 
-# Text is collected for this long, so that a loop of prints makes some messages a second and not thousands.
+# Text is collected for this long, so that a loop of prints sends a few messages per second and not thousands.
 _COLLECT_SECONDS = 0.03
 _COLLECT_CHARS = 64 * 1024
-# Of one message. A guest may send all its text in one frame, and a client is to read it in pieces.
+# Characters of one message. A guest may send all its text in one frame, but a client should read it in pieces.
 _MESSAGE_CHARS = 1024 * 1024
 
 # The most files that one cell reports as changed, and the longest path (the host's PATH_MAX).
 MAX_FILES = 1000
 MAX_PATH_CHARS = 4096
-# Of all their paths: they are in the reply's metadata.
+# Characters of all these paths: they are in the reply's metadata.
 MAX_FILES_CHARS = 200_000
 
-# How many finished cells may still have output coming, from tasks that they left behind.
+# Finished cells that may still have output coming, from tasks that they left behind.
 _PARENTS_KEPT = 64
 
-# What an install did, for programs: {installed: [{name, version, source}], already_present: [{name, version}], notes:
-# [text]}.
-# Only the kernel process itself sends it.
+# The result of an install, for programs: {installed: [{name, version, source}], already_present: [{name, version}],
+# notes: [text]}. Only the kernel process itself sends it.
 PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
 
 DISPLAY_TYPES = frozenset({"execute_result", "display_data", "update_display_data", "clear_output"})
@@ -69,11 +68,11 @@ class OutputForwarder:
         _keep(self._cells, request_id, cell)
 
     def open_comm(self, request_id: str, cell: Cell) -> None:
-        """The same for a comm message. They are many, and must not push out cells whose output may still come."""
+        """Like `open`, for a comm message. These are frequent, and must not evict cells whose output may still come."""
         _keep(self._comms, request_id, cell)
 
     def finish(self, cell: Cell) -> None:
-        """The cell has ended: send what was collected, and say what was dropped."""
+        """End a cell's output: send the collected text, and report what was dropped."""
         self._flush()
         if cell.dropped:
             text = (
@@ -83,17 +82,16 @@ class OutputForwarder:
             cell.dropped = 0
 
     def say(self, cell: Cell, text: str) -> None:
-        """Send text of the kernel process itself, under the same caps as the guest's."""
+        """Send text from the kernel process itself, under the same caps as the guest's."""
         self._stream(cell, {"name": "stdout", "text": text})
 
     def show(self, cell: Cell, data: dict[str, Any]) -> None:
-        """Send a mime bundle of the kernel process itself."""
+        """Send a mime bundle from the kernel process itself."""
         self._flush()
         self._publish("display_data", {"data": data, "metadata": {}, "transient": {}}, {}, cell.parent)
 
     def output(self, frame: Frame, cell: Cell | None = None) -> None:
-        """Publish an output frame, of a request that was opened or of this cell. One of an unknown type, shape or
-        request is ignored."""
+        """Publish an output frame of an opened request or this cell. Ignores an unknown type, shape or request."""
         cell = cell or self._cells.get(frame.id) or self._comms.get(frame.id)
         if cell is None:
             return
@@ -106,7 +104,7 @@ class OutputForwarder:
         if frame.type == "files":
             self._files(cell, frame.content)
             return
-        self._flush()  # the order of outputs is the order of the program
+        self._flush()  # outputs keep the order of the program
         if frame.type in DISPLAY_TYPES:
             self._display(cell, frame)
         elif frame.type == "error":
@@ -151,7 +149,7 @@ class OutputForwarder:
         elif not _is_bundle(content):
             return
         elif PACKAGES_TYPE in content["data"]:
-            return  # the server believes it, so a guest must not say it
+            return  # the server trusts it, so a guest must not send it
         if frame.type == "execute_result" and cell.silent:
             return
         if not self._may_send(cell, frame.size):
@@ -197,7 +195,7 @@ def _is_bundle(content: dict[str, Any]) -> bool:
 
 
 def error_content(content: dict[str, Any]) -> dict[str, Any] | None:
-    """The three fields of a Jupyter error, or None when the guest sent something else."""
+    """The three fields of a Jupyter error, or None if the guest sent something else."""
     name, value, traceback = content.get("ename"), content.get("evalue"), content.get("traceback")
     if not (isinstance(name, str) and isinstance(value, str) and isinstance(traceback, list)):
         return None

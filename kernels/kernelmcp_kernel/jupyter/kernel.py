@@ -1,5 +1,5 @@
-"""The Jupyter kernel: messages in, the guest's answers out. Subclasses ipykernel's Kernel, which owns busy, idle,
-reply and the order of requests; handlers here take content and return content.
+"""The Jupyter kernel: receives messages and sends the guest's answers. Subclasses ipykernel's Kernel, which owns busy,
+idle, reply and the order of requests; handlers here take content and return content.
 
 It must not know pipes or processes. It is long because each message type of the protocol is a method of this class.
 """
@@ -55,14 +55,14 @@ from kernelmcp_kernel.settings import Quota, settings
 
 Content = dict[str, Any]
 
-# Resident memory of this process, MiB: 40, and what a guest's frames are while they are handled, 350 at most.
+# Resident memory of this process, MiB: 40, and at most 350 for a guest's frames while they are handled.
 MAX_RESIDENT_MB = 512
-# The server knows it (exit_reason.py).
+# The server recognizes it (exit_reason.py).
 EXIT_OUT_OF_MEMORY = 71
 
 
 class StorageFull(ValueError):
-    """A guest has stored more than its quota allows, past its own check, as only a hostile one does."""
+    """A guest has stored more than its quota, past its own check; only a hostile guest does that."""
 
 
 class CellInterrupted(Exception):
@@ -70,7 +70,7 @@ class CellInterrupted(Exception):
 
 
 async def _run(supervisor: GuestSupervisor, request: Request, content: Content) -> Content:
-    """Ask the guest. Raises CellInterrupted where it would not have heard of an interrupt that came before."""
+    """Send the request to the guest. Raises CellInterrupted if an earlier interrupt would not have reached it."""
     if request.cell.interrupted:
         raise CellInterrupted
     return await request.make(supervisor, "execute", content)
@@ -81,9 +81,9 @@ class SandboxKernel(OfferedKernel):
 
     implementation = "kernelmcp"
     language_info: ClassVar[Content] = language_info()
-    exit_status = 0  # of this process, when it ends
-    _execute_sleep = 0.0  # ipykernel sleeps so long for output to be flushed; our output is queued before the reply
-    # What the launcher started before the imports; under IPKernelApp there is none.
+    exit_status = 0  # of this process
+    _execute_sleep = 0.0  # ipykernel sleeps this long for output to be flushed; our output is queued before the reply
+    # The directory that the launcher prepared before the imports; None under IPKernelApp.
     early_directory: ClassVar[SandboxDirectory | None] = None
     early_guest: ClassVar[Spawned | None] = None
 
@@ -110,7 +110,7 @@ class SandboxKernel(OfferedKernel):
 
     @property
     def kernel_info(self) -> Content:
-        # The inherited property imports debugpy: 90 ms and 8 MB.
+        # The inherited property imports debugpy, which costs 90 ms and 8 MB.
         return {
             "protocol_version": "5.4",
             "implementation": self.implementation,
@@ -121,7 +121,7 @@ class SandboxKernel(OfferedKernel):
             "supported_features": [],
         }
 
-    # -- life
+    # -- lifecycle
 
     def start(self) -> None:
         """Called by the application once the sockets are there, before its event loop runs."""
@@ -142,12 +142,12 @@ class SandboxKernel(OfferedKernel):
         return {"status": "ok", "restart": restart}
 
     async def _progressively_terminate_all_children(self) -> None:
-        """ipykernel looks for children through psutil (30 ms); ours is the guest, which do_shutdown has ended."""
+        """ipykernel searches for children with psutil (30 ms); ours is the guest, which do_shutdown has ended."""
 
     def close(self, *, keep_files: bool = False) -> None:
         """End the guest and release the sandbox directory. A second call does nothing.
 
-        `keep_files`: those of a private directory as well, because this kernel is started again.
+        `keep_files`: keep the files of a private directory too, because this kernel is started again.
         """
         if self._closed:
             return
@@ -159,7 +159,7 @@ class SandboxKernel(OfferedKernel):
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Content) -> None:
         """interrupt_request (control thread)."""
-        if hasattr(self, "_guests"):  # else the kernel is just starting, and nothing runs
+        if hasattr(self, "_guests"):  # otherwise the kernel is just starting, and nothing runs
             metadata = parent.get("metadata")
             found = named_request(metadata), client_of(parent), grace_seconds(metadata)
             self._loop.call_soon_threadsafe(self._interrupt, *found)
@@ -178,13 +178,13 @@ class SandboxKernel(OfferedKernel):
         self._calls.cancel(INTERRUPTED)
 
     def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does it well;
-        without (which saves a hop for every message), it forgets them one turn of the event loop too early."""
+        """After an error: abort the requests that are queued now. With its shell thread, ipykernel does this well;
+        without it (which saves a hop per message), it stops aborting one turn of the event loop too early."""
         if self.shell_channel_thread is not None:
             super()._abort_queues(subshell_id)
             return
         self._aborting = True
-        self.shell_stream.flush()  # takes in what has arrived; each message then waits for the lock, in order
+        self.shell_stream.flush()  # receives pending messages; each then waits for the lock, in order
         self._resuming = asyncio.ensure_future(self._stop_aborting())
 
     async def _stop_aborting(self) -> None:
@@ -204,11 +204,11 @@ class SandboxKernel(OfferedKernel):
         cell_meta: Content | None = None,
         cell_id: str | None = None,
     ) -> Content:
-        """execute_request: run a cell in the guest. A guest that ends meanwhile makes an error reply that says so."""
+        """execute_request: run a cell in the guest. If the guest ends meanwhile, the reply is an error that says so."""
         count = self.execution_count
         store_history = store_history and not silent
         report = self._report = Report(self._publish)
-        # Captured here: the callbacks that send a cell's output run in another context than its request.
+        # Captured here: the callbacks that send a cell's output run in a different context from its request.
         ident = self._get_shell_context_var(self._shell_parent_ident)
         cell = self._cell = Cell(self.get_parent("shell"), ident, silent, allow_stdin)
         limit = CpuLimit(cpu_seconds(cell_meta))
@@ -261,7 +261,7 @@ class SandboxKernel(OfferedKernel):
         return {**reply, "execution_count": count}
 
     async def _prepare(self, language: str, allowed: Quota) -> GuestSupervisor:
-        """Whoever runs the cell, once its files are within the quota. Raises StartFailed, StorageFull."""
+        """The supervisor that runs the cell, once its files are within the quota. Raises StartFailed, StorageFull."""
         self._storage.allow(allowed)
         self._guests.set_quota(allowed)
         if (reason := await self._storage.refusal()) is not None:
@@ -281,7 +281,7 @@ class SandboxKernel(OfferedKernel):
     # -- the guest
 
     def _on_frame(self, guest: Guest, frame: Frame) -> None:
-        """A frame from a guest that is no reply: for the cell, if it works for it, and not for a comm message."""
+        """Handle a guest's frame that is not a reply: pass it to its cell, or as a comm message."""
         request = self._cell.request_of(guest, frame.id) if self._cell else None
         if frame.type == "call":
             self._calls.start(guest, frame, request)
@@ -289,7 +289,7 @@ class SandboxKernel(OfferedKernel):
             self._forwarder.output(frame, request.cell if request else None)
 
     async def _input(self, call: Content, request: Request) -> str:
-        """input(): ask the frontend, until it answers or the cell has ended."""
+        """input(): ask the frontend, until it answers or the cell ends."""
         cell = request.cell
         if not cell.allow_stdin:
             raise HostCallError("this frontend does not support input requests")
@@ -297,15 +297,16 @@ class SandboxKernel(OfferedKernel):
         return await read_line(cast(Session, self.session), self.stdin_socket, asked, cell.parent, cell.ident)
 
     async def _kill(self, call: Content, request: Request) -> None:
-        """os.kill of itself: this process ends. What the cell has put out is sent, its request is never answered."""
+        """os.kill of itself: this process ends. The cell's output is sent; its request is never answered."""
         self.exit_status = exit_status(call.get("signal"))
         self._forwarder.finish(request.cell)
-        self.close(keep_files=True)  # who started this process may start it again
-        self.io_loop.stop()  # after this turn, in which the guest's end is not noticed any more
+        self.close(keep_files=True)  # the parent process may start it again
+        self.io_loop.stop()  # after this turn, so that the guest's end is no longer noticed
         await self._loop.create_future()
 
     def _end_for_memory(self, reason: str) -> None:
-        """End this process, whose status says why. What guests send is bounded, so this is for what no bound knows."""
+        """End this process, with a status that gives the reason. All input from guests is bounded; this is for cases
+        that no bound covers."""
         self.log.error("the kernel process ends: %s", reason)
         self.exit_status = EXIT_OUT_OF_MEMORY
         self.close(keep_files=True)

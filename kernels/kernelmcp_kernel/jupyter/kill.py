@@ -1,7 +1,7 @@
-"""The host call `kill`: code sends its own process a deadly signal, and the kernel process ends, as any Jupyter kernel.
+"""The host call `kill`: code sends its own process a fatal signal, and the kernel process ends like any Jupyter kernel.
 
-It ends by itself, with the exit status that a shell has for the signal. A real one could write a core dump of this
-process, with the secrets in it, and could not be told from one that the system or a person has sent.
+It exits by itself, with the status that a shell reports for the signal. A real signal could write a core dump of this
+process, with its secrets, and could not be distinguished from one that the system or a person has sent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 from kernelmcp_kernel.guests.host_calls import HostCallError
 
-# What a shell adds to the number of the signal that a process has ended with.
+# A shell adds this to the number of the signal that ended a process.
 _SIGNALLED = 128
 
-# By name, because numbers differ between platforms. Their default action is to end the process.
+# Signal names, because numbers differ between platforms. Their default action is to end the process.
 _DEADLY = frozenset(
     {
         *("SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGUSR1"),
@@ -25,8 +25,8 @@ _DEADLY = frozenset(
 
 
 def exit_status(name: Any) -> int:
-    """The exit status of a process that ends itself by this signal. Raises HostCallError for one that is not deadly, or
-    that this platform does not have."""
+    """The exit status of a process that ends itself with this signal. Raises HostCallError if the signal is not fatal,
+    or unknown to this platform."""
     number = signal.Signals.__members__.get(name) if isinstance(name, str) and name in _DEADLY else None
     if number is None:
         raise HostCallError("the host knows no deadly signal of that name")

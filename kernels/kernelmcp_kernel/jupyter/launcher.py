@@ -1,6 +1,6 @@
-"""A lean application for the kernel: its sockets and threads, without IPython's profile, history and output capture.
+"""A lean application for the kernel: sockets and threads, without IPython's profile, history and output capture.
 
-Saves a third of the start and of the memory of IPKernelApp, under which the same kernel class runs as well.
+Takes a third less start time and memory than IPKernelApp, under which the same kernel class also runs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from kernelmcp_kernel.jupyter.kernel import SandboxKernel
 
 Connection = dict[str, Any]
 
-# How long a socket may take to send what is queued when the kernel ends, in milliseconds.
+# How long a socket may take to send queued messages when the kernel ends, in milliseconds.
 _LINGER_MS = 1000
 
 
-# What a kernel may log in its life, characters: its log is a file, and a guest can be the cause of every line.
+# Characters that a kernel may log in its lifetime: its log is a file, and a guest can cause every line.
 _MAX_LOG_CHARS = 1 << 20
 
 
 class BoundedLog(logging.StreamHandler[TextIO]):
-    """Writes to stderr until there is enough of it, and says so at the end."""
+    """Writes to stderr up to a limit, and reports when it is reached."""
 
     _left = _MAX_LOG_CHARS
 
@@ -59,7 +59,7 @@ def run(connection_file: str) -> None:
         ParentPollerUnix(parent_pid=parent).start()
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # a terminal's Ctrl-C is for its own program; we are interrupted by message
+    )  # a terminal's Ctrl-C is for the terminal's own program; we are interrupted by message
     context = zmq.Context()
     session = Session(
         key=connection["key"].encode(),
@@ -89,12 +89,12 @@ def run(connection_file: str) -> None:
     signal.signal(signal.SIGTERM, end)
     control_thread.start()
     kernel.start()
-    gc.freeze()  # what is there is never looked at again
+    gc.freeze()  # existing objects are never scanned again
     gc.enable()
     try:
         loop.start()
     finally:
-        kernel.close(keep_files=True)  # a signal is how Jupyter ends a kernel that is slow to restart, too
+        kernel.close(keep_files=True)  # Jupyter also ends a kernel that is slow to restart with a signal
         _send_the_rest(iopub)
         os._exit(kernel.exit_status)  # the other threads hold nothing; joining them takes 50 ms
 
@@ -105,7 +105,7 @@ def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connec
     if kind == zmq.ROUTER:
         socket.router_handover = 1
     else:
-        socket.sndhwm = 0  # never drop what a slow client has not read yet; `forwarder` caps what one cell can queue
+        socket.sndhwm = 0  # never drop messages that a slow client has not read yet; `forwarder` caps one cell's queue
     if secret := connection.get("curve_secretkey"):
         socket.curve_secretkey = secret.encode()
         socket.curve_publickey = connection["curve_publickey"].encode()
@@ -116,14 +116,14 @@ def _bind(context: zmq.Context[zmq.Socket[bytes]], kind: int, connection: Connec
 
 
 def _start_iopub(connection: Connection, session: Session) -> IOPubThread:
-    # A context of its own, because terminating it is how zmq waits for what is still to be sent.
+    # Its own context, because terminating a context waits until zmq has sent everything.
     thread = IOPubThread(_bind(zmq.Context(), zmq.XPUB, connection, "iopub"), pipe=False, session=cast(Any, session))
     thread.start()
     return thread
 
 
 def _send_the_rest(iopub: IOPubThread) -> None:
-    """Let the clients have what is queued for them, within the linger time."""
+    """Give clients the queued messages, within the linger time."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the thread leaves a cancelled task behind, which is noted
     context: zmq.Context[zmq.Socket[bytes]] = cast(Any, iopub.socket).context
     iopub.stop()

@@ -1,4 +1,4 @@
-"""Checks what guests say of programs and commands, before it goes to another guest: each of them is hostile to all."""
+"""Checks guests' messages about programs and commands before they reach another guest: each guest is hostile to all."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ Content = dict[str, Any]
 
 KEYBOARD_INTERRUPT = "interrupted"
 
-# What a shell says of a program that was interrupted: 128 and the number of SIGINT.
+# A shell's exit code for an interrupted program: 128 plus the number of SIGINT.
 _INTERRUPTED = 130
 
-# A command, its arguments or its environment, characters: what Linux allows for both together.
+# A command, its arguments or its environment, characters: Linux's limit for both together.
 _MAX_TEXT = 2 * 2**20
 _MAX_WORDS = 10_000
 _MAX_PATH = 4096
 
-# Standard input and output, characters of base64. A guest has 48 MiB for one message, all its fields together.
+# Standard input and output, characters of base64. One guest message has at most 48 MiB, with all its fields.
 _MAX_BYTES = 48 * 2**20
 
 _MAX_TIMEOUT_SECONDS = 10**7
 
 
 def checked_program(call: Content) -> Content:
-    """The fields of a program. Raises HostCallError."""
+    """Check the fields of a program. Raises HostCallError."""
     argv: Any = call.get("argv")
     if not isinstance(argv, list) or not argv:
         raise HostCallError("a program is its name and its arguments")
@@ -38,7 +38,7 @@ def checked_program(call: Content) -> Content:
 
 
 def checked_command(call: Content) -> tuple[Content, float | None]:
-    """What the shell is asked for a command, and after how many seconds it is interrupted. Raises HostCallError."""
+    """The shell's request for a command, and the seconds until it is interrupted. Raises HostCallError."""
     command, timeout = call.get("command"), call.get("timeout")
     if not isinstance(command, str) or len(command) > _MAX_TEXT:
         raise HostCallError(f"a command is text of at most {_MAX_TEXT:,} characters")
@@ -48,7 +48,7 @@ def checked_command(call: Content) -> tuple[Content, float | None]:
 
 
 def checked_result(reply: Content) -> Content:
-    """What came of a program, as its guest says. Raises HostCallError."""
+    """The result of a program, as reported by its guest. Raises HostCallError."""
     if _is_interrupt(reply):
         return {"exit_code": _INTERRUPTED, "stdout": "", "stderr": ""}
     if reply.get("status") != "ok":
@@ -57,7 +57,7 @@ def checked_result(reply: Content) -> Content:
 
 
 def checked_done(reply: Content, capture: bool) -> Content:
-    """What came of a command, as the shell says. Raises HostCallError."""
+    """The result of a command, as reported by the shell. Raises HostCallError."""
     if not _is_interrupt(reply) and reply.get("status") != "ok":
         raise HostCallError(f"the shell could not do it: {str(reply.get('evalue'))[:1000]}")
     if capture:

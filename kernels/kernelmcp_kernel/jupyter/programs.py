@@ -1,8 +1,8 @@
-"""What one guest has another do while its own cell waits: the shell runs programs of Python's, Python runs commands of
-the shell's. These are the host calls `run_program`, `run_command` and `ran_program` (docs/languages.md).
+"""Work that one guest requests of another while its own cell waits: the shell runs Python programs, Python runs shell
+commands. Handles the host calls `run_program`, `run_command` and `ran_program` (docs/languages.md).
 
 A guest does one thing at a time. So a program that belongs to a command is run by the guest that waits for the command:
-it is the answer to its call. A command of a program that the shell waits for is done by another guest of the shell's.
+it is the answer to that guest's call. A command of a program that the shell waits for runs in another shell guest.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Content = dict[str, Any]
 
 SHELL = "shell"
 
-# Guests of the shell's at a time: the session's own, and those for commands of programs that the shell itself runs.
-# Each may take the memory of a guest.
+# Shell guests at a time: the session's own, and those for commands of programs that the shell itself runs. Each may
+# take a guest's full memory.
 MAX_SHELLS = 3
 
-# Input of programs that wait for their turn, characters of base64: of two as large as one may be.
+# Input of programs that wait for their turn, characters of base64: twice the largest input.
 _MAX_INPUT_HELD = 96 * 2**20
 
-# How long what works for a cell that has ended may go on, wall seconds: longer than a guest has to notice an interrupt.
+# How long work for a cell that has ended may continue, wall seconds: longer than a guest has to notice an interrupt.
 _SETTLE_SECONDS = 5.0
 
 _NEVER_BEGAN = {"exit_code": 130, "stdout": "", "stderr": ""}
@@ -49,7 +49,7 @@ _NO_SUCH = "no command of this cell waits for that program"
 
 @dataclass(eq=False)
 class _Command:
-    """A command that the shell does for Python."""
+    """A command that the shell runs for Python."""
 
     asker: Request
     request: Request
@@ -59,21 +59,21 @@ class _Command:
     programs: asyncio.Queue[tuple[Content, asyncio.Future[Content]]] = field(
         default_factory=asyncio.Queue[tuple[Content, asyncio.Future[Content]]]
     )
-    """What the shell waits for."""
+    """The programs that the shell waits for."""
     running: asyncio.Future[Content] | None = None
-    """Of the program that Python runs now."""
+    """The result of the program that Python runs now."""
     deadline: float | None = None
-    """By the loop's clock."""
+    """In the event loop's time."""
     timed_out: bool = False
 
 
 class Programs:
-    """Those of a kernel. For the thread of the event loop."""
+    """The programs and commands of a kernel. For the event loop's thread."""
 
     def __init__(self, guests: Callable[[], Guests]) -> None:
         self._guests = guests
         self._tasks: dict[asyncio.Task[Content], Request] = {}
-        self._commands: dict[str, _Command] = {}  # by their tokens
+        self._commands: dict[str, _Command] = {}  # by token
         self._input_held = 0
         self.handlers: dict[str, Handler] = {
             "run_program": self.run_program,
@@ -84,10 +84,10 @@ class Programs:
     # -- Python for the shell
 
     async def run_program(self, call: Content, asker: Request) -> Content:
-        """{argv, cwd, environment, stdin, output}: run a program of Python's; gives {exit_code, stdout, stderr}. With
-        an `output` ("apart", or "merged": stderr among stdout) what it puts out goes to the cell, and is not given."""
+        """{argv, cwd, environment, stdin, output}: run a Python program; returns {exit_code, stdout, stderr}. With an
+        `output` ("apart", or "merged": stderr within stdout), its output goes to the cell and is not returned."""
         program = checked_program(call)
-        call.clear()  # what else was in it is not to be kept while this waits
+        call.clear()  # do not hold the rest of the call while this waits
         with self._holding(program):
             command = next((each for each in self._commands.values() if each.request is asker), None)
             if command is not None:
@@ -121,9 +121,9 @@ class Programs:
     # -- the shell for Python
 
     async def run_command(self, call: Content, asker: Request) -> Content:
-        """{command, capture, cwd, environment, stdin, timeout}: have the shell do it. Gives {done: {exit_code, stdout,
-        stderr, timed_out}}, {run: {argv, cwd, environment, stdin}, token} for a program that it waits for, or
-        {absent: true} where there is no shell."""
+        """{command, capture, cwd, environment, stdin, timeout}: run it in the shell. Returns {done: {exit_code, stdout,
+        stderr, timed_out}}, {run: {argv, cwd, environment, stdin}, token} for a program that it waits for, or {absent:
+        true} if there is no shell."""
         command, timeout = checked_command(call)
         call.clear()
         if not any(row.name == SHELL for row in table()):
@@ -146,7 +146,7 @@ class Programs:
         return await self._next(made)
 
     async def ran_program(self, call: Content, asker: Request) -> Content:
-        """{token, exit_code, stdout, stderr}: what came of a program that `run_command` asked for. Gives the same."""
+        """{token, exit_code, stdout, stderr}: the result of a program from `run_command`. Returns the same as that."""
         token = call.get("token")
         command = self._commands.get(token) if isinstance(token, str) else None
         if command is None or command.asker is not asker or command.running is None:
@@ -159,7 +159,7 @@ class Programs:
         return await self._next(command)
 
     async def _next(self, command: _Command) -> Content:
-        """Until the command has ended, or waits for a program."""
+        """Wait until the command has ended, or waits for a program."""
         task = command.task
         due = None if command.timed_out else command.deadline
         timeout = None if due is None else max(0.0, due - asyncio.get_running_loop().time())
@@ -192,7 +192,7 @@ class Programs:
         return {"done": {**checked_done(reply, command.capture), "timed_out": command.timed_out}}
 
     def _end(self, command: _Command) -> None:
-        """Nothing more comes of it; what it asked for is not run."""
+        """The command has ended; programs that it still asked for are not run."""
         self._commands.pop(command.token, None)
         left = [command.running] if command.running else []
         while not command.programs.empty():
@@ -211,11 +211,11 @@ class Programs:
     # -- both
 
     def _begin(self, asker: Request, request: Request, op: str, content: Content) -> asyncio.Task[Content]:
-        """Ask a guest on behalf of a request that waits for it. The task goes on until the guest has answered, also
-        when nobody waits any more; `settle` ends it with the cell."""
+        """Send a request to a guest on behalf of a request that waits for it. The task continues until the guest has
+        answered, even when nobody waits any longer; `settle` ends it with the cell."""
         if request.cell.ended:
             raise HostCallError(CELL_ENDED)
-        request.cell.requests[request.id] = request  # its level is taken from now on
+        request.cell.requests[request.id] = request  # reserves its level
         request.host_calls = find(request.language).host_calls
         task = asyncio.ensure_future(self._ask(asker, request, op, content))
         self._tasks[task] = request
@@ -225,7 +225,7 @@ class Programs:
     def _forget(self, task: asyncio.Task[Content]) -> None:
         del self._tasks[task]
         if not task.cancelled():
-            task.exception()  # perhaps nobody asks
+            task.exception()  # perhaps nobody awaits it
 
     async def _ask(self, asker: Request, request: Request, op: str, content: Content) -> Content:
         try:
@@ -240,14 +240,14 @@ class Programs:
         return request.supervisor is not None and request.supervisor.guest.current_id == request.id
 
     def _abandon(self, task: asyncio.Task[Content]) -> None:
-        """Nobody waits for it. What is sent to a guest was interrupted with the cell, and goes on until it notices."""
+        """Nobody waits for it. If it was sent, it was interrupted with the cell, and runs until the guest notices."""
         if (request := self._tasks.get(task)) is not None:
             request.abandoned = True
             if not self._is_sent(request):
                 task.cancel()
 
     async def settle(self, cell: Cell) -> None:
-        """The cell has ended: so does what others do for it, at once or by being killed."""
+        """The cell has ended: end the work of other guests for it, at once or by killing them."""
         cell.ended = True
         left = {task: request for task, request in self._tasks.items() if request.cell is cell}
         for task, request in left.items():

@@ -1,7 +1,6 @@
-"""What a cell reports beside its own output: its guest died, earlier variables are lost, a limit was reached.
+"""Reports about a cell besides its own output: its guest died, earlier variables are lost, a limit was reached.
 
-Programs read it in the metadata of the execute_reply, people as an error or as a line on stderr that begins with
-[kernelmcp].
+Programs read them in the execute_reply's metadata, people as an error or a line on stderr that begins with [kernelmcp].
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Content = dict[str, Any]
 
 
 class Report:
-    """One execution's. `metadata` is what its reply will carry under "kernelmcp"."""
+    """The reports of one execution. `metadata` is the value of "kernelmcp" in its reply's metadata."""
 
     def __init__(self, publish: Publish) -> None:
         self._publish = publish
@@ -34,7 +33,7 @@ class Report:
         return self._error(cell, type(error).__name__, text)
 
     def failure(self, cell: Cell, error: ValueError) -> Content:
-        """The reply of a cell that did not run, with the variables as they were."""
+        """The reply of a cell that did not run; its variables are unchanged."""
         return self._error(cell, type(error).__name__, str(error))
 
     def interrupted(self, cell: Cell) -> Content:
@@ -42,7 +41,7 @@ class Report:
         return self._error(cell, "KeyboardInterrupt", "")
 
     def earlier_loss(self, cell: Cell, loss: Loss | None) -> None:
-        """Mark the first cell in a fresh guest. A loss that no request has failed with is said in words, too."""
+        """Mark the first cell in a new guest. A loss that no request has failed with is also reported in text."""
         if loss is None:
             return
         self._note_loss(loss.reason)
@@ -50,19 +49,19 @@ class Report:
             self._say(cell, f"the sandbox process had ended ({loss.reason}); earlier variables are lost")
 
     def background(self, cell: Cell, limit: BackgroundLimit) -> None:
-        """Say in the first cell after it that tasks were cancelled."""
+        """Report cancelled tasks, in the first cell after that."""
         if limit.exceeded and not cell.silent:
             limit.exceeded = False
             self._say(cell, f"tasks that earlier cells left running were cancelled: they {limit.text}")
 
     def limit(self, cell: Cell, limit: CpuLimit) -> None:
-        """Say that the cell was interrupted for its use of CPU time, if it was."""
+        """Report that the cell was interrupted for its CPU time, if it was."""
         if limit.exceeded:
             self.metadata["limit"] = "cpu_seconds"
             self._say(cell, f"the cell {limit.text}")
 
     def packages(self, packages: Iterable[PreparedPackage]) -> None:
-        """Say what the guest has from its boot image, and nobody has installed."""
+        """Report the packages that come from the guest's boot image, without an install."""
         if listed := [{"name": package.name, "version": package.version} for package in packages]:
             self.metadata["packages"] = listed
 

@@ -1,4 +1,4 @@
-"""Requests other than cells: completion, inspection, history, comms. When the guest fails, the answer is empty."""
+"""Requests other than cells: completion, inspection, history, comms. If the guest fails, the answer is empty."""
 
 # ipykernel declares its traits (session, streams) without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
@@ -28,7 +28,7 @@ _COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 
 
 class AnsweringKernel(Kernel):
-    """Answers a frontend's requests other than running cells."""
+    """Answers a frontend's requests, except those to run cells."""
 
     _guests: Guests
     _forwarder: OutputForwarder
@@ -83,7 +83,7 @@ class AnsweringKernel(Kernel):
         return {"status": "ok", "history": [(s, line, (code, None) if output else code) for s, line, code in found]}
 
     async def comm_message(self, stream: Any, ident: Any, parent: Content) -> None:
-        """comm_open, comm_msg and comm_close from the frontend, also while a cell waits (perhaps for this message)."""
+        """comm_open, comm_msg and comm_close from the frontend, even while a cell waits (perhaps for this message)."""
         content = {
             "msg_type": parent["header"]["msg_type"],
             "content": parent["content"],
@@ -117,8 +117,8 @@ class AnsweringKernel(Kernel):
         self.session.send(stream, reply, content, parent, ident=ident)
 
     async def _ask_about(self, code: str, op: str, content: Content, otherwise: Content) -> Content:
-        """Ask the guest of a cell's language about the cell, if it is there; `offset` is where the cell's text begins,
-        and left out where that is 0."""
+        """Send a request about a cell to the guest of its language, if that guest runs; `offset`, where the cell's text
+        begins, is omitted if 0."""
         part = divide(str(code))  # a client may send anything
         if not part.offset:
             return await self._ask(op, {"code": code, **content}, otherwise)
@@ -135,8 +135,8 @@ class AnsweringKernel(Kernel):
         request_id: str = "",
         supervisor: GuestSupervisor | None = None,
     ) -> Content:
-        """Make a request other than a cell, by default of the main language's guest; the answer is `otherwise` when the
-        guest fails."""
+        """Make a request other than a cell, by default to the main language's guest. If the guest fails, returns
+        `otherwise`."""
         asked = supervisor or self._guests.main
         try:
             reply = await self._on_loop(asked.request(op, content, request_id or new_request_id()))
@@ -146,7 +146,7 @@ class AnsweringKernel(Kernel):
         return reply if reply.get("status") != "error" else {"status": "ok", **otherwise}
 
     async def _on_loop(self, request: Coroutine[Any, Any, Result]) -> Result:
-        """Run on the main loop, also when the request came in on the control thread."""
+        """Run on the main loop, even if the request came in on the control thread."""
         if asyncio.get_running_loop() is self._loop:
             return await request
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(request, self._loop))

@@ -10,9 +10,9 @@ from jupyter_client.session import Session
 
 from kernelmcp_kernel.guests.host_calls import HostCallError
 
-# How often the socket is looked at while a person types.
+# Poll interval of the socket while a person types, seconds.
 _POLL_SECONDS = 0.02
-# Until a frontend must have connected its stdin.
+# Time for a frontend to connect its stdin, seconds.
 _CONNECT_SECONDS = 10.0
 
 
@@ -23,8 +23,8 @@ async def read_line(
     parent: dict[str, Any],
     ident: Any,
 ) -> str:
-    """Ask the frontend for a line, however long it takes; the task is cancelled when the cell ends."""
-    while socket.poll(0):  # answers to questions that are no longer asked
+    """Ask the frontend for a line, without a timeout; the task is cancelled when the cell ends."""
+    while socket.poll(0):  # late answers to earlier questions
         socket.recv_multipart()
     await _send(session, socket, request, parent, ident)
     while True:
@@ -41,7 +41,7 @@ async def read_line(
 async def _send(
     session: Session, socket: zmq.Socket[bytes], request: dict[str, Any], parent: dict[str, Any], ident: Any
 ) -> None:
-    """Ask. A frontend that connects this socket only now would never get what is sent before it has."""
+    """Send the question. A frontend that connects its socket only now would miss a message sent earlier."""
     socket.router_mandatory = 1
     end = asyncio.get_running_loop().time() + _CONNECT_SECONDS
     while True:

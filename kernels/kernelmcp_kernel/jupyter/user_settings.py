@@ -1,7 +1,7 @@
-"""The settings of a kernel that Jupyter starts: the user's own files, as for the kernels of a server.
+"""The settings of a kernel that Jupyter starts: the user's own files, as for a server's kernels.
 
-Who reads those files is the server's package, in a process of its own, and only where there is something to read.
-Imports little: it is called before a guest is spawned.
+The server's package reads those files, in a separate process, and only if there are any. Imports little: it is called
+before a guest is spawned.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from kernelmcp_kernel.settings import VARIABLES, data_home
 _FILES = ("mcp.toml", "policy.toml")
 _SECONDS = 60
 
-# Read in the notebook's folder here and elsewhere there: relative, they would be two places, and one of a stranger's.
+# Must be absolute: a relative path would name the notebook's folder here (perhaps a stranger's), another one there.
 _ABSOLUTE = ("KERNELMCP_HOME", "KERNELMCP_CONFIG_FILE", "KERNELMCP_POLICY_FILE", "XDG_DATA_HOME", "TMPDIR")
 
-# What belongs together: of one source, or of the other.
+# Variables that belong together: both come from the same source.
 _FOLDER = ("KERNELMCP_WORKING_DIRECTORY", "KERNELMCP_FOLDER_NOTE")
 
 
 class SettingsRefused(Exception):
-    """What was configured cannot be used; the text says why and what to do."""
+    """The configuration cannot be used; the text says why, and what to do."""
 
 
 def take_user_settings(environ: MutableMapping[str, str]) -> None:
-    """Add to an environment what the user's files say and it does not say itself. Nothing where a server has spoken.
+    """Add the settings of the user's files to an environment, unless it has them. Does nothing under a server.
 
     Raises SettingsRefused: a kernel does not start without a limit that somebody relies on.
     """
@@ -51,7 +51,7 @@ def take_user_settings(environ: MutableMapping[str, str]) -> None:
 
 
 def _leave_out_what_is_closed(found: dict[str, str]) -> None:
-    """Where guests are another user, the notebook's folder may be closed to it: then it is not shown."""
+    """Omit the notebook's folder if guests run as another user who has no access to it."""
     uid = found.get("KERNELMCP_GUEST_UID")
     inside = found.get("KERNELMCP_WORKING_DIRECTORY")
     if not uid or os.geteuid() != 0 or inside is None:
@@ -75,7 +75,7 @@ def _ask(environ: Mapping[str, str]) -> dict[str, str]:
         )
         if ran.returncode != 0:
             raise SettingsRefused(ran.stderr.decode("utf-8", "replace").strip())
-        return json.loads(ran.stdout.splitlines()[-1])  # what a sitecustomize prints comes before
+        return json.loads(ran.stdout.splitlines()[-1])  # the output of a sitecustomize comes before
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         raise SettingsRefused(f"the settings cannot be read: {error}") from error
 
@@ -83,12 +83,12 @@ def _ask(environ: Mapping[str, str]) -> dict[str, str]:
 def _folder() -> str:
     try:
         return os.getcwd()
-    except OSError:  # it was deleted; this one is never shown
+    except OSError:  # it was deleted; "/" is never shown
         return "/"
 
 
 def _is_configured(environ: Mapping[str, str]) -> bool:
-    """Whether there is a file, or a variable that is for the server's package to understand, or to refuse."""
+    """True if there is a file, or a variable that the server's package must interpret or refuse."""
     others = (name for name in environ if name.upper().startswith("KERNELMCP_"))
     if any(name not in VARIABLES and name != "KERNELMCP_HOME" for name in others):
         return True

@@ -1,7 +1,7 @@
 """The languages of cells: each is a folder here, with a `LANGUAGE` in its language.py, and a row in the kernelspec.
 
-The first row is the language of cells that say nothing; a cell in another one begins with one of its magics, as in
-`%%bash`. docs/languages.md says how to add one.
+The first row is the default language; a cell in another language begins with one of its magics, such as `%%bash`.
+docs/languages.md describes how to add one.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from kernelmcp_kernel.runtime.places import PACKAGE
 
 @dataclass(frozen=True)
 class Row:
-    """A language as the kernelspec offers it. The server reads the same rows."""
+    """A language as the kernelspec lists it. The server reads the same rows."""
 
     name: str
-    """Its folder here, and its name for clients."""
+    """The name of its folder here, and its name for clients."""
     version: str
     description: str
     magics: tuple[str, ...] = ()
-    """The first words, without `%%`, of cells that are in it. The first of them is what the server writes."""
+    """First words, without `%%`, of cells in this language. The server writes the first of them."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The text of a cell, taken apart: in which language it is, what its magic says after its name, and the rest."""
+    """The parsed text of a cell: its language, the arguments of its magic, and the rest."""
 
     language: str
     arguments: str
     body: str
     offset: int
-    """Where the body begins in the text, in code points."""
+    """The position of the body in the text, in code points."""
 
 
 @cache
@@ -52,30 +52,30 @@ def table() -> tuple[Row, ...]:
 
 @cache
 def find(name: str) -> Language:
-    """The language of a row. Raises ImportError where it has no folder."""
+    """The language of a row. Raises ImportError if it has no folder."""
     found: Language = import_module(f"{__name__}.{name}.language").LANGUAGE
     return found
 
 
 def builders() -> Iterator[Callable[[Path, Callable[[str], None]], bool]]:
-    """`build_runtime(package_dir, log)` of each language that has a `build.py`: what is to be made at installation."""
+    """`build_runtime(package_dir, log)` of each language that has a `build.py`, to run at installation."""
     for row in table():
         if find_spec(f"{__name__}.{row.name}.build"):
             yield import_module(f"{__name__}.{row.name}.build").build_runtime
 
 
 def main_language() -> Language:
-    """The language of cells that name none."""
+    """The default language of cells."""
     return find(table()[0].name)
 
 
 def language_info() -> dict[str, Any]:
-    """The main language's, as in kernel_info_reply."""
+    """The main language's info, as in kernel_info_reply."""
     return {"name": table()[0].name, "version": table()[0].version, **main_language().language_info}
 
 
 def divide(code: str) -> Part:
-    """Which language a cell is in. Any text is accepted; a magic of no row belongs to the main language."""
+    """Determine a cell's language. Accepts any text; cells with an unknown magic are in the main language."""
     start = len(code) - len(code.lstrip())
     if code.startswith("%%", start):
         end = code.find("\n", start)

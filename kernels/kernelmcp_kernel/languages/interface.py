@@ -1,6 +1,6 @@
-"""The seam: what the kernel process knows about the guests of a language.
+"""The interface between the kernel process and the guests of a language.
 
-Everything else about a language is in its own folder, and in its guest, which speaks the frames of docs/languages.md.
+Everything else about a language is in its own folder and in its guest, which uses the frames of docs/languages.md.
 """
 
 from __future__ import annotations
@@ -11,49 +11,49 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernelmcp_kernel.settings import settings
 
-if TYPE_CHECKING:  # building a language's runtime needs the table, and nothing that starts processes
+if TYPE_CHECKING:  # building a language's runtime needs the table, but nothing that starts processes
     from kernelmcp_kernel.runtime.directory import SandboxDirectory
     from kernelmcp_kernel.runtime.guest_process import Launch
 
 
 class Language(Protocol):
-    """Starts guests of one language. One object a kernel process, of a class that names this one as its base: what has
-    a body here need not be written again."""
+    """Starts guests of one language. One object per kernel process, whose class must have this one as its base: methods
+    with a body here are optional."""
 
     @property
     def language_info(self) -> Mapping[str, Any]:
-        """What kernel_info_reply says about it, but `name` and `version`, which are in the kernelspec."""
+        """Its language_info in kernel_info_reply, except `name` and `version`, which are in the kernelspec."""
         ...
 
     @property
     def host_calls(self) -> frozenset[str]:
-        """What its guests may ask the kernel process for (jupyter/kernel.py)."""
+        """The host calls that its guests may make (jupyter/kernel.py)."""
         ...
 
     def prepare(self) -> None:
-        """Make what the first guest needs. In a thread of its own; may take long. Raises BuildError with what to do."""
+        """Prepare what the first guest needs. In a separate thread; may take long. Raises BuildError with advice."""
         ...
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
-        """What a guest is started with. Raises BuildError, OSError."""
+        """The program and options that start a guest. Raises BuildError, OSError."""
         ...
 
     def mounts(self) -> list[dict[str, str]]:
-        """Folders that every guest of this language sees: each is {folder, point}."""
+        """Folders mounted in every guest of this language: each is {folder, point}."""
         return []
 
     def suits(self, code: str) -> bool:
-        """Asked before the first cell of a guest. False: `launch` would now start a better one for it, and does."""
+        """Called before the first cell of a guest. False: `launch` would now start a better one, and is called."""
         return True
 
     def mend(self, exit_code: int) -> None:
-        """Called when a guest has ended before it had started, with how (negative: by a signal): if that says that
-        something is damaged, make it anew. In a thread of its own; may take long. Raises BuildError, OSError.
-        """
+        """Called when a guest has ended before it was ready, with its exit code (negative for a signal): if the code
+        means that something is damaged, rebuild it. Runs in a separate thread; may take long. Raises BuildError,
+        OSError."""
 
 
 def file_options(sandbox: SandboxDirectory) -> dict[str, Any]:
-    """What every guest is told of the files that it has, and how much it may store."""
+    """Options for every guest: its files and its storage quota."""
     return {
         "workspace": str(sandbox.workspace),
         "tmp": str(sandbox.tmp),

@@ -1,8 +1,8 @@
-"""The guest's network: HTTP requests that this trusted process makes for it, to the hosts that are allowed.
+"""The guest's network: this trusted process makes its HTTP requests, to allowed hosts only.
 
-Below, in this order: `calls` (one host call), `request` (what a guest may ask for), `addresses` (where to),
-`credentials` (the secrets that it uses and never sees), `transport` (the only user of an HTTP library). This module
-imports none of them: a kernel whose guest asks for nothing pays nothing.
+Below it, in this order: `calls` (one host call), `request` (valid requests), `allowed_hosts` (permitted targets),
+`credentials` (secrets that the guest uses but never sees), `transport` (the only user of an HTTP library). This module
+imports none of them, so that a kernel without requests does not pay for them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Network:
         self._calls: Calls | None = None
 
     async def fetch(self, arguments: dict[str, Any], request: Request) -> dict[str, Any]:
-        """Make one request for the guest. Raises HostCallError with what to do about it."""
+        """Make one request for the guest. Raises HostCallError with a remedy."""
         if not self._settings.allow_hosts:
             # Without an HTTP library, so that a kernel without a network does not pay for one.
             parse_url = import_module("kernelmcp_kernel.network.request").parse_url

@@ -1,7 +1,7 @@
-"""Which hosts and addresses the guest's requests may reach.
+"""The hosts and addresses that the guest's requests may reach.
 
-A name must be in the list; and where it leads must be a public address, or one that is in the list itself. So neither
-a name server nor a wildcard can turn a permission for the internet into one for this machine or its network.
+A name must be in the list, and must resolve to a public address, or to one that is itself in the list. So neither a
+name server nor a wildcard can turn a permission for the internet into one for this machine or its network.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Address = IPv4Address | IPv6Address
 DEFAULT_PORTS = frozenset({80, 443})
 
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-# The last label is no number in any notation: 2130706433, 0x7f.1 and 127.1 are addresses to a resolver.
+# The last label must not be a number in any notation: resolvers treat 2130706433, 0x7f.1 and 127.1 as addresses.
 _NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{_LABEL}\.)*(?!(?:0x[0-9a-f]*|[0-9]+)\Z){_LABEL}")
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(?::([0-9]{1,5}))?")
 
-# Special addresses that `is_global` takes for ordinary ones, in some version of Python at least.
+# Special addresses that `is_global` treats as ordinary ones, at least in some versions of Python.
 _NOT_PUBLIC = (
-    IPv4Network("192.0.0.0/24"),  # protocols' own; Oracle's metadata service
+    IPv4Network("192.0.0.0/24"),  # IETF protocol assignments; Oracle's metadata service
     IPv4Network("168.63.129.16/32"),  # Azure's metadata and name service
     IPv4Network("192.88.99.0/24"),  # 6to4 relays
 )
 _UNICAST = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = (
-    IPv6Network("2001::/23"),  # Teredo, ORCHID and other protocols' own; Teredo embeds an IPv4 address
+    IPv6Network("2001::/23"),  # Teredo, ORCHID and other protocol assignments; Teredo embeds an IPv4 address
     IPv6Network("2001:db8::/32"),
     IPv6Network("2002::/16"),  # 6to4 embeds an IPv4 address
     IPv6Network("3fff::/20"),
@@ -37,7 +37,7 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def parse_host(text: str) -> str | Address:
-    """A host of a URL or of the list: an address (IPv6 in brackets), or a name in lower case without a last dot.
+    """A host of a URL or of the list: an address (IPv6 in brackets), or a name in lower case without a trailing dot.
 
     Raises ValueError for anything else, such as an IPv4 address that is not four decimal numbers.
     """
@@ -54,13 +54,13 @@ def parse_host(text: str) -> str | Address:
 
 
 def is_public(address: Address) -> bool:
-    """Is it an address of the public internet? Not: private, loopback, link-local, carrier's, multicast, metadata."""
+    """Return whether an address is public: not private, loopback, link-local, carrier's, multicast or metadata."""
     if isinstance(address, IPv4Address):
         special = address.is_multicast or address.is_reserved or any(address in net for net in _NOT_PUBLIC)
         return address.is_global and not special
     if address in _NAT64:
         return is_public(IPv4Address(int(address) & 0xFFFFFFFF))
-    # IPv4-mapped and other embedding forms lie outside of 2000::/3.
+    # IPv4-mapped and other embedding forms are outside 2000::/3.
     return address in _UNICAST and address.is_global and not any(address in net for net in _NOT_PUBLIC_6)
 
 
@@ -97,16 +97,16 @@ class AllowList:
         self._entries = [_parse_entry(entry) for entry in entries]
 
     def permits(self, host: str | Address, port: int) -> bool:
-        """May a request name this host and port?"""
+        """Return whether a request may name this host and port."""
         return any(entry.covers(host, port) for entry in self._entries)
 
     def permits_address(self, host: str | Address, address: Address, port: int) -> bool:
-        """May a request to this host, which is permitted, go to this address?"""
+        """Return whether a request to this permitted host may go to this address."""
         if is_public(address) or self.permits(address, port):
             return True
-        return host == "localhost" and address.is_loopback  # its meaning is no name server's to say
+        return host == "localhost" and address.is_loopback  # no name server may define it
 
 
 def parse_address(text: str) -> Address:
-    """An address as a resolver gives it, perhaps with a zone (fe80::1%eth0). Raises ValueError."""
+    """An address from a resolver, perhaps with a zone (fe80::1%eth0). Raises ValueError."""
     return ip_address(text.partition("%")[0])

@@ -1,6 +1,6 @@
-"""One host call `fetch`: a request of the guest, its redirects, and the answer as JSON.
+"""One host call `fetch`: a guest's request, its redirects, and the response as JSON.
 
-Every hop is checked as if the guest had asked for it.
+Every redirect is checked like a request of the guest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHO = ": the owner of this server can add it there"
 
 
 class Calls:
-    """The requests of one kernel. Raises ValueError for settings that are not valid."""
+    """The requests of one kernel. Raises ValueError for invalid settings."""
 
     def __init__(self, settings: NetworkSettings) -> None:
         self._settings = settings
@@ -34,7 +34,7 @@ class Calls:
     async def fetch(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Arguments: method, url, headers (pairs), body (base64 or null), follow, timeout (seconds or null).
 
-        Gives status, reason, headers (pairs), body (base64), url and redirected. Raises HostCallError.
+        Returns status, reason, headers (pairs), body (base64), url and redirected. Raises HostCallError.
         """
         request = parse_request(arguments, self._settings.max_request_mb * 2**20)
         self._check(request.url)
@@ -64,7 +64,7 @@ class Calls:
             raise HostCallError(f"{named} is not in [network] allow_hosts of mcp.toml{_WHO}")
 
     async def _exchange(self, request: Request) -> Response:
-        """One hop, with the configured headers; what comes back has none of their values."""
+        """Make one request, with the configured headers; their values are removed from the response."""
         secret = self._credentials.headers(request.url)
         ours = {name.lower() for name, _ in secret}
         headers = [(name, value) for name, value in request.headers if name.lower() not in ours]

@@ -1,6 +1,6 @@
-"""Headers from configuration, which the guest's requests to named hosts get: it uses a secret that it never sees.
+"""Configured headers for requests to named hosts: the guest uses secrets that it never sees.
 
-A secret may come from an environment variable of the server (`${NAME}`). No error of this package holds a value.
+A secret may come from an environment variable of the server (`${NAME}`). No error of this package contains a value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernelmcp_kernel.network.request import Headers, Url
 
 REDACTED = b"[redacted]"
 
-# A shorter value is no secret (a version, a language), and blotting it out would damage answers.
+# A shorter value is not a secret (a version, a language), and redacting it would damage responses.
 _MIN_SECRET_CHARS = 8
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -25,7 +25,7 @@ _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
 
 class Credentials:
-    """[network.headers]. Raises ValueError, without any value in it, for what cannot be a header."""
+    """[network.headers]. Raises ValueError, without any values in it, for invalid headers."""
 
     def __init__(self, configured: Mapping[str, Mapping[str, str]], environ: Mapping[str, str]) -> None:
         self._headers: dict[tuple[str | Address, int | None], Headers] = {}
@@ -38,9 +38,9 @@ class Credentials:
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first))) if secrets else None
 
     def headers(self, url: Url) -> Headers:
-        """What a request to this URL gets.
+        """The headers of a request to this URL.
 
-        A host named without a port gets them over https only, so that a guest cannot have them sent in the clear.
+        A host named without a port gets them over https only, so that a guest cannot send them unencrypted.
         """
         headers = list(self._headers.get((url.host, url.port), []))
         if url.scheme == "https":
@@ -48,7 +48,7 @@ class Credentials:
         return headers
 
     def redact(self, data: bytes) -> bytes:
-        """Replace every secret that a server sent back, plain or in a usual encoding."""
+        """Replace every secret that a server sent back, in plain or in common encodings."""
         return self._pattern.sub(REDACTED, data) if self._pattern else data
 
     def redact_text(self, text: str) -> str:
@@ -67,7 +67,7 @@ def _expand(name: str, value: str, environ: Mapping[str, str]) -> str:
     def variable(found: re.Match[str]) -> str:
         if found[1] not in environ:
             raise ValueError(f"the environment variable {found[1]}, which [network.headers] names, is not set")
-        return environ[found[1]].strip()  # a file's last line break is often in it
+        return environ[found[1]].strip()  # files often end with a line break
 
     expanded = _VARIABLE.sub(variable, value).strip()
     if not _VALUE.fullmatch(expanded):
@@ -76,7 +76,7 @@ def _expand(name: str, value: str, environ: Mapping[str, str]) -> str:
 
 
 def _forms(value: str) -> Iterator[bytes]:
-    """A secret, and the part behind a scheme like `Bearer`, as servers may echo them."""
+    """Forms in which servers may echo a secret, including the part after a scheme such as `Bearer`."""
     parts = {value, value.partition(" ")[2]}
     if value.lower().startswith("basic "):
         pair = base64.b64decode(value[6:] + "==").decode("latin-1")

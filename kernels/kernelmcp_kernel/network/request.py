@@ -1,7 +1,7 @@
-"""What a guest may ask for: the request of a host call, checked and taken apart once.
+"""Valid requests of a guest: parses and checks the request of a host call, once.
 
-Every part comes from the guest and is hostile. The URL is matched against a grammar stricter than any parser's, and
-what is matched is what is connected to: no second parser can read another host in it.
+Every part comes from the guest and is hostile. The URL is matched against a grammar stricter than any parser's, and the
+matched parts are used for the connection: no second parser can read a different host in it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kernelmcp_kernel.network.allowed_hosts import Address, parse_host
 
 _MAX_URL_CHARS = 16 * 1024
 _MAX_HEADERS = 100
-_MAX_HEADER_CHARS = 32 * 1024  # together; what servers accept
+_MAX_HEADER_CHARS = 32 * 1024  # together; servers' usual limit
 
 _PORTS = {"http": 80, "https": 443}
 _URL = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?([/?][!-\[\]-~]*)?")
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
-# Those of one connection rather than of a request, those that frame a message, and what the kernel process negotiates.
+# Headers of a connection, headers that frame a message, and those that the kernel process negotiates.
 _NOT_THE_GUESTS = frozenset(
     {
         "accept-encoding", "connection", "content-length", "expect", "host", "http2-settings", "keep-alive",
@@ -42,7 +42,7 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Url:
-    """An http or https URL without user and fragment; `host` is an address or a name in lower case."""
+    """An http or https URL without user or fragment; `host` is an address or a name in lower case."""
 
     scheme: str
     host: str | Address
@@ -51,13 +51,13 @@ class Url:
 
     @property
     def host_text(self) -> str:
-        """A host as it is written in a URL."""
+        """The host, as written in a URL."""
         text = str(self.host)
         return f"[{text}]" if ":" in text else text
 
     @property
     def authority(self) -> str:
-        """Host and, unless it is the scheme's own, port."""
+        """Host and port; without the port if it is the scheme's default."""
         return self.host_text if self.port == _PORTS[self.scheme] else f"{self.host_text}:{self.port}"
 
     @property
@@ -81,7 +81,7 @@ class Request:
 
 
 def parse_url(text: object) -> Url:
-    """Take a URL of the guest apart. Raises HostCallError."""
+    """Parse a URL from the guest. Raises HostCallError."""
     if not isinstance(text, str) or len(text) > _MAX_URL_CHARS:
         raise HostCallError("the URL must be text, and no longer than a URL may be")
     found = _URL.fullmatch(text.partition("#")[0])
@@ -105,7 +105,7 @@ def _absolute(target: str) -> str:
 
 
 def parse_request(arguments: dict[str, Any], max_body_bytes: int) -> Request:
-    """Check what the guest sent. Raises HostCallError."""
+    """Check a guest's arguments. Raises HostCallError."""
     method = str(arguments.get("method", "GET"))
     if not _TOKEN.fullmatch(method) or len(method) > 32 or method.upper() in _METHODS_REFUSED:
         raise HostCallError("this HTTP method is not allowed here")
@@ -153,7 +153,7 @@ def _parse_headers(sent: object) -> Headers:
 
 
 def redirected(request: Request, status: int, location: str) -> Request:
-    """The request that a redirect asks for, as browsers make it. Raises HostCallError."""
+    """The request for a redirect, following browsers' rules. Raises HostCallError."""
     try:
         text = urljoin(str(request.url), location)
     except ValueError:

@@ -1,6 +1,6 @@
-"""One exchange over HTTP/1.1, under caps. The only user of httpcore2, which has the parser, TLS and kept connections.
+"""One exchange over HTTP/1.1, with limits. The only user of httpcore2, which provides the parser, TLS and keep-alive.
 
-A connection is made to an address that was checked, never to a name that is looked up again.
+A connection is made to a checked address, never to a name that is resolved again.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from kernelmcp_kernel.guests.host_calls import HostCallError
 from kernelmcp_kernel.network.allowed_hosts import Address, AllowList, parse_address, parse_host
 from kernelmcp_kernel.network.request import Headers, Url
 
-# Requests under way at a time; the others wait. Four answers of 20 MB as base64 fit what may wait for a guest.
+# Requests under way at a time; others wait. Four responses of 20 MB as base64 fit into a guest's queue.
 MAX_CONNECTIONS = 4
 
-# An unused connection is kept so long, seconds: a loop of requests pays for one TLS handshake.
+# How long an unused connection is kept, in seconds: a loop of requests needs only one TLS handshake.
 _KEEP_SECONDS = 15
 
-# Of a name's addresses, how many are tried, and how long each, seconds.
+# Number of a name's addresses that are tried, and the time for each, in seconds.
 _MAX_ADDRESSES = 4
 _CONNECT_SECONDS = 10
 
-# What belongs to our connection or to an encoding that is undone here.
+# Headers of our connection, or of an encoding that is decoded here.
 _HOP_HEADERS = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"trailer", b"alt-svc"}
 )
 
-logging.getLogger("httpcore2").setLevel(logging.WARNING)  # its debug lines hold headers
+logging.getLogger("httpcore2").setLevel(logging.WARNING)  # its debug lines contain headers
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer, its body whole and decoded."""
+    """A response with its complete, decoded body."""
 
     status: int
     reason: str
@@ -50,12 +50,12 @@ class Response:
 
 
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):
-    """Looks a name up, checks every address, and connects to one that is permitted."""
+    """Resolves a name, checks every address, and connects to a permitted one."""
 
     def __init__(self, allowed: AllowList) -> None:
         self._allowed = allowed
         self._network = cast("httpcore2.AsyncNetworkBackend", httpcore2.AnyIOBackend())
-        # Its own threads: look-ups that a name server delays must not hold up anything else.
+        # Its own threads: lookups that a name server delays must not block anything else.
         self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, "kernelmcp-dns")
 
     async def connect_tcp(
@@ -151,17 +151,17 @@ class Transport:
 
 
 class _Body:
-    """Collects a body, unpacks gzip piece by piece, and stops at the cap, whatever the server sends."""
+    """Collects a body, decompresses gzip incrementally, and stops at the limit, whatever the server sends."""
 
     def __init__(self, max_bytes: int, gzipped: bool) -> None:
         self.data = bytearray()
         self.gzipped = gzipped
         self._max_bytes = max_bytes
         self._unpacker = zlib.decompressobj(wbits=31)
-        self._inside = False  # of a gzip member
+        self._inside = False  # inside a gzip member
 
     def feed(self, chunk: bytes) -> None:
-        """Raises HostCallError when the body is over the cap or no gzip."""
+        """Add a chunk. Raises HostCallError if the body exceeds the limit or is not gzip."""
         if not self.gzipped:
             self.data += chunk
             self._check()
@@ -174,12 +174,12 @@ class _Body:
             self._check()
             chunk = self._unpacker.unconsumed_tail
             self._inside = not self._unpacker.eof
-            if self._unpacker.eof:  # a further member may follow
+            if self._unpacker.eof:  # another member may follow
                 chunk = self._unpacker.unused_data
                 self._unpacker = zlib.decompressobj(wbits=31)
 
     def finish(self) -> None:
-        """The server has sent everything. Raises HostCallError when it stopped inside of its gzip."""
+        """The server has sent everything. Raises HostCallError if the gzip data is incomplete."""
         if self._inside:
             raise HostCallError("the server's answer ends too early")
 

@@ -1,7 +1,7 @@
-"""Packages for a guest: found by pip, kept in a cache that all kernels share, mounted read-only.
+"""Packages for a guest: resolved by pip, stored in a cache that all kernels share, mounted read-only.
 
-Everything here runs in the kernel process, which is trusted, and runs no code of a package: only wheels are taken,
-and they are only unpacked. Each module knows one thing: `requirements` what may be asked for, `distribution` where
-wheels come from, `resolver` how pip is asked, `pip_output` what it answered, `unpack` hostile archives, `store` the
-cache, `installer` the whole way.
+Everything here runs in the kernel process, which is trusted, and runs no package code: only wheels are accepted, and
+they are only unpacked. Each module has one topic: `requirements` which requests are valid, `distribution` the sources
+of wheels, `resolver` how to call pip, `pip_output` pip's answers, `unpack` hostile archives, `store` the cache,
+`installer` the whole process.
 """

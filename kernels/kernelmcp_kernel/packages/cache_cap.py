@@ -1,7 +1,7 @@
-"""Keeps the package cache under its cap: the packages that nobody has used for longest go, those in use never.
+"""Keeps the package cache under its cap: deletes the least recently used packages, never those in use.
 
-In use is what a live kernel has a lease on, and what a boot image was made with. One session may use half of the cap,
-so that it cannot keep all others from installing. Blocking.
+A package is in use if a live kernel has a lease on it, or if a boot image contains it. One session may use half of the
+cap, so that it cannot keep all others from installing. Blocking.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kernelmcp_kernel.packages.errors import PackageCacheError, over_share
 from kernelmcp_kernel.packages.leases import Leases
 
 STAMP = ".kernelmcp-package.json"
-# What was resolved is a kilobyte each, and a guest can ask in many ways.
+# A resolution takes a kilobyte, and a guest can request many different ones.
 MAX_RESOLUTIONS = 2000
-# What a file takes at least; a package of 50,000 empty ones is no small one.
+# The minimum size of a file on disk: a package of 50,000 empty files is not small.
 _BLOCK_BYTES = 4096
 
 
@@ -35,7 +35,7 @@ class _Entry:
 
 
 class Room:
-    """The room that is left in one cache."""
+    """The space that is left in one cache."""
 
     def __init__(self, root: Path, max_bytes: int) -> None:
         self._root = root
@@ -44,12 +44,12 @@ class Room:
 
     @property
     def max_staged_bytes(self) -> int:
-        """What one session may be fetching at one time."""
+        """The bytes that one session may be downloading at a time."""
         return self._max_bytes // 2
 
     def use(self, packages: Iterable[str]) -> None:
-        """Take a lease on these besides what this process has, before it looks whether they are there. A cache that
-        cannot be written gives none, and loses nothing either."""
+        """Take a lease on these packages in addition to this process's others, before it checks if they exist. A cache
+        that cannot be written grants no lease, and deletes nothing either."""
         packages = list(packages)
         with contextlib.suppress(OSError):
             self._leases.keep(self._leases.own.union(packages))
@@ -59,19 +59,19 @@ class Room:
                     os.utime(self._root / part / sha256)
 
     def use_only(self, packages: Iterable[str]) -> None:
-        """Keep leases on exactly these packages: an installation is over."""
+        """Keep leases on exactly these packages: an installation has finished."""
         with contextlib.suppress(OSError):
             self._leases.keep(packages)
 
     def end(self) -> None:
-        """Use nothing any more."""
+        """Release all leases."""
         with contextlib.suppress(OSError):
             self._leases.end()
 
     @contextlib.contextmanager
     def making(self, needed: int) -> Iterator[None]:
-        """Delete unused packages until so many bytes fit, which must be put in place inside: other processes wait, so
-        that none takes the same room. Raises PackageCacheError, OSError."""
+        """Delete unused packages until this many bytes fit, which must be put in place inside the context: other
+        processes wait, so that none takes the same space. Raises PackageCacheError, OSError."""
         with self._leases.alone():
             self._make(needed)
             yield
@@ -108,12 +108,12 @@ class Room:
         return found
 
     def _unused(self, entries: dict[str, _Entry]) -> list[str]:
-        """The packages that may be deleted, the longest unused first."""
+        """The packages that may be deleted, least recently used first."""
         kept = self._leases.held() | self._of_images()
         return sorted((sha256 for sha256 in entries if sha256 not in kept), key=lambda name: entries[name].used_at)
 
     def _of_images(self) -> set[str]:
-        """What was prepared, and what boot images were made with: guests mount it without asking here."""
+        """The packages that were prepared or are in boot images: guests mount them without a lease."""
         kept: set[str] = set()
         home = self._root.parent
         for listing, key in [
@@ -125,7 +125,7 @@ class Room:
         return kept
 
     def _delete(self, sha256: str) -> None:
-        """Delete a package in one step for other processes: it is renamed away first."""
+        """Delete a package atomically for other processes: it is renamed away first."""
         with tempfile.TemporaryDirectory(dir=self._root / "tmp", ignore_cleanup_errors=True) as grave:
             for part in ("unpacked", "bytecode", "wheels"):
                 with contextlib.suppress(FileNotFoundError):
@@ -141,7 +141,7 @@ class Room:
 
 
 def size_of_files(folder: Path) -> int:
-    """What the files of a folder take on disk, in bytes. A file that vanishes meanwhile counts as nothing."""
+    """The disk space of a folder's files, in bytes. A file that vanishes meanwhile counts as 0."""
     total = 0
     for parent, _, files in os.walk(folder):
         for name in files:
@@ -164,12 +164,12 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def delete_abandoned(folder: Path) -> None:
-    """Delete a staging folder whose process has ended, which shows in its lock: it is free."""
+    """Delete a staging folder if its process has ended: then its lock is free."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
     except BlockingIOError:
-        pass  # its process lives
+        pass  # its process is alive
     finally:
         os.close(fd)

@@ -1,7 +1,7 @@
-"""Where wheels come from: PyPI (as pip is configured on this machine), Pyodide's own distribution, local folders.
+"""The sources of wheels: PyPI (as pip is configured on this machine), Pyodide's own distribution, local folders.
 
-Pyodide's distribution is the list `pyodide-lock.json` that comes with the runtime: names of files and their sha256. pip
-gets it as a page of links, so that it resolves all sources together. The files lie on a CDN, a mirror or in a folder.
+Pyodide's distribution is described by the `pyodide-lock.json` in the runtime: file names with their sha256. pip gets it
+as a page of links, so that it resolves all sources together. The files are on a CDN, on a mirror or in a folder.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def lock() -> dict[str, Any]:
 
 
 def guest_tags() -> list[str]:
-    """The options that make pip choose wheels for the guest instead of this machine."""
+    """pip options that select wheels for the guest instead of this machine."""
     info = lock()["info"]
     version = ".".join(info["python"].split(".")[:2])
     return [
-        "--only-binary=:all:",  # never a source package: building one runs its code
+        "--only-binary=:all:",  # never a source distribution: building one runs its code
         f"--platform=pyemscripten_{info['abi_version']}_{info['arch']}",
         f"--python-version={version}",
         "--implementation=cp",
@@ -47,14 +47,14 @@ def guest_tags() -> list[str]:
 
 
 def best_tag() -> str:
-    """Of the wheels that `guest_tags` admits, the one that pip prefers."""
+    """The tag that pip prefers among those that `guest_tags` allows."""
     info = lock()["info"]
     python = f"cp{''.join(info['python'].split('.')[:2])}"
     return f"{python}-{python}-pyemscripten_{info['abi_version']}_{info['arch']}"
 
 
 def guest_markers() -> dict[str, str]:
-    """The guest's environment markers (PEP 508); pip would take this machine's."""
+    """The guest's environment markers (PEP 508); pip would use this machine's."""
     info = lock()["info"]
     return {
         "implementation_name": "cpython",
@@ -72,7 +72,7 @@ def guest_markers() -> dict[str, str]:
 
 
 def distribution_url(settings: PackageSettings) -> str:
-    """The address beneath which the files of Pyodide's distribution lie, with a slash at its end."""
+    """The base URL of the files of Pyodide's distribution, with a trailing slash."""
     named = settings.pyodide_url
     if named is None:
         version = json.loads((RUNTIME / "pyodide" / "package.json").read_text("utf-8"))["version"]
@@ -82,26 +82,26 @@ def distribution_url(settings: PackageSettings) -> str:
 
 
 def is_folder(settings: PackageSettings) -> bool:
-    """Whether the distribution is a folder of this machine."""
+    """Return whether the distribution is a folder on this machine."""
     return distribution_url(settings).startswith("file:")
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A wheel of Pyodide's distribution, as the lock file has it."""
+    """A wheel of Pyodide's distribution, as described by the lock file."""
 
     name: str
     version: str
     file: str
     sha256: str
     depends: tuple[str, ...]
-    """Names of what it needs, versions not said."""
+    """Names of its dependencies, without versions."""
 
 
 def listed(settings: PackageSettings) -> list[Listed]:
-    """All wheels of the distribution, whether or not their files can be had: a folder may have a part of it."""
+    """All wheels of the distribution, including unavailable ones: a folder may have only some of them."""
     every = [*lock()["packages"].values(), *_packages(settings)]
-    # Of wheels only: pandas-tests.tar would else take the place of pandas.
+    # Wheels only: otherwise pandas-tests.tar would replace pandas.
     found = {wheel_name(each["file_name"]): each for each in every if each["file_name"].endswith(".whl")}
     wheels = list(found.values())
     known = {canonicalize_name(wheel_name(package["file_name"])) for package in wheels}
@@ -118,31 +118,31 @@ def listed(settings: PackageSettings) -> list[Listed]:
 
 
 def wheel_name(file: str) -> str:
-    """As the file writes it; canonicalize_name makes it comparable."""
+    """The name as written in the file name; canonicalize_name makes it comparable."""
     return file.partition("-")[0].lower()
 
 
 def local_file(settings: PackageSettings, package: Listed) -> Path | None:
-    """Where a wheel is on this machine, if the distribution is a folder and has it."""
+    """The path of a wheel on this machine, if the distribution is a folder that has it."""
     url = urlsplit(distribution_url(settings))
     file = Path(unquote(url.path), package.file)
     return file if url.scheme == "file" and file.is_file() else None
 
 
 def distribution_page(settings: PackageSettings, packages: Iterable[Listed]) -> str:
-    """Wheels of the distribution as a page of links with their sha256, as pip reads it."""
+    """Wheels of the distribution as a page of links with their sha256, in pip's format."""
     base = distribution_url(settings)
     return link_page((package.sha256, base + quote(package.file)) for package in packages)
 
 
 def link_page(links: Any) -> str:
-    """A page from pairs of sha256 and address."""
+    """A page of links from pairs of sha256 and URL."""
     lines = [f'<a href="{escape(url)}#sha256={digest}">{escape(url.rpartition("/")[2])}</a>' for digest, url in links]
     return "<!DOCTYPE html><html><body>\n" + "<br>\n".join(lines) + "\n</body></html>\n"
 
 
 def _packages(settings: PackageSettings) -> list[dict[str, Any]]:
-    """The packages of the lock file: a local folder may have its own, for a distribution that somebody built."""
+    """The packages of the lock file: a local folder may have its own, for a custom distribution."""
     url = settings.pyodide_url
     own = Path(url or "", "pyodide-lock.json")
     if url and "://" not in url and own.is_file():
@@ -153,21 +153,22 @@ def _packages(settings: PackageSettings) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=2)
 def _own_packages(file: Path, mtime_ns: int, size: int) -> list[dict[str, Any]]:
-    """Read again when the file has changed. Raises ValueError for one that no distribution has."""
+    """Read the lock file again if it has changed. Raises ValueError if it is too large."""
     if size > _MAX_LOCK_BYTES:
         raise ValueError(f"{file} has {size:,} bytes, which is too long for a list of packages")
     return list(json.loads(file.read_bytes())["packages"].values())
 
 
-# Modules that a lock file has under the name of their package.
+# Modules that the lock file lists under the name of their package.
 _OTHER_IMPORTS = {"docx": "python-docx", "pptx": "python-pptx"}
 _INTERNAL = re.compile(r"^(pyodide-|cffi-example|micropip|pydoc-data|test$|$)|-tests?$")
 
 
 def packages_by_import(settings: PackageSettings) -> dict[str, str]:
-    """The package that brings a module, by the module's name: of Pyodide's distribution, where no two have the same.
+    """The package that provides a module, by module name: from Pyodide's distribution, where module names are unique.
 
-    Without what only its makers need: nobody watches whether somebody else takes such a name on an index."""
+    Excludes packages that only its developers need: nobody watches whether a stranger takes such a name on an index.
+    """
     found: dict[str, str] = {}
     for package in _packages(settings):
         name = canonicalize_name(package.get("name", ""))
@@ -188,12 +189,12 @@ def distribution_hashes(settings: PackageSettings) -> frozenset[str]:
 
 
 def wheel_folders(settings: PackageSettings) -> list[Path]:
-    """The local wheel folders that exist: the one that `kernelmcp build-wheel` fills, then the configured ones."""
+    """The existing local wheel folders: first the one that `kernelmcp build-wheel` fills, then the configured ones."""
     folders = [data_home() / "wheels", *map(Path, settings.wheel_folders)]
     return [folder for folder in folders if folder.is_dir()]
 
 
 def local_wheels(settings: PackageSettings) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of what lies in the local wheel folders."""
+    """Names, sizes and modification times of the wheels in the local folders."""
     files = [file for folder in wheel_folders(settings) for file in folder.glob("*.whl")]
     return sorted((file.name, status.st_size, status.st_mtime_ns) for file in files for status in [file.stat()])

@@ -1,7 +1,8 @@
-"""Wheels with nothing in them, by which pip knows packages that it need not, or cannot yet, fetch.
+"""Empty wheels, which represent packages that pip need not, or cannot yet, download.
 
-What the guest has: they go before all others of their version, so that pip neither fetches nor replaces it. And all of
-Pyodide's distribution, with what each needs: they go behind all others of their version.
+Packages in the guest: their empty wheels sort before all others of their version, so that pip neither downloads nor
+replaces them. All packages of Pyodide's distribution, with their dependencies: theirs sort after all others of their
+version.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from kernelmcp_kernel.packages.errors import unwritable
 from kernelmcp_kernel.runtime.places import RUNTIME, packages_root
 from kernelmcp_kernel.settings import settings
 
-# Goes before every real wheel of its version, whose build tags are dates at most.
+# Sorts before every real wheel of its version, whose build tags are at most dates.
 PRESENT_BUILD = "99999999"
-# Goes behind every real wheel of its version: the last of the tags that pip takes for any Python 3.
+# Sorts after every real wheel of its version: the last of the tags that pip accepts for any Python 3.
 LISTED_TAG = "-py30-none-any.whl"
-# The folder below that of the packages.
+# The folder of the listings, below that of the packages.
 LISTINGS = "listed"
 
 
 def is_one(line: str) -> bool:
-    """Does pip speak of one of these?"""
+    """Return whether a line of pip's output is about an empty wheel."""
     return PRESENT_BUILD in line or LISTED_TAG in line
 
 
 @dataclass(frozen=True)
 class Present:
-    """A package that the guest has. `extras` are those of its requirements that hold only for an extra."""
+    """A package in the guest. `extras` are its requirements that only apply to an extra."""
 
     name: str
     version: str
@@ -46,7 +47,7 @@ class Present:
 
 
 def guests_own() -> dict[str, Present]:
-    """The packages that every guest has: IPython and what it needs."""
+    """The packages in every guest: IPython and its dependencies."""
     found = [_present(each) for each in distributions(path=[str(RUNTIME / "site")])]
     return {canonicalize_name(package.name): package for package in found}
 
@@ -56,12 +57,12 @@ def _present(found: Any) -> Present:
 
 
 def extras_of(requires: list[str]) -> tuple[str, ...]:
-    """Those of a package's requirements that hold only for an extra."""
+    """The requirements of a package that only apply to an extra."""
     return tuple(" ".join(text.split()) for text in requires if "extra" in text.partition(";")[2])
 
 
 def listing(packages: list[Listed]) -> Path:
-    """A folder with the metadata of all of the distribution, as wheels with nothing in them: made once for each."""
+    """A folder with the metadata of the whole distribution, as empty wheels: created once per distribution."""
     identity = hashlib.sha256(repr(packages).encode()).hexdigest()[:16]
     folder = packages_root() / LISTINGS / identity
     if folder.is_dir():
@@ -84,7 +85,7 @@ def listing(packages: list[Listed]) -> Path:
 
 def write_present(package: Present, folder: Path) -> None:
     lines = [f"Requires-Dist: {plain}" for text in package.extras if (plain := _plain_dependency(text))]
-    # With the tag that pip prefers: a wheel for the guest would else go before this one.
+    # Uses the tag that pip prefers: otherwise a wheel for the guest would sort before this one.
     _write(folder, package.name, package.version, lines, f"-{PRESENT_BUILD}-{best_tag()}.whl")
 
 
@@ -99,7 +100,7 @@ def _write(folder: Path, name: str, version: str, lines: list[str], ending: str)
 
 
 def _plain_dependency(text: str) -> str | None:
-    """A line of a package's metadata, which is a stranger's, written again; None for an address or nonsense."""
+    """Rewrite a line of a package's metadata, which is hostile. None for an address or an invalid line."""
     try:
         found = Requirement(text)
     except (InvalidRequirement, RecursionError):

@@ -1,20 +1,20 @@
-"""Why a package could not be installed. The class's name is what the guest's exception is called.
+"""Reasons why a package could not be installed. The guest's exception has the name of the class.
 
     PackageError
-    +-- InvalidRequirement    it is not the name of a package (docs/packages.md says what is allowed)
+    +-- InvalidRequirement    the text is not the name of a package (docs/packages.md lists what is allowed)
     +-- PackagesDisabled      packages.enabled is false
-    +-- PackageDenied         packages.allowed or packages.denied says no
-    +-- PackageNotFound       no source has it, or not in this version
+    +-- PackageDenied         packages.allowed or packages.denied forbids it
+    +-- PackageNotFound       no source has it, or not this version
     +-- PackageNotSupported   there are releases, but none as a wheel for WebAssembly
-    +-- PackageConflict       its requirements contradict each other, or what is installed
-    +-- PackageUnreachable    the source does not answer, and the cache does not have it
-    +-- PackageHashMismatch   what came is not what was announced
+    +-- PackageConflict       its requirements contradict each other, or the installed packages
+    +-- PackageUnreachable    the source does not answer, and the package is not in the cache
+    +-- PackageHashMismatch   the downloaded file does not match its announced hash
     +-- PackageInvalid        the wheel is damaged or malicious
     +-- PackageTooLarge       it is larger than packages.max_package_mb
     +-- PackageTimeout        it took longer than packages.install_timeout_seconds
     +-- PackageCacheError     the cache cannot be written
 
-Every text names the package and says what to do: it is read by a model or a person who knows nothing of this file.
+Every text names the package and says what to do: its reader is a model or a person without knowledge of this code.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Self
 
 from packaging.requirements import Requirement
 
-# What is installed stays as it is.
+# Installed packages are never replaced.
 ANOTHER_SESSION = "use a new session, or reset_workspace with scope all"
 
 
 class PackageError(Exception):
-    """Base of the others. Raised itself when pip fails with a message that we do not know."""
+    """Base class. Raised itself if pip fails with an unknown message."""
 
     instead: Requirement | None = None
-    """What may be possible instead. It is resolved before anybody is told of it."""
+    """An alternative that may be possible. It is resolved before it is suggested."""
 
     def with_text(self, text: str) -> Self:
         """The same error with another text."""
@@ -77,7 +77,7 @@ class PackageCacheError(PackageError): ...
 
 
 def no_wheel(name: str, why: str | None) -> PackageNotSupported:
-    """The error for a package of which no wheel runs here; `why` says of its source what is wrong with it."""
+    """The error for a package without a wheel that runs here; `why` says what is wrong with its source."""
     advice = (
         "Use a package in pure Python instead; whoever runs the server can build a wheel from its source with "
         "`kernelmcp build-wheel`"

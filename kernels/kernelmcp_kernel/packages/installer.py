@@ -1,8 +1,8 @@
-"""Installs packages for one guest: parse, resolve, fetch, verify, unpack, and remember what is there.
+"""Installs packages for one guest: parses, resolves, downloads, verifies, unpacks, and remembers them.
 
 It must not know messages or guests.
 
-It is long because an installation is one way: what was asked, what is there, what is prepared, cached or fetched.
+It is long because an installation is one process: requested, present, prepared, cached or downloaded packages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _MAX_UNMET = 50
 
 
 class Installer:
-    """The packages of one session's guest. What it has survives the guest."""
+    """The packages of one session's guest. They survive the guest."""
 
     def __init__(self, settings: PackageSettings, store: Store | None = None) -> None:
         self._settings = settings
@@ -71,27 +71,27 @@ class Installer:
         self._packages: dict[str, Package] = {}
         self._present: dict[str, Present] = {}
         self._preinstalled: dict[str, Present] = {}
-        self._whole = True  # all that the packages need is there
+        self._whole = True  # all dependencies of the packages are present
         self._one_at_a_time = asyncio.Lock()
-        self._tools = Store(self._store.root, settings.max_cache_mb << 20)  # with leases of its own
+        self._tools = Store(self._store.root, settings.max_cache_mb << 20)  # with its own leases
         self._builder = Builder(settings, self._store, self._for_build)
 
     @property
     def packages(self) -> list[Package]:
-        """The packages that were installed so far."""
+        """The packages installed so far."""
         return list(self._packages.values())
 
     def version_of(self, name: str) -> str | None:
-        """Of a package that is there."""
+        """The version of a present package; None if it is not present."""
         present = self._present.get(canonicalize_name(name))
         return present.version if present else None
 
     def take_as_present(self, packages: Iterable[PreparedPackage]) -> None:
-        """Note packages that the guest has from its start, so that they are not installed again."""
+        """Record packages that the guest has from its start, so that they are not installed again."""
         self._preinstalled = {package.name: Present(package.name, package.version) for package in packages}
 
     async def take(self, wheels: list[Wheel]) -> None:
-        """Have exactly these, of the cache; what it does not have any more is left out. Raises PackageError."""
+        """Install exactly these wheels from the cache; omit those that it no longer has. Raises PackageError."""
         if not self._present:
             self._present = await asyncio.to_thread(empty_wheels.guests_own) | self._preinstalled
         for wheel in wheels:
@@ -104,20 +104,20 @@ class Installer:
         self._present[name] = await asyncio.to_thread(_present, package)
 
     async def install_for(self, module: str, say: Say) -> Outcome | None:
-        """Install the package of Pyodide's distribution that brings a module, in the version that it has there; one of
-        `companions` from any source. None: there is no such package. Raises PackageError."""
+        """Install the package of Pyodide's distribution that provides a module, in the distribution's version; a
+        package in `companions` from any source. None if there is no such package. Raises PackageError."""
         prepared = await asyncio.to_thread(find_prepared)
         if prepared and (name := prepared.package_of(module)):
             return await self._install([Requirement(name)], say)
         name = distribution.packages_by_import(self._settings).get(module)
         listed = distribution.listed(self._settings)
         version = next((each.version for each in listed if each.name == name), None)
-        if version is None:  # what is not a wheel, and so is not installed
+        if version is None:  # not a wheel, so it is not installed
             return await self._install([Requirement(module)], say) if companions.is_companion(module) else None
         return await self._install([Requirement(f"{name}=={version}")], say, from_distribution=True)
 
     async def install(self, asked: Any, say: Say, options: Options = PLAIN) -> Outcome:
-        """Install these requirements (a list of text, hostile) and what they need. Raises PackageError."""
+        """Install these requirements (a list of texts, hostile) and their dependencies. Raises PackageError."""
         requirements, pins = parse_pinned(asked)
         check_enabled(self._settings)
         asked_as = {id(requirement): canonicalize_name(requirement.name) for requirement in requirements}
@@ -127,13 +127,13 @@ class Installer:
             for requirement in requirements
             if asked_as[id(requirement)] in pins
         }
-        if not options.no_deps:  # as it was, for a session that comes back
+        if not options.no_deps:  # no checks for a session that is restored as it was
             check_useful(requirements, self._present)
         outcome = await self._install(requirements, say, options, pins=pins)
         return replace(outcome, notes=(*said, *outcome.notes), requirements=tuple(map(str, requirements)))
 
     async def plan(self, asked: Any) -> list[Planned]:
-        """What `install` would fetch for these requirements and what they need. Raises PackageError."""
+        """The files that `install` would download for these requirements, with dependencies. Raises PackageError."""
         requirements, _ = parse_pinned(asked)
         check_enabled(self._settings)
         name_packages(requirements, self._settings)
@@ -149,7 +149,7 @@ class Installer:
             return await planned(request, staging)
 
     def unmet(self) -> list[str]:
-        """What installed packages need and do not find, which is so only of those that were installed alone."""
+        """Missing dependencies of installed packages; only packages installed without dependencies have any."""
         versions = {name: present.version for name, present in self._present.items()}
         packages = self._packages.values()
         lines = [unmet(f"{each.wheel.name} {each.wheel.version}", each.requires(), versions) for each in packages]
@@ -162,7 +162,7 @@ class Installer:
         options: Options = PLAIN,
         *,
         from_distribution: bool = False,
-        pins: Mapping[str, frozenset[str]] = {},  # nobody changes it
+        pins: Mapping[str, frozenset[str]] = {},  # never modified
     ) -> Outcome:
         check_allowed(self._settings, requirements)
         async with self._one_at_a_time:
@@ -189,7 +189,7 @@ class Installer:
             return Outcome(packages, there, (*notes, *said))
 
     async def _about_newest(self, there: Present, options: Options) -> str:
-        """For who asked for the newest version of what is there."""
+        """The note for a request for the newest version of a present package."""
         name = canonicalize_name(there.name)
         in_every_session = name not in self._preinstalled or bool(self._settings.preinstalled)
         if name not in self._packages and in_every_session:
@@ -207,8 +207,8 @@ class Installer:
         return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
 
     async def _for_build(self, requires: list[str], say: Say) -> list[Package]:
-        """The packages that a build needs: not this session's, and wheels only. Their newest versions, which are
-        remembered, where these will do."""
+        """The packages for a build: separate from this session's, and wheels only. Uses the newest versions, which are
+        cached, if they satisfy the requirements."""
         settings = replace(self._settings, allowed=None, build_from_source=False)
         wanted, newest = parse_all(requires), Installer(settings, self._tools)
         with suppress(PackageConflict, PackageNotFound, PackageNotSupported):
@@ -218,7 +218,7 @@ class Installer:
         return (await Installer(settings, self._tools)._install(wanted, say)).installed
 
     def _sort_out(self, requirements: list[Requirement]) -> tuple[list[Requirement], list[Present]]:
-        """What is to be installed, and what is there already."""
+        """The requirements to install, and the packages that are already present."""
         wanted: list[Requirement] = []
         there: list[Present] = []
         for requirement in requirements:
@@ -242,14 +242,14 @@ class Installer:
         from_distribution: bool,
         pins: Mapping[str, frozenset[str]],
     ) -> tuple[list[Package], tuple[str, ...]]:
-        """As `_fetch`, with the small companions of what is wanted, where these can be had as well."""
+        """Like `_fetch`, plus the small companions of the requirements, if these are available too."""
         if not (options.no_deps or pins) and (more := await asyncio.to_thread(self._small_companions, wanted)):
             with suppress(PackageError):
                 return await self._fetch([*wanted, *more], say, options, from_distribution)
         return await self._fetch(wanted, say, options, from_distribution)
 
     def _small_companions(self, wanted: list[Requirement]) -> list[Requirement]:
-        """In the versions that are prepared, or in Pyodide's distribution; nobody waits for them in each session."""
+        """The versions that are prepared, or in Pyodide's distribution; no session should wait for others."""
         names: set[str] = {canonicalize_name(requirement.name) for requirement in wanted}
         if not (small := [name for name in companions.small(names) if name not in {*names, *self._present}]):
             return []
@@ -264,7 +264,7 @@ class Installer:
         return []
 
     def _at_hand(self, names: set[str]) -> dict[str, str]:
-        """Versions of what the cache has of the distribution, or of all of it where these packages are fetched."""
+        """Versions of the distribution's cached packages, or of all its packages if these packages are downloaded."""
         cached = {canonicalize_name(distribution.wheel_name(file.name)) for _, file in self._store.wheel_files()}
         settings, is_asked = self._settings, not names <= cached
         is_remote = not distribution.is_folder(settings)
@@ -277,7 +277,7 @@ class Installer:
     async def _fetch(
         self, wanted: list[Requirement], say: Say, options: Options, from_distribution: bool
     ) -> tuple[list[Package], tuple[str, ...]]:
-        """Resolved and unpacked, from what is prepared or cached if it can be; and what there is to say of it."""
+        """Resolve and unpack, from prepared or cached packages if possible; return the packages, and notes."""
         store = self._store
         prepared = await asyncio.to_thread(find_prepared) if not (options.pre or options.upgrade) else None
         wheels = self._of_prepared(prepared, wanted, options) if prepared else None
@@ -302,14 +302,14 @@ class Installer:
         packages = await self._from_cache(wheels)
         if packages is None:
             raise PackageInvalid(f"{', '.join(map(str, wanted))}: what was fetched cannot be read back; try again")
-        doubts = answers.doubts(request.asked)  # which are for the next session's answer, too
+        doubts = answers.doubts(request.asked)  # the next session should see these, too
         if found.complete and not from_distribution and not doubts:
             key = resolution_key(self._settings, wanted, self._present.values(), options)
             await asyncio.to_thread(store.remember, key, wheels)
         return packages, (*found.notes, *doubts)
 
     def _of_prepared(self, prepared: Prepared, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
-        """All that is wanted, with its needs, where it is prepared, in these versions, and fits what is there."""
+        """The wheels of all requirements with their dependencies, if prepared in versions that fit."""
         by_name = {package.name: package for package in prepared.packages}
         names = [canonicalize_name(requirement.name) for requirement in wanted]
         for name, requirement in zip(names, wanted, strict=True):
@@ -323,7 +323,7 @@ class Installer:
         return [Wheel(each.name, each.version, each.sha256, each.file, each.source) for each in new]
 
     def _recall(self, wanted: list[Requirement], options: Options) -> list[Wheel] | None:
-        """What was resolved before: for just this, or for each requirement in a fresh session if that fits together."""
+        """An earlier resolution: of exactly this request, or of each requirement alone if these fit together."""
         found = self._remembered(wanted, self._present, options)
         if found is not None:
             return found
@@ -342,7 +342,7 @@ class Installer:
         self, wanted: list[Requirement], present: Mapping[str, Present], options: Options
     ) -> list[Wheel] | None:
         key = resolution_key(self._settings, wanted, present.values(), options)
-        # What names every version exactly stays as it is: files of a release do not change.
+        # A resolution with exact versions only never expires: files of a release do not change.
         exact = {canonicalize_name(requirement.name) for requirement in wanted if is_exact(requirement)}
         found = self._store.resolution(key, None)
         if found is not None and {canonicalize_name(wheel.name) for wheel in found} <= exact:
@@ -350,7 +350,7 @@ class Installer:
         return self._store.resolution(key, self._settings.resolution_ttl_seconds)
 
     async def _from_cache(self, wheels: list[Wheel]) -> list[Package] | None:
-        """Unpacked; None when the cache has not all of it. Raises PackageDenied, PackageInvalid, PackageTooLarge."""
+        """Unpack the wheels; None if the cache lacks any. Raises PackageDenied, PackageInvalid, PackageTooLarge."""
         check_not_denied(self._settings, [wheel.name for wheel in wheels])
         max_bytes = self._settings.max_package_mb * 2**20
         packages: list[Package] = []
@@ -371,7 +371,7 @@ class Installer:
         return [Wheel(w.name, w.version, w.sha256, w.file, sources.get(w.sha256, own)) for w, own in found]
 
     def _remember_whole(self) -> None:
-        """A session that is started again asks for exactly what it had: have the answer ready."""
+        """A session that is restored requests exactly its own packages: save the resolution for that."""
         wheels = [package.wheel for package in self._packages.values()]
         exact = [Requirement(f"{wheel.name}=={wheel.version}") for wheel in wheels]
         own = {name: present for name, present in self._present.items() if name not in self._packages}
@@ -381,8 +381,8 @@ class Installer:
 
 
 def name_packages(requirements: list[Requirement], settings: PackageSettings) -> list[str]:
-    """Give each requirement that names a module (cv2, sklearn, serial) the name of its package; returns what to say of
-    it. Raises InvalidRequirement."""
+    """Replace the names of modules (cv2, sklearn, serial) in requirements by those of their packages; return notes
+    about it. Raises InvalidRequirement."""
     packages = distribution.packages_by_import(settings)
     by_name = {canonicalize_name(module): package for module, package in packages.items()}
     for requirement in requirements:
@@ -396,5 +396,5 @@ def _identity(package: Package) -> tuple[str, str, str]:
 
 
 def _present(package: Package) -> Present:
-    """Name and version are the file name's: what its metadata says has not been checked."""
+    """Uses the name and version of the file name: those in the metadata were not checked."""
     return Present(package.wheel.name, package.wheel.version, empty_wheels.extras_of(package.requires()))

@@ -1,10 +1,9 @@
-"""Which packages of the cache are in use by which process, so that only unused ones are deleted.
+"""Records which process uses which packages of the cache, so that only unused ones are deleted.
 
-    KERNELMCP_HOME/packages/leases/<random>    the sha256 of each package that one kernel process has, one a line
-    KERNELMCP_HOME/packages/lock               held while somebody takes a lease, or deletes what has none
+    KERNELMCP_HOME/packages/leases/<random>    the sha256 of each package of one kernel process, one per line
+    KERNELMCP_HOME/packages/lock               held while a process takes a lease, or deletes unleased packages
 
-A lease's file is locked by flock for as long as its process lives, so that a killed kernel's lease ends with it.
-Blocking.
+A lease's file is locked by flock while its process lives, so that a killed kernel's lease ends with it. Blocking.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Leases:
             os.close(fd)
 
     def keep(self, packages: Iterable[str]) -> None:
-        """Note that this process uses these packages from now on, and no others. Raises OSError."""
+        """Lease exactly these packages to this process from now on. Raises OSError."""
         wanted = frozenset(packages)
         if wanted == self.own:
             return
@@ -47,7 +46,7 @@ class Leases:
             self._write(wanted)
 
     def _write(self, wanted: frozenset[str]) -> None:
-        """Put a new file in the place of the old one, which counts until then: a full disk must not end a lease."""
+        """Replace the old file by a new one; it is valid until then: a full disk must not end a lease."""
         file = self._folder / secrets.token_hex(8)
         fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -65,16 +64,17 @@ class Leases:
             old.unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Use nothing any more."""
+        """Release all leases."""
         if self._file is not None:
             os.close(self._fd)
             self._file.unlink(missing_ok=True)
         self._file, self._fd, self.own = None, -1, frozenset()
 
     def held(self) -> set[str]:
-        """The packages that live processes use, this one too. Only for use inside `alone`.
+        """The packages that live processes use, including this one. Only for use inside `alone`.
 
-        Deletes leases whose process has ended."""
+        Deletes the leases of processes that have ended.
+        """
         found = set(self.own)
         for file in self._folder.iterdir():
             if file != self._file:

@@ -1,4 +1,4 @@
-"""Unpacked packages, and what an installation did."""
+"""Unpacked packages, and the result of an installation."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.store import Wheel, metadata_file
 
-# Of a package, and more than any has. Each is parsed at each further installation.
+# Requirements of a package, more than any real one has. Each is parsed at every later installation.
 _MAX_REQUIRES = 2000
-# The server takes no longer ones.
+# The server accepts no longer ones.
 _MAX_NOTE_CHARS = 300
 _MAX_NOTES = 50
-# Where packages appear in the guest, each in a folder of its own.
+# The parent folder of packages in the guest, each in its own folder.
 _MOUNT_POINT = "/lib/packages"
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package that is unpacked: where it lies on the host and where a guest sees it."""
+    """An unpacked package: its location on the host, and its mount point in the guest."""
 
     wheel: Wheel
     folder: Path
@@ -37,36 +37,36 @@ class Package:
 
     @property
     def note(self) -> str:
-        """What is to be said of it, if anything is."""
+        """The note about it; may be empty."""
         what = {"built": "was built from its source, in pure Python", "stand-in": "stands in for the compiled package"}
         return f"{self.title} {what[self.wheel.source]}" if self.wheel.source in what else ""
 
     def requires(self) -> list[str]:
-        """Lines of its metadata, a stranger's."""
+        """Lines of its metadata, which is hostile."""
         file = metadata_file(self.folder)
         return list(Distribution.at(file.parent).requires or [])[:_MAX_REQUIRES] if file else []
 
     def mount(self) -> dict[str, str]:
-        """What the guest's host needs to show it."""
+        """The data with which the guest's host mounts it."""
         shown = {"folder": str(self.folder), "point": self.point}
         return shown | {"bytecode": str(self.bytecode)} if self.bytecode else shown
 
 
 def _line(text: str) -> str:
-    """As one line that can be printed."""
+    """The text as one printable line."""
     return "".join(each if each.isprintable() else " " for each in text)[:_MAX_NOTE_CHARS]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an install did: the packages that are new, and what had been asked for and was there."""
+    """The result of an install: the new packages, and the requested ones that were already present."""
 
     installed: list[Package]
     already_present: list[Present]
     notes: tuple[str, ...] = ()
-    """What there is to know besides, for who reads."""
+    """Other information, for human readers."""
     requirements: tuple[str, ...] = ()
-    """What was asked for, by the names of packages."""
+    """The requirements, by package name."""
 
     def as_json(self) -> dict[str, Any]:
         """The value of application/vnd.kernelmcp.packages+json."""

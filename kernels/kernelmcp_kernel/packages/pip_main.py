@@ -1,15 +1,15 @@
 """Runs pip for another Python: `python -I pip_main.py FOLDER MARKERS_JSON STAND_IN WATCH RULES FILES pip-arguments...`.
 
-FOLDER has pip. STAND_IN is the ending of the names of wheels that have nothing in them. WATCH is a file: how long to
-wait for hosts (`index.watch`). RULES is a file, or nothing: which sources may be offered (`sources.in_pip`). FILES is
-`fetch`; or `name` for files with the names of those that were chosen, and nothing in them; or `size` for such files
-with the number of bytes that each would have, where it is told.
+FOLDER contains pip. STAND_IN is the file name ending of empty wheels. WATCH is a file: how long to wait for hosts
+(`index.watch`). RULES is a file or empty: the sources that may be offered (`sources.in_pip`). FILES is `fetch`, or
+`name` for empty files with the names of the chosen ones, or `size` for such files that contain the size in bytes of the
+real one, if it is known.
 
-pip has options for the tags of a foreign platform but none for its environment markers: it would judge
-`sys_platform == "emscripten"` by this machine. It follows addresses in the metadata of packages (`Requires-Dist: x @
-file:///...`), where it builds what it finds, which runs code: here they are refused. And where the new versions of a
-package cannot be had it goes back through all older ones, for minutes, and takes one from years ago: here only new ones
-are looked at. A program of its own, because pip's modules are not to be used within another process.
+pip has options for the tags of a foreign platform but not for its environment markers: it would evaluate `sys_platform
+== "emscripten"` for this machine. It follows addresses in package metadata (`Requires-Dist: x @ file:///...`) and
+builds what it finds, which runs code: here they are refused. If the new versions of a package are unavailable, it
+backtracks through all older ones, for minutes, and picks one from years ago: here it only considers new ones. This is a
+separate program, because pip's modules must not be used inside another process.
 """
 
 # pyright: reportPrivateUsage=false
@@ -26,16 +26,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# A version is looked at when it is one of so many newest that are asked for, whether or not these have a wheel for the
-# guest, and not so much older than the newest. Each costs a fifth of a second.
+# A version is considered if it is one of this many newest ones that satisfy the requirement, whether or not these have
+# a wheel for the guest, and at most this much older than the newest. Each costs a fifth of a second.
 MAX_VERSIONS = 30
 MAX_AGE = timedelta(days=730)
-# Of a resolution. Each package takes one, each version that does not do another; where they do not fit at all the
-# search would go through millions.
+# Rounds of one resolution. Each package takes one, each rejected version one more; without a limit, the search for an
+# impossible combination would try millions.
 MAX_ROUNDS = 400
 
 
-# Nothing that pip does here needs another program; building what a stranger made would.
+# pip needs no other program here; building a stranger's source would.
 _PROGRAMS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"}
 
 
@@ -45,14 +45,14 @@ def _refuse_programs(event: str, arguments: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """End when the kernel process does, which holds the other end of standard input open."""
+    """Exit together with the kernel process, which holds the other end of standard input open."""
     os.read(0, 1)
     os._exit(1)
 
 
 def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> Callable[[Any], set[Any]]:
-    """Gives the function that knows which versions of a project count. Fills `released`: the versions by project, with
-    the time of their upload, which not every index knows."""
+    """Restrict pip to new versions; return the function that selects these. Fills `released`: the versions by project,
+    with their upload times, which not every index reports."""
     from pip._internal.index import package_finder
     from pip._vendor.packaging import utils
 
@@ -70,8 +70,8 @@ def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> 
         return evaluate(self, link)
 
     def with_prereleases(evaluator: Any) -> bool | None:
-        """Whether they were asked for (`--pre`). None: where there is nothing else."""
-        control = getattr(evaluator, "_release_control", None)  # of pip 26; a flag before
+        """Return whether prereleases were requested (`--pre`). None: only if there are no other versions."""
+        control = getattr(evaluator, "_release_control", None)  # since pip 26; a flag before
         if control is not None:
             return control.allows_prereleases(utils.canonicalize_name(evaluator._project_name))
         return getattr(evaluator, "_allow_all_prereleases", False) or None
@@ -90,8 +90,8 @@ def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> 
         found = stock(self, candidates)
         if not (versions := that_count(self)):
             return found
-        # A file is of Pyodide's distribution, or of a wheel folder: somebody chose its version. The index's wheel of it
-        # counts, too, because it says which versions it needs: the distribution's list has names only.
+        # A file link is from Pyodide's distribution or a wheel folder: somebody chose its version. The index's wheel of
+        # this version counts too, because it declares required versions: the distribution's list has names only.
         chosen = {each.version for each in found if each.link.is_file}
         return [each for each in found if each.version in versions | chosen]
 
@@ -101,8 +101,7 @@ def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> 
 
 
 def _log_little() -> None:
-    """pip logs each link that it leaves out, tens of thousands, which takes a third of its time: here one of each
-    project and reason."""
+    """Log only one skipped link per project and reason: pip logs tens of thousands, which takes a third of its time."""
     from pip._internal.index.package_finder import LinkType, PackageFinder
 
     log = PackageFinder._log_skipped_link
@@ -129,12 +128,12 @@ def _give_up_sooner() -> None:
 
 
 def _fetch_nothing(with_sizes: bool) -> None:
-    """Write files with the names of those that were chosen, and nothing in them, or their size."""
+    """Write files with the names of the chosen ones, empty or containing their size."""
     from pip._internal.operations.prepare import RequirementPreparer
 
     def prepare(self: Any, reqs: Any, *_arguments: Any, **_options: Any) -> None:
         for each in reqs:
-            each.satisfied_by = each  # so that it is not saved; a source has no more
+            each.satisfied_by = each  # so that pip does not save it; a source has no more data
             size = _size_of(self._session, each.link) if with_sizes else ""
             Path(self.download_dir, Path(each.link.filename).name).write_text(size, "ascii")
 
@@ -142,7 +141,7 @@ def _fetch_nothing(with_sizes: bool) -> None:
 
 
 def _size_of(session: Any, link: Any) -> str:
-    """Of the file, in bytes; empty where its server does not say."""
+    """The file's size in bytes; empty if its server does not report it."""
     from pip._vendor.requests import RequestException
 
     if link.is_file:
@@ -155,8 +154,7 @@ def _size_of(session: Any, link: Any) -> str:
 
 
 def _fetch_stand_ins_only(ending: str) -> None:
-    """When the choice has wheels with nothing in them, or sources, what these stand for may change it: fetch nothing
-    else yet."""
+    """If empty wheels or sources are chosen, what they represent may change the choice: download only these."""
     from pip._internal.operations.prepare import RequirementPreparer
 
     stock = RequirementPreparer.prepare_linked_requirements_more
@@ -167,14 +165,14 @@ def _fetch_stand_ins_only(ending: str) -> None:
         stand_ins = [each for each, link in links if link.filename.endswith(ending) or not link.is_wheel]
         for each in chosen if stand_ins else []:
             if each not in stand_ins:
-                each.satisfied_by = each.get_dist()  # so that it is not saved
+                each.satisfied_by = each.get_dist()  # so that pip does not save it
         stock(self, stand_ins or chosen, *arguments, **options)
 
     RequirementPreparer.prepare_linked_requirements_more = prepare
 
 
 def _module(package: str, name: str) -> Any:
-    """A module of a folder beside this program, where an isolated Python does not look."""
+    """Import a module from a folder beside this program, which an isolated Python does not search."""
     folder = Path(__file__).with_name(package)
     found = [str(folder)]
     spec = importlib.util.spec_from_file_location(package, folder / "__init__.py", submodule_search_locations=found)
@@ -188,7 +186,7 @@ def main() -> int:
     """Run pip, for as long as the parent lives."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _, _, markers_json, stand_in, watched, rules, files, *arguments = sys.argv
-    sys.path[:] = [*dict.fromkeys([*sys.path, sys.argv[1]])]  # it may be in a folder that an isolated Python leaves out
+    sys.path[:] = [*dict.fromkeys([*sys.path, sys.argv[1]])]  # pip may be in a folder that an isolated Python omits
     markers = json.loads(markers_json)
     from pip._vendor.packaging import markers as vendored
     from pip._vendor.packaging import requirements
@@ -206,7 +204,7 @@ def main() -> int:
         partial(_fetch_stand_ins_only, stand_in) if files == "fetch" else partial(_fetch_nothing, files == "size")
     )
     for improve in (_log_little, _give_up_sooner, fetch_less):
-        with suppress(ImportError, AttributeError):  # a pip that is made otherwise is slower, and works
+        with suppress(ImportError, AttributeError):  # with another pip it is slower, but works
             improve()
     watch = _module("index", "watch").Watch(watched)
     with suppress(ImportError, AttributeError):

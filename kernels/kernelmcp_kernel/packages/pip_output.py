@@ -1,7 +1,7 @@
-"""What pip's output means: lines worth showing while it works, and a typed error when it failed.
+"""Interprets pip's output: lines worth showing while it runs, and a typed error if it failed.
 
-pip has no interface for programs; these are the sentences of its user interface, which have been the same for years.
-What is not understood becomes a plain PackageError with pip's own words.
+pip has no interface for programs; these are the sentences of its user interface, which have not changed for years.
+Unknown output becomes a plain PackageError with pip's own words.
 
 It is long because each of these sentences has its pattern and its meaning here.
 """
@@ -43,7 +43,7 @@ _UNREACHABLE = re.compile(
 _SKIPPED = re.compile(r"Skipping link: (No sources permitted|none of the wheel's tags)")
 _NO_FILE = re.compile(r"No such file or directory: '(?:.*/)?(?P<file>[^/']+\.whl)'")
 _UNWRITABLE = re.compile(r"\[Errno (?P<number>28|30|122)\] (?P<what>[A-Za-z ]+)")
-# Names a file of ours, and stands for the requirement in that line of it.
+# Names one of our files, and stands for the requirement on that line of it.
 _FROM_FILE = re.compile(r" ?\(from -r .*?\(line \d+\)\)")
 _LINE_OF_FILE = re.compile(r"-r (?:(?!-r ).)*?\(line (?P<line>\d+)\)")
 _FULL = ("28", "122")
@@ -52,7 +52,7 @@ _CONFLICT = re.compile(r"ResolutionImpossible|conflicting dependencies")
 _REASONS = re.compile(r"The conflict is caused by:\n(?P<reasons>(?: +\S.*\n)+)")
 _REASON = re.compile(r"^ +(?P<who>\S.*?) depends on (?P<what>(?P<name>[\w.-]+).*?)\s*$", re.MULTILINE)
 _MISSING = re.compile(r"no matching distributions available for your environment:\n(?P<names>(?: +\S+\n)+)")
-# Of a folder, or of our page: somebody chose it.
+# In a folder, or on our page: somebody chose it.
 _CHOSEN_LINK = re.compile(r"Found link file:(?!.*\(from (?!\S*/page\.html\)))")
 _FOUND_LINK = re.compile(r"Found link \S*/(?P<file>[^/#\s]+\.whl)(?:#\S*)? .*, version: (?P<version>\S+)$")
 
@@ -61,7 +61,7 @@ _CAUSES = re.compile(
 )
 _ASKED = "The user requested "
 _THERE = re.compile(r"The user requested \(constraint\) (?P<name>[^\s=]+)==")
-# Of an absolute path; an address has no space or quote before its slashes.
+# An absolute path; a URL has no space or quote before its slashes.
 _PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
 _BAD_WHEEL = re.compile(
     r"Wheel '(?P<damaged>[^']+)' located at .* is invalid|(?P<name>\S+) has an invalid wheel, (?P<why>.+)"
@@ -81,7 +81,7 @@ _REFUSED = re.compile(r"^kernelmcp-refused (?P<name>\S+) (?P<why>.{1,300})$", re
 _MISSED = re.compile(r"^ERROR: kernelmcp-missed (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
 _NEEDED_BY = re.compile(r"satisfies the requirement (?P<what>.+?) \(from (?!versions)(?P<by>[^)]+)\)")
 
-# Shown of pip's own words.
+# Maximum length of quoted pip output.
 _MAX_CHARS = 1500
 _MAX_NAMED_CHARS = 200
 _MAX_CAUSES = 4
@@ -89,7 +89,7 @@ _MAX_VERSIONS = 12
 
 
 def progress(line: str) -> str | None:
-    """The part of a line that a person wants to see, without paths of this machine; None for the rest."""
+    """The part of a line that is useful to a person, without paths of this machine; None for all other lines."""
     line = line.strip()
     if match := re.match(r"WARNING: (\S+ \S+ does not provide the extra '[^']{1,100}')$", line):
         return match[1]
@@ -110,7 +110,7 @@ def log_lines(file: Path) -> list[str]:
 
 
 def is_unreachable(output: str) -> bool:
-    """Did some source not answer?"""
+    """Return whether some source did not answer."""
     return _UNREACHABLE.search(output) is not None
 
 
@@ -119,11 +119,11 @@ def explain(
     log: Sequence[str],
     asked: Sequence[str],
     failed: Mapping[str, Failure],
-    absent: Mapping[str, str] = {},  # nobody changes it
+    absent: Mapping[str, str] = {},  # never modified
 ) -> PackageError:
-    """The error for pip's output; `log` are the lines of its log file, which say what it left out, `asked` those of its
-    requirements file, `failed` the names that an index gave no answer for, and `absent` packages of Pyodide's
-    distribution whose files cannot be had, with their versions."""
+    """The error for pip's output. `log`: the lines of its log file, which list skipped files; `asked`: those of its
+    requirements file; `failed`: the names for which an index gave no answer; `absent`: packages of Pyodide's
+    distribution whose files are unavailable, with their versions."""
     output = _LINE_OF_FILE.sub(lambda match: asked[int(match["line"]) - 1], _FROM_FILE.sub("", output))
     if (error := _about_files(output)) is not None:
         return error
@@ -160,7 +160,7 @@ def explain(
 
 
 def _about_wheel(output: str) -> PackageError | None:
-    """The error for a wheel that pip has fetched, and cannot take."""
+    """The error for a wheel that pip has downloaded but cannot use."""
     if match := _OTHER_PYTHON.search(output):
         return _other_python(match["name"], f"Requires-Python {match['python']}")
     if match := _BAD_WHEEL.search(output):
@@ -180,12 +180,12 @@ def _other_python(name: str, versions: str) -> PackageError:
 
 
 def _about_files(output: str) -> PackageError | None:
-    """The error for what pip could not read or write."""
-    if "[Errno 27]" in output:  # EFBIG: the limit that pip runs under
+    """The error for a file that pip could not read or write."""
+    if "[Errno 27]" in output:  # EFBIG: the file size limit of pip's process
         return PackageTooLarge(
             "a wheel of it is larger than packages.max_package_mb; use a smaller package, or ask for a higher limit"
         )
-    if "[Errno 13]" in output:  # it writes only what is ours
+    if "[Errno 13]" in output:  # it writes only our own files
         return PackageUnreachable(
             "a package source lies in a folder that pip may not read. Whoever runs the server can name the folder in "
             "packages.wheel_folders (docs/packages.md says what pip may read)"
@@ -240,7 +240,7 @@ def _no_match(
 
 
 def _about_versions(plain: str, needed: str, output: str, missing: str | None) -> PackageError | None:
-    """The error when there are versions, all of which are too old, or none of which is the one that is asked for."""
+    """The error if there are versions, but all are too old, or none matches the request."""
     found = _VERSIONS.search(output)
     known = [version.strip() for version in found["versions"].split(",")] if found else ["none"]
     if known == ["none"]:
@@ -257,20 +257,20 @@ def _about_versions(plain: str, needed: str, output: str, missing: str | None) -
 
 
 def _no_such_version(plain: str, needed: str, there: Sequence[str], missing: str | None) -> PackageNotFound:
-    """`missing`: a version that is Pyodide's, and whose file cannot be had."""
+    """`missing`: a version in Pyodide's distribution whose file is unavailable."""
     shown = ", ".join(there[-_MAX_VERSIONS:])
     but = f" (not {missing} now: the folder for Pyodide's distribution does not have its file)"
     error = PackageNotFound(
         f"{plain}{needed}: there is no such version for this sandbox; there are: {shown}"
         f"{but if missing in there else ''}"
     )
-    if not needed:  # else no other version will do
+    if not needed:  # otherwise no other version is possible
         error.instead = _with_versions(plain, f"!={missing}" if missing else "")
     return error
 
 
 def _with_versions(plain: str, versions: str) -> Requirement | None:
-    """A requirement, as pip writes it, with these versions instead of its own."""
+    """A requirement, as pip writes it, with its versions replaced."""
     try:
         requirement = Requirement(plain)
         requirement.specifier = SpecifierSet(versions)
@@ -284,17 +284,17 @@ def _name_in(requirement: str) -> str:
 
 
 def _refusal(name: str, output: str) -> str | None:
-    """What is wrong with the source of a package, if there is one."""
+    """The reason why the source of a package was refused, or None."""
     found = [match["why"] for match in _REFUSED.finditer(output) if canonicalize_name(name) == match["name"]]
     return found[-1] if found else None
 
 
 def _conflict(output: str, asked: Sequence[str]) -> str:
-    """Who needs what: without the line that names a file of ours, and without pip's advice."""
+    """The conflicting requirements, without the line that names one of our files, and without pip's advice."""
     _, _, rest = output.partition("The conflict is caused by:")
     lines = list(dict.fromkeys(line.strip() for line in rest.strip().partition("\n\n")[0].splitlines()))
-    # Of each package that depends on something its newest version, which comes first; all others are one that is asked
-    # for, or that the session has.
+    # For each package with a dependency, its newest version, which comes first; other lines are requested packages or
+    # the session's.
     newest = {line if line.startswith(_ASKED) else line.partition(" ")[0]: line for line in reversed(lines)}
     causes = [_CAUSES.sub(_cause, line) for line in lines if line in newest.values()][:_MAX_CAUSES]
     more = f"; and {len(lines) - len(causes)} more" if len(lines) > len(causes) else ""
@@ -313,21 +313,21 @@ def _cause(found: re.Match[str]) -> str:
 def _needs_what_is_missing(
     output: str, log: Sequence[str], asked: Sequence[str], failed: Mapping[str, Failure], absent: Mapping[str, str]
 ) -> PackageError | None:
-    """What pip calls a conflict, when what is needed of a package is nothing that the guest can have."""
+    """The error for a conflict, in pip's terms, whose cause is a dependency that is unavailable to the guest."""
     missing = _MISSING.search(output)
     if missing is None:
         return None
-    # Of what the guest has there is another version, or not: either way it stays as it is.
+    # There may be another version of a package in the guest, but it is never replaced.
     there = {canonicalize_name(found["name"]) for found in _THERE.finditer(output)}
     names = {canonicalize_name(name) for name in missing["names"].split()} - there
-    for reason in _REASON.finditer(output):  # that of the newest version comes first
-        what = reason["what"].replace(" and ", ",")  # as pip writes the last of several
-        # Where some source has it, requirements contradict each other.
+    for reason in _REASON.finditer(output):  # the newest version's comes first
+        what = reason["what"].replace(" and ", ",")  # pip's separator before the last of several
+        # If some source has it, requirements contradict each other.
         if canonicalize_name(reason["name"]) in names and not _admits(what, _found_versions(what, log)):
             error = _no_match(what, output, log, failed, absent)
             who = "" if reason["who"].split()[0] in asked else f"{', '.join(asked)}: "
             return error.with_text(f"{who}{reason['who']} needs {error}")
-    # The configuration of pip may have a constraint on it, which pip takes for the reason.
+    # pip's configuration may have a constraint on it, which pip then reports as the reason.
     for what in asked:
         name = canonicalize_name(_name_in(what))
         if name in names and not _found_versions(what, log):
@@ -337,7 +337,7 @@ def _needs_what_is_missing(
 
 
 def _found_versions(what: str, log: Iterable[str]) -> list[str]:
-    """The versions of which some source has a wheel that runs here, each once."""
+    """The versions with a wheel that runs here in any source, without duplicates."""
     name = canonicalize_name(_name_in(what))
     links = filter(None, map(_FOUND_LINK.search, log))
     own = [link["version"] for link in links if canonicalize_name(link["file"].partition("-")[0]) == name]
@@ -345,7 +345,7 @@ def _found_versions(what: str, log: Iterable[str]) -> list[str]:
 
 
 def _admits(requirement: str, versions: Iterable[str]) -> bool:
-    """Whether one of these versions is what a requirement, as pip writes it, asks for."""
+    """Return whether a requirement, as pip writes it, allows one of these versions."""
     try:
         specifier = Requirement(requirement).specifier
         return any(specifier.contains(version, prereleases=False) for version in versions)
@@ -354,7 +354,7 @@ def _admits(requirement: str, versions: Iterable[str]) -> bool:
 
 
 def _last_error(output: str) -> str:
-    """The last error that pip shows, or the exception that it ended with; without paths of this machine."""
+    """The last error that pip shows, or the exception that ended it; without paths of this machine."""
     lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
     text = lines[-1] if lines else (output.strip().splitlines() or ["it said nothing"])[-1]
     if text == "Exception:":

@@ -1,9 +1,9 @@
-"""What pip gets of this machine: a few environment variables, its configuration, files to read, one folder to write.
+"""pip's access to this machine: a few environment variables, its configuration, readable files, one writable folder.
 
-pip reads text that strangers wrote (names, versions, index pages, metadata), so it is confined as a guest is: it
-writes the folder of its run and nothing else, reads itself and what its user has configured, starts no program, and
-of the network has outgoing IP. Where the operating system lacks a layer, that layer is left out, as everywhere.
-docs/packages.md says which variables and files count.
+pip reads text written by strangers (names, versions, index pages, metadata), so it is confined as a guest is: it writes
+only the folder of its run, reads only itself and the user's configuration, starts no program, and has only outgoing IP
+connections. If the operating system lacks a layer, that layer is omitted, as everywhere. docs/packages.md lists the
+variables and files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.sandbox.trust import is_trusted
 from kernelmcp_kernel.settings import PackageSettings
 
-# Nothing else of the environment is passed on: it holds secrets of the server and of the guest's requests.
+# No other environment variables are passed on: they hold secrets of the server and of the guest's requests.
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "PIP_CLIENT_CERT")
 SOURCES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_TRUSTED_HOST")
@@ -33,10 +33,10 @@ BEHAVIOUR = ("PIP_PROXY", "PIP_TIMEOUT", "PIP_DEFAULT_TIMEOUT", "PIP_PRE", "PIP_
 # Files and folders: passed on only if no guest can write there.
 PATHS = ("NETRC", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME")
 
-# It takes 60 MB; the largest index pages make 200 of them.
+# It uses 60 MB; with the largest index pages, 200 MB.
 MAX_MEMORY_MB = 2048
 
-# Of the system: how names are resolved, which certificates count, what libraries and kinds of files there are.
+# System files: for name resolution, certificates, libraries and file types.
 _OF_THE_SYSTEM = (
     "/lib",
     "/lib64",
@@ -66,14 +66,14 @@ _OF_THE_SYSTEM = (
     "/dev/urandom",
     os.devnull,
 )
-# What a Python of python.org becomes when it starts.
+# The executable that a python.org Python re-executes as.
 _APPLE_PYTHON = tuple(map(str, Path(sys.base_prefix).glob("Resources/Python.app/Contents/MacOS/Python")))
 _OPTIONS_WITH_PATHS = ("cert", "client-cert", "constraint", "find-links", "index-url", "extra-index-url")
 
 
 def environment(settings: PackageSettings, scratch: Path) -> dict[str, str]:
-    """The whole environment of pip. `scratch` stands for a home, a configuration or a temporary folder that a guest
-    could write, or that there is not."""
+    """The complete environment of pip. `scratch` replaces a home, configuration or temporary folder that a guest could
+    write, or that does not exist."""
     found = {name: os.environ[name] for name in (*PROXIES, *SOURCES, *BEHAVIOUR) if name in os.environ}
     for name in (*CERTIFICATES, *PATHS):
         if (value := os.environ.get(name)) and is_trusted(value):
@@ -83,9 +83,9 @@ def environment(settings: PackageSettings, scratch: Path) -> dict[str, str]:
         found |= {"HOME": str(scratch), "PIP_CONFIG_FILE": os.devnull}
         found.pop("XDG_CONFIG_HOME", None)
     if settings.index_url:
-        # Whoever names an index means it: further ones of the user's configuration must not take part.
+        # A configured index is exclusive: other indexes of the user's configuration must not be used.
         found |= {"PIP_INDEX_URL": settings.index_url, "PIP_EXTRA_INDEX_URL": settings.index_url}
-    # The files are in our own cache; pip's would be written by a process that strangers' text may have taken over.
+    # The files are in our own cache; pip's cache would be written by a process that hostile text may control.
     return found | {"LC_ALL": "C.UTF-8", "TMPDIR": str(scratch), "PIP_NO_CACHE_DIR": "1"}
 
 
@@ -95,7 +95,7 @@ def _home(scratch: Path) -> str:
 
 
 def _configuration(environ: Mapping[str, str]) -> list[Path]:
-    """The files and folders from which pip reads settings and credentials, whether or not they are there."""
+    """The files and folders from which pip reads settings and credentials, whether or not they exist."""
     home = Path(environ["HOME"])
     named = [Path(environ[name]) for name in ("PIP_CONFIG_FILE", "NETRC") if name in environ]
     own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip"

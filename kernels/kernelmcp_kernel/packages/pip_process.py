@@ -1,4 +1,4 @@
-"""One run of pip as a confined process: what it says, how it ended, and its end when it fetches too much."""
+"""One run of pip as a confined process: its output, its exit status, and its end if it downloads too much."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kernelmcp_kernel.sandbox import confine
 from kernelmcp_kernel.sandbox.confine import Policy
 
 Say = Callable[[str], None]
-"""Told about progress, a line at a time."""
+"""Receives progress, a line at a time."""
 
 _MAX_LINE_BYTES = 4 << 20
 _MAX_OUTPUT_CHARS = 4 << 20
-# A fast network brings 100 MB in it.
+# A fast network transfers 100 MB in this time.
 _WATCH_SECONDS = 0.5
 
 
 async def run(policy: Policy, folder: Path, max_bytes: int, say: Say) -> tuple[int, str]:
-    """Run it until it ends, or more than `max_bytes` lie in `folder`; its status and its output. Raises
+    """Run pip until it ends, or until `folder` exceeds `max_bytes`; return status and output. Raises
     PackageCacheError."""
     program, environment = confine.command(policy)
     process = await asyncio.create_subprocess_exec(
         *program,
         cwd="/",
         env=environment,
-        stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process is gone
+        stdin=asyncio.subprocess.PIPE,  # its end tells pip that this process has ended
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         limit=_MAX_LINE_BYTES,
@@ -50,7 +50,7 @@ async def run(policy: Policy, folder: Path, max_bytes: int, say: Say) -> tuple[i
 
 
 async def _watch_room(folder: Path, max_bytes: int, process: asyncio.subprocess.Process) -> bool:
-    """End pip when more is being fetched than may be. Returns whether pip still ran."""
+    """Kill pip if it downloads more than allowed. Returns whether pip was still running."""
     while await asyncio.to_thread(size_of_files, folder) <= max_bytes:  # noqa: ASYNC110  # a folder has no event
         await asyncio.sleep(_WATCH_SECONDS)
     try:

@@ -1,6 +1,6 @@
-"""One run of pip for a request: the folder that it gets, its arguments, and the wheels that come of it.
+"""One run of pip for a request: its folder, its arguments, and the resulting wheels.
 
-It must not know why it runs, which `resolver` does.
+It must not know the purpose of the run, which `resolver` knows.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from kernelmcp_kernel.sandbox.confine import Policy
 from kernelmcp_kernel.settings import PackageSettings
 
 _MAIN = Path(__file__).with_name("pip_main.py")
-# pip's default of five, with its growing pauses, takes half a minute where there is no network.
+# pip's default of five, with growing pauses, takes half a minute without a network.
 _RETRIES = 1
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to resolve, for a guest that has `present`. The `cached` wheels (by sha256) are for want of a network."""
+    """The requirements to resolve, for a guest that has `present`. `cached` wheels (by sha256) are for lack of a
+    network."""
 
     settings: PackageSettings
     requirements: list[Requirement]
     present: Mapping[str, Present]
     cached: list[tuple[str, Path]]
     max_bytes: int
-    """What may lie in the folder while pip fetches."""
+    """Maximum size of the folder while pip downloads."""
     answers: IndexAnswers
     options: Options = PLAIN
     from_distribution: bool = False
-    """The requirements are of Pyodide's distribution, and are taken from nowhere else."""
+    """The requirements are from Pyodide's distribution, and no other source is used for them."""
     builder: Builder | None = None
-    """None: nothing is built from its source."""
+    """None: no source is built."""
     files: Literal["fetch", "name", "size"] = "fetch"
-    """`name`: nothing is fetched, and the files that come are empty, with the names of those that were chosen. `size`:
-    in each of them is how many bytes it would have, where that is told."""
+    """`name`: nothing is downloaded, and the resulting files are empty, with the names of the chosen ones. `size`: each
+    of them contains the size of the chosen one in bytes, if it is known."""
 
     @property
     def names_only(self) -> bool:
-        """Nothing is fetched."""
+        """True if nothing is downloaded."""
         return self.files != "fetch"
 
     @property
@@ -78,8 +79,8 @@ async def run_pip(
     listing: Path | None = None,
     offers: Offers | None = None,
 ) -> list[Path]:
-    """One run of pip, with a page of links as a further source, and a folder with what is known by its metadata. Gives
-    wheels, and sources where these may be offered. Raises PackageError, Absent."""
+    """Run pip once, with a page of links as another source, and a folder of packages that are known by their metadata.
+    Returns wheels, and sources if these may be offered. Raises PackageError, Absent."""
     await asyncio.to_thread(_lay_out, request, folder, page)
     arguments = [*_arguments(request, folder), *_find_links(request, folder, listing), *options]
     rules = offers.write(folder) if offers else ""
@@ -99,12 +100,12 @@ async def run_pip(
 
 
 def file_name_of(file: Path) -> str:
-    """The name of the package that a file holds, by its own."""
+    """The package name in a file's name."""
     return name_of(file) if is_source(file) else canonicalize_name(wheel_identity(file.name)[0])
 
 
 def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "") -> Policy:
-    """pip, isolated from the environment's Python settings and the user's own packages, and what it may do."""
+    """The policy for pip, isolated from the environment's Python settings and the user's own packages."""
     markers = json.dumps(distribution.guest_markers())
     watch = request.answers.write(folder)
     own = [str(_MAIN), str(pip_policy.pip_folder()), markers, empty_wheels.LISTED_TAG, watch, rules, request.files]
@@ -114,7 +115,7 @@ def _policy(request: Request, folder: Path, arguments: list[str], rules: str = "
     for url in filter(None, (settings.index_url, distribution.distribution_url(settings))):
         links += map(Path, pip_policy.local_paths(url))
     links += {file.parents[1] for _, file in request.cached}
-    links += [folder.parents[1], packages_root() / empty_wheels.LISTINGS]  # what is fetched, and what is known
+    links += [folder.parents[1], packages_root() / empty_wheels.LISTINGS]  # downloaded packages, and known ones
     return pip_policy.policy(program, settings, pip_policy.environment(settings, folder / "empty"), folder, links)
 
 

@@ -1,7 +1,7 @@
-"""What may be asked for: requirements as PEP 508 writes them, by name. Everything comes from a guest and is hostile.
+"""Valid requests: PEP 508 requirements by name. All input comes from a guest and is hostile.
 
-No text of the guest goes on from here: a requirement is taken apart, refused unless it is plain, and written again from
-its parts, because pip would see options, paths and variables of the environment in some texts (`six===${TOKEN}`).
+The guest's text is never passed on: a requirement is parsed, refused unless it is plain, and rewritten from its parts,
+because pip would interpret options, paths and environment variables in some texts (`six===${TOKEN}`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from kernelmcp_kernel.packages.empty_wheels import Present
 from kernelmcp_kernel.packages.errors import InvalidRequirement, PackageDenied, PackageInvalid, PackagesDisabled
 from kernelmcp_kernel.settings import PackageSettings
 
-# Longer than any real one, with its markers.
+# Longer than any real one, including markers.
 MAX_CHARS = 500
 MAX_REQUIREMENTS = 200
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to install: `pre` takes prereleases, too; `no_deps` nothing that was not named; `upgrade` is for what is
-    there already, which stays as it is: then a newer version is told."""
+    """How to install: `pre` accepts prereleases; `no_deps` installs no dependencies; `upgrade` concerns packages that
+    are already present: these are not replaced, but a newer version is reported."""
 
     pre: bool = False
     no_deps: bool = False
@@ -42,7 +42,7 @@ class Options:
 
     @classmethod
     def of(cls, call: Mapping[str, Any]) -> Options:
-        """What a guest's call says, which may be anything."""
+        """The options in a guest's call, which may be any JSON."""
         return cls(**{each.name: call.get(each.name) is True for each in fields(cls)})
 
     def for_pip(self) -> list[str]:
@@ -55,7 +55,7 @@ _NAME = "[a-z0-9]+(?:-[a-z0-9]+)*"
 _SPECIFIER = r"(?:==|!=|<=|>=|~=|<|>)[0-9][a-z0-9.!+]*(?:\.\*)?"
 _LINE = re.compile(rf"{_NAME}(?:\[{_NAME}(?:,{_NAME})*\])?(?:{_SPECIFIER}(?:,{_SPECIFIER})*)?")
 
-# Means something to shells, to pip's files or to paths, and nothing here.
+# Characters with a meaning in shells, pip's files or paths, but not here.
 _FORBIDDEN = re.compile(r"[$/\\`@{}|&]")
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -75,9 +75,11 @@ def parse_all(asked: Any) -> list[Requirement]:
 
 
 def parse_pinned(asked: Any) -> tuple[list[Requirement], dict[str, frozenset[str]]]:
-    """The same for texts that may end with `--hash=sha256:...`, as `pip-compile` writes them; and the hashes by name.
+    """Like `parse_all`, for texts that may end with `--hash=sha256:...`, as `pip-compile` writes them; also returns the
+    hashes by name.
 
-    Raises InvalidRequirement, also for another kind of hash."""
+    Raises InvalidRequirement, also for other kinds of hashes.
+    """
     if not isinstance(asked, list):
         return parse_all(asked), {}
     found: list[Requirement] = []
@@ -105,8 +107,8 @@ def _sha256(pin: str) -> str:
 
 
 def check_pins(pins: Mapping[str, frozenset[str]], chosen: Iterable[tuple[str, str, str]]) -> None:
-    """Raises PackageInvalid unless each of the chosen files (name, version, sha256) is one that was pinned. As with
-    pip, a pin for one asks for a pin for all."""
+    """Check that each chosen file (name, version, sha256) is pinned. As in pip, a pin for one requires pins for all.
+    Raises PackageInvalid."""
     for name, version, sha256 in chosen if pins else ():
         if (allowed := pins.get(canonicalize_name(name))) is None:
             raise PackageInvalid(
@@ -122,7 +124,7 @@ def check_pins(pins: Mapping[str, frozenset[str]], chosen: Iterable[tuple[str, s
 
 
 def _parse(text: Any) -> Requirement | None:
-    """The requirement, written again from its parts; None when its marker says that it is not for the guest."""
+    """The requirement, rewritten from its parts; None if its marker excludes the guest."""
     if not isinstance(text, str) or len(text) > MAX_CHARS:
         raise InvalidRequirement(f"a requirement must be text of at most {MAX_CHARS} characters")
     shown = repr(text[:100])
@@ -151,9 +153,9 @@ def _parse(text: Any) -> Requirement | None:
 
 
 def _plain(asked: Requirement) -> str:
-    """The text that pip gets: made from the parts of a requirement and never from the caller's text. Raises ValueError.
+    """The text for pip: built from the parts of a requirement and never from the caller's text. Raises ValueError.
 
-    Its marker has been evaluated, and is not passed on.
+    Its marker has already been evaluated, and is omitted.
     """
     extras = ",".join(sorted({canonicalize_name(extra) for extra in asked.extras}))
     versions = ",".join(sorted(_plain_specifier(part) for part in asked.specifier))
@@ -171,7 +173,7 @@ def _plain_specifier(part: Specifier) -> str:
 
 
 def checked(text: str) -> str:
-    """The last look at a line before pip reads it. Raises ValueError when it is more than a name with versions."""
+    """The last check of a line before pip reads it. Raises ValueError if it is more than a name with versions."""
     if not _LINE.fullmatch(text):
         raise ValueError("it is not a plain name with versions")
     return text
@@ -192,7 +194,7 @@ def without_versions(requirement: Requirement) -> str:
 def resolution_key(
     settings: PackageSettings, wanted: list[Requirement], there: Iterable[Present], options: Options
 ) -> str:
-    """What a resolution depends on. The index itself is not in it: that is what the time to live is for."""
+    """The inputs of a resolution, as a key. The index itself is not included: the time to live covers that."""
     facts = [
         sorted(str(requirement) for requirement in wanted),
         sorted((package.name, package.version) for package in there),
@@ -205,13 +207,13 @@ def resolution_key(
 
 
 def check_enabled(settings: PackageSettings) -> None:
-    """Raises PackagesDisabled."""
+    """Check that packages are enabled. Raises PackagesDisabled."""
     if not settings.enabled:
         raise PackagesDisabled("installing packages is switched off on this server (packages.enabled); do without")
 
 
 def check_allowed(settings: PackageSettings, asked: list[Requirement]) -> None:
-    """Raises PackagesDisabled or PackageDenied for what the server's settings do not allow to be asked for."""
+    """Check the server's settings. Raises PackagesDisabled, or PackageDenied for packages that may not be requested."""
     check_enabled(settings)
     check_not_denied(settings, [requirement.name for requirement in asked])
     if settings.allowed is None:
@@ -226,7 +228,7 @@ def check_allowed(settings: PackageSettings, asked: list[Requirement]) -> None:
 
 
 def check_not_denied(settings: PackageSettings, names: list[str]) -> None:
-    """Raises PackageDenied when one of the names, or of what they need, is denied."""
+    """Check these names, including dependencies. Raises PackageDenied if one is denied."""
     denied = {canonicalize_name(name) for name in settings.denied}
     for name in names:
         if canonicalize_name(name) in denied:
@@ -234,8 +236,8 @@ def check_not_denied(settings: PackageSettings, names: list[str]) -> None:
 
 
 def unmet(package: str, requires: Iterable[str], versions: Mapping[str, str]) -> list[str]:
-    """What a package needs (lines of its metadata, a stranger's) and what is not there, in pip's words; `versions` are
-    those of what is there."""
+    """Unmet requirements of a package (lines of its hostile metadata), in pip's words; `versions` are those of the
+    present packages."""
     lines: list[str] = []
     environment = {**guest_markers(), "extra": ""}
     for text in requires:

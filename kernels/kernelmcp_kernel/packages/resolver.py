@@ -1,15 +1,15 @@
-"""Asks pip which wheels a request needs, and for the wheels themselves.
+"""Asks pip which wheels a request needs, and downloads them.
 
-pip knows the index, proxies, certificates and credentials that the user of this machine has configured; it resolves and
-verifies hashes. `pip download` does all of it and runs no code of a package. It is a process of its own
-(`pip_main`), under a time limit, confined to a folder of its own (`pip_policy`), which is where the wheels arrive.
+pip uses the index, proxies, certificates and credentials that this machine's user has configured; it resolves and
+verifies hashes. `pip download` does all of it and runs no package code. It is a separate process (`pip_main`) with a
+time limit, confined to its own folder (`pip_policy`), where the wheels arrive.
 
-What the guest has already joins as wheels with nothing in them that go before all others of their version: pip takes
-them as they are, and so neither fetches nor replaces them. So do the packages of Pyodide's distribution whose files are
-not on this machine, with what they need, behind all others of their version: which of them a request needs is known
-before any is fetched, and one that cannot be had is that error, never another version that somebody had years ago.
+The guest's packages take part as empty wheels that sort before all others of their version: pip uses them unchanged,
+and so neither downloads nor replaces them. The packages of Pyodide's distribution whose files are not on this machine
+also take part, with their dependencies, sorted after all others of their version: so it is known which of them a
+request needs before any is downloaded, and if one is unavailable, that is the error, never an old version of it.
 
-Where there is no wheel, pip chooses a source, which is built (`sources`), and runs again.
+If there is no wheel, pip chooses a source, which is built (`sources`), and runs again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from kernelmcp_kernel.packages.sources.offers import Absent, Offers, is_source
 from kernelmcp_kernel.packages.standins import wheels as standins
 from kernelmcp_kernel.packages.store import sha256_of, wheel_identity
 
-# Each brings files of the distribution, or built ones, whose true metadata asks for more.
+# Each run adds files of the distribution, or built ones, whose real metadata may require more.
 _MAX_RUNS = 9
-# A refusal comes within ten seconds: a version that has not been resolved by then is not offered.
+# A refusal takes at most ten seconds: an alternative that has not been resolved by then is not suggested.
 _REFUSAL_SECONDS = 9.0
 _NEWEST_SECONDS = 20.0
 _MAX_DIGITS = 15  # of a size
@@ -55,23 +55,23 @@ class Download:
 
     files: list[Path]
     complete: bool
-    """Every source answered, and nothing was left out: another time would give the same."""
+    """Every source answered, and nothing was left out: a repetition would give the same result."""
     notes: tuple[str, ...] = ()
-    """What is left out, in words."""
+    """Descriptions of what was left out."""
 
 
-# Of what is cached.
+# Cached packages to name.
 _MAX_NAMED = 10
 
 
 class DistributionNeeded(PackageUnreachable):
-    """A file of Pyodide's distribution is needed, and cannot be had: no other source is asked for it."""
+    """A file of Pyodide's distribution is needed, and unavailable: no other source is asked for it."""
 
 
 async def download(request: Request, folder: Path, say: Say) -> Download:
-    """The wheels of a request, in folders beneath `folder`, an empty one. Raises PackageError.
+    """The wheels of a request, in folders below `folder`, which must be empty. Raises PackageError.
 
-    Where the index does not answer, what is cached and Pyodide's distribution are tried without it.
+    If the index does not answer, tries cached files and Pyodide's distribution without it.
     """
     seconds = request.settings.install_timeout_seconds
     refused_at = asyncio.get_running_loop().time() + _REFUSAL_SECONDS
@@ -89,7 +89,7 @@ async def download(request: Request, folder: Path, say: Say) -> Download:
 
 
 async def _with_advice(error: PackageError, request: Request, folder: Path, until: float) -> PackageError:
-    """The error, and the version that can be installed instead if one is found `until` then (the loop's time)."""
+    """The error, with a version that can be installed instead if one is found before `until` (the loop's time)."""
     if error.instead is None:
         return error
     name = canonicalize_name(error.instead.name)
@@ -102,7 +102,7 @@ async def _with_advice(error: PackageError, request: Request, folder: Path, unti
 
 
 async def newest_version(request: Request, name: str, folder: Path) -> str | None:
-    """The newest version of a package that can be installed. None if that cannot be told now."""
+    """The newest version of a package that can be installed. None if it is unknown now."""
     listed = [each for each in distribution.listed(request.settings) if each.name == name]
     absent = listed if distribution.is_folder(request.settings) else []
     others = [f"!={each.version}" for each in absent if distribution.local_file(request.settings, each) is None]
@@ -114,28 +114,28 @@ async def newest_version(request: Request, name: str, folder: Path) -> str | Non
 
 
 async def _version_of(name: str, request: Request, folder: Path) -> str | None:
-    """The version of a package that a request would bring, if it brings one: all is resolved, nothing is fetched or
-    built. Raises PackageError."""
+    """The version of a package that a request would install, or None: resolves everything, downloads and builds
+    nothing. Raises PackageError."""
     found = await _resolve(replace(request, builder=None, files="name"), folder, lambda line: None)
     return next((wheel_identity(file.name)[1] for file in found.files if file_name_of(file) == name), None)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A file that an installation would fetch, with the name and the version of its package."""
+    """A file that an installation would download, with the name and version of its package."""
 
     name: str
     version: str
     source: Literal["index", "pyodide", "local"]
     size: int | None
-    """In bytes; None where it is not told."""
+    """In bytes; None if unknown."""
     built: bool
-    """It is a source, of which a wheel would be built in the sandbox."""
+    """It is a source, from which a wheel would be built in the sandbox."""
 
 
 async def planned(request: Request, folder: Path) -> list[Planned]:
-    """What a request would fetch: resolved, and nothing fetched but what must be read for it, nor built. What sources
-    need is not known before they are built. Raises PackageError."""
+    """The files that a request would download: resolves it, downloads only what the resolution must read, and builds
+    nothing. The dependencies of sources are unknown before they are built. Raises PackageError."""
     seconds = request.settings.install_timeout_seconds
     try:
         async with asyncio.timeout(seconds):
@@ -183,20 +183,20 @@ async def _download(request: Request, folder: Path, say: Say) -> Download:
 
 
 async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Download:
-    """All from the distribution; else what it needs from the index as well, when only that cannot be had there. What is
-    asked for is the distribution's own file: neither one of the index, nor one that was built."""
+    """Everything from the distribution; if only dependencies are unavailable there, these from the index as well. The
+    requested packages are the distribution's own files: neither from the index nor built."""
     needed: DistributionNeeded | None = None
     every = distribution.listed(request.settings)
     cached = {file_name_of(file) for _, file in request.cached}
     host, absent = _host(request), [package for package in every if package.name in request.asked - cached]
-    # A host that gave no answer some minutes ago is not waited for again: an import comes again and again.
+    # Do not wait again for a host that gave no answer a few minutes ago: imports are often repeated.
     if host and absent and await asyncio.to_thread(request.answers.was_silent, host):
         raise _distribution_needed(request, absent)
     try:
         found = await _resolve(request, folder / "listed", say, "--no-index", whole=True)
     except (DistributionNeeded, PackageConflict, PackageNotFound, PackageNotSupported) as error:
         if host and absent and isinstance(error, DistributionNeeded):
-            raise  # no index has what is asked for
+            raise  # no index has the requested package
         needed = error if isinstance(error, DistributionNeeded) else None
         found = await _resolve(request, folder / "all", say)
     known = distribution.distribution_hashes(request.settings) | standins.hashes(every)
@@ -208,8 +208,8 @@ async def _resolve_distribution(request: Request, folder: Path, say: Say) -> Dow
 
 
 async def _resolve(request: Request, folder: Path, say: Say, *options: str, whole: bool = False) -> Download:
-    """Runs of pip until it chooses nothing that is still to be fetched: each time with the true metadata of more.
-    `whole`: with all that the distribution's files say that they need, and not only what it says itself."""
+    """Run pip until all chosen files are downloaded: each run has more real metadata. `whole`: with all dependencies
+    that the distribution lists, and not only the package's own."""
     packages = {package.name: package for package in distribution.listed(request.settings)}
     listing = await asyncio.to_thread(empty_wheels.listing, list(packages.values()))
     links = await asyncio.to_thread(_at_hand, request, packages.values(), cached_too=bool(options))
@@ -220,7 +220,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
     if not whole:
         at_hand = [package for package in packages.values() if package.sha256 in have]
         offers.distribution = {each.name: [each.sha256, each.version, *each.depends] for each in at_hand}
-    needed: DistributionNeeded | None = None  # what the distribution would have given, if it answered
+    needed: DistributionNeeded | None = None  # files needed from the distribution, which did not answer
     if distribution.is_folder(request.settings):
         await _do_without(offers, packages.values(), links, folder)
     try:
@@ -251,7 +251,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
 
 
 async def _do_without(offers: Offers, packages: Iterable[Listed], links: list[tuple[str, Path]], folder: Path) -> None:
-    """Offer what can stand in for the files of the distribution that cannot be had: stand-ins, and sources."""
+    """Offer replacements for the distribution's unavailable files: stand-ins, and sources."""
     have = {sha256 for sha256, _ in links}
     absent = [package for package in packages if package.sha256 not in have]
     made = await asyncio.to_thread(standins.make, absent, folder / "stand-ins")
@@ -260,8 +260,8 @@ async def _do_without(offers: Offers, packages: Iterable[Listed], links: list[tu
 
 
 def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) -> list[tuple[str, Path]]:
-    """The files that need not be fetched, with their sha256: of the distribution, and what is cached without an index.
-    Without those that are damaged."""
+    """The files that need no download, with their sha256: those of the distribution, and without an index all cached
+    ones. Excludes damaged files."""
     known = {package.sha256 for package in packages}
     found = [(sha256, file) for sha256, file in request.cached if cached_too or sha256 in known]
     found = [(sha256, file) for sha256, file in found if sha256_of(file) == sha256]
@@ -271,8 +271,8 @@ def _at_hand(request: Request, packages: Iterable[Listed], *, cached_too: bool) 
 
 
 async def _fetch(request: Request, folder: Path, say: Say, packages: list[Listed]) -> list[Path]:
-    """Files of the distribution. Raises DistributionNeeded."""
-    if distribution.is_folder(request.settings):  # what it has was at hand
+    """Download files of the distribution. Raises DistributionNeeded."""
+    if distribution.is_folder(request.settings):  # its files were at hand
         raise _distribution_needed(request, packages)
     wanted = [Requirement(f"{package.name}=={package.version}") for package in packages]
     page = distribution.distribution_page(request.settings, packages)
@@ -300,7 +300,7 @@ def _distribution_needed(request: Request, packages: list[Listed]) -> Distributi
 
 
 def _host(request: Request) -> str:
-    """Of the distribution; empty if it is a folder."""
+    """The distribution's host; empty if it is a folder."""
     return distribution.distribution_url(request.settings).partition("://")[2].partition("/")[0]
 
 

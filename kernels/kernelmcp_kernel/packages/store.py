@@ -1,16 +1,16 @@
-"""The package cache: content-addressed, shared by all kernels of a user, bounded (`room`).
+"""The package cache: content-addressed, shared by all kernels of a user, with a size limit (`room`).
 
-    KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as it came
-    KERNELMCP_HOME/packages/unpacked/<sha256>/            what guests mount, with a stamp of what must be in it
-    KERNELMCP_HOME/packages/bytecode/<sha256>/            of what `kernelmcp setup` prepared, mounted beside it
-    KERNELMCP_HOME/packages/resolutions/<key>.json        what pip chose for a request, and when
-    KERNELMCP_HOME/packages/built/<sha256>.json           what was made of a source (`sources.kept`)
-    KERNELMCP_HOME/packages/tmp/                          what is being made, locked while its process lives
-    KERNELMCP_HOME/packages/leases/                       who uses what
+    KERNELMCP_HOME/packages/wheels/<sha256>/<file>.whl    as downloaded
+    KERNELMCP_HOME/packages/unpacked/<sha256>/            mounted in guests, with a stamp of its contents
+    KERNELMCP_HOME/packages/bytecode/<sha256>/            of packages prepared by `kernelmcp setup`, mounted beside them
+    KERNELMCP_HOME/packages/resolutions/<key>.json        pip's choice for a request, with its time
+    KERNELMCP_HOME/packages/built/<sha256>.json           the result of a source build (`sources.kept`)
+    KERNELMCP_HOME/packages/tmp/                          work in progress, locked while its process lives
+    KERNELMCP_HOME/packages/leases/                       the packages that each process uses
 
-Everything is made in tmp/ and renamed into place as a whole; of two kernels that make the same, one wins, both go on.
-An entry that does not fit its stamp is made again from its wheel, a wheel that does not fit its name is fetched again.
-A cache that cannot be written still serves what is in it. Blocking: call from a worker thread.
+Everything is created in tmp/ and renamed into place as a whole; if two kernels create the same, one wins, and both
+continue. An entry that does not match its stamp is recreated from its wheel; a wheel that does not match its name is
+downloaded again. A cache that cannot be written still serves its contents. Blocking: call from a worker thread.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from kernelmcp_kernel.packages.errors import PackageCacheError, PackageInvalid, 
 from kernelmcp_kernel.packages.unpack import unpack
 
 _READ_BYTES = 1 << 20
-# The largest that people use, with a manual for a description, have 300 kB.
+# The largest of widely used packages, with a manual as description, have 300 kB.
 _MAX_METADATA_BYTES = 4 << 20
-# Between making a staging folder and locking it, or writing a draft, no process takes that long.
+# No process takes that long between creating a staging folder and locking it, or to write a draft.
 _UNLOCKED_SECONDS = 60.0
-# packaging looks at the parts of a wheel's name that it compares, and not at its tags: they may hold a path.
+# packaging checks the parts of a wheel's name that it compares, but not its tags: these may contain a path.
 _WHEEL_NAME = re.compile(r"[\w.+!-]+", re.ASCII)
-# packages.max_cache_mb where it is not set.
+# packages.max_cache_mb if it is not set.
 _MAX_BYTES = 4096 << 20
-# Of a wheel.
+# The sources of a wheel.
 SOURCES = ("pypi", "pyodide", "local", "built", "stand-in")
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel that was resolved. `source` says where from, one of SOURCES."""
+    """A resolved wheel. `source`: one of SOURCES."""
 
     name: str
     version: str
@@ -75,7 +75,7 @@ class Store:
 
     @contextlib.contextmanager
     def staging(self) -> Iterator[Path]:
-        """A folder to work in, gone afterwards. Raises PackageCacheError."""
+        """A temporary working folder. Raises PackageCacheError."""
         with contextlib.ExitStack() as stack:
             try:
                 self._tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -94,7 +94,7 @@ class Store:
         return unwritable("is full" if full else f"cannot be written ({error.strerror})")
 
     def _sweep(self) -> None:
-        """Delete what killed kernels left: folders whose lock is free, and drafts of resolutions."""
+        """Delete what killed kernels left behind: folders whose lock is free, and drafts of resolutions."""
         for left in self._tmp.iterdir():
             with contextlib.suppress(OSError):
                 found = left.lstat()
@@ -133,13 +133,13 @@ class Store:
             return False
 
     def wheel_files(self) -> list[tuple[str, Path]]:
-        """Every cached wheel with the sha256 that it should have."""
+        """Every cached wheel with its expected sha256."""
         return [(file.parent.name, file) for file in self._wheels.glob("*/*.whl")]
 
     # -- unpacked packages
 
     def find(self, wheel: Wheel) -> Path | None:
-        """The unpacked package, if it is there and whole. Each is looked through once in a process."""
+        """The unpacked package, if it exists and is complete. Each is checked once per process."""
         folder = self.unpacked / wheel.sha256
         if wheel.sha256 not in self._checked or not folder.is_dir():
             if not _is_whole(folder):
@@ -148,7 +148,7 @@ class Store:
         return folder
 
     def unpack(self, wheel: Wheel, max_bytes: int) -> Path | None:
-        """The unpacked package, made from its cached wheel; None when that is missing or damaged.
+        """Unpack a package from its cached wheel; None if the wheel is missing or damaged.
 
         Raises PackageInvalid, PackageTooLarge, PackageCacheError.
         """
@@ -168,7 +168,7 @@ class Store:
         return self.find(wheel)
 
     def _put(self, made: Path, place: Path, is_good: Callable[[], bool]) -> None:
-        """Rename a folder into place. One that is there already stays if it is good: another kernel was quicker."""
+        """Rename a folder into place. An existing one is kept if it is good: another kernel was faster."""
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             os.rename(made, place)
@@ -182,7 +182,7 @@ class Store:
     # -- bytecode
 
     def bytecode(self, sha256: str) -> Path | None:
-        """The folder with a package's bytecode, if there is one."""
+        """The folder with a package's bytecode, or None."""
         folder = self.root / "bytecode" / sha256
         return folder if folder.is_dir() else None
 
@@ -194,7 +194,7 @@ class Store:
     # -- resolutions
 
     def resolution(self, key: str, ttl_seconds: float | None) -> list[Wheel] | None:
-        """The resolution of this request, if it is not older than this; None when there is none that can be read."""
+        """The saved resolution of a request, if it is readable and not older than this; otherwise None."""
         try:
             found = json.loads((self._resolutions / f"{key}.json").read_text("utf-8"))
             if ttl_seconds is not None and not 0 <= time.time() - found["time"] < ttl_seconds:
@@ -204,7 +204,7 @@ class Store:
             return None
 
     def remember(self, key: str, wheels: list[Wheel]) -> None:
-        """Remember a resolution. A cache that cannot be written ignores this."""
+        """Save a resolution. Does nothing if the cache cannot be written."""
         text = json.dumps({"time": time.time(), "wheels": [asdict(wheel) for wheel in wheels]})
         with contextlib.suppress(OSError):
             self._resolutions.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -231,19 +231,19 @@ def wheel_identity(file: str) -> tuple[str, str]:
 
 
 def sha256_of(file: Path) -> str:
-    """In hex. Raises OSError."""
+    """The sha256 of a file, in hex. Raises OSError."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def metadata_file(folder: Path) -> Path | None:
-    """The METADATA of an unpacked package; None when it has none, or several."""
+    """The METADATA of an unpacked package; None if there are none, or several."""
     found = [info / "METADATA" for info in folder.glob("*.dist-info") if (info / "METADATA").is_file()]
     return found[0] if len(found) == 1 else None
 
 
 def _check_identity(folder: Path, wheel: Wheel) -> None:
-    """Check that a wheel holds what its file name says: packages are allowed, denied and remembered by name."""
+    """Check that a wheel's contents match its file name: packages are allowed, denied and remembered by name."""
     file = metadata_file(folder)
     name = file.parent.name.removesuffix(".dist-info").rpartition("-")[0] if file else ""
     if file is None or canonicalize_name(name) != canonicalize_name(wheel.name):
@@ -261,8 +261,8 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _listing(folder: Path) -> str:
-    """A digest of names and sizes: enough to see that a file is missing or was cut short, in milliseconds. Raises
-    PermissionError for what others may write: its bytes could be anybody's."""
+    """A digest of names and sizes: enough to detect a missing or truncated file, in milliseconds. Raises
+    PermissionError for files that others may write: their bytes cannot be trusted."""
     lines: list[str] = []
     for parent, _, files in os.walk(folder):
         check_own(os.lstat(parent))

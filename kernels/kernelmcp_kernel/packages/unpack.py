@@ -1,7 +1,7 @@
-"""Unpacks a wheel, which is hostile: whoever may upload a package chose every name, size and byte in it.
+"""Unpacks a wheel, which is hostile: its uploader chose every name, size and byte in it.
 
-Nothing is run. Only regular files are written, beneath the target, under caps on their number and on the bytes that
-come out, whatever the archive's own directory says of them.
+Runs nothing. Writes only regular files, below the target, with limits on their number and on the decompressed bytes,
+regardless of the archive's own directory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path, PurePosixPath
 
 from kernelmcp_kernel.packages.errors import PackageInvalid, PackageTooLarge
 
-# The largest wheels that people use have 15,000 files.
+# The largest widely used wheels have 15,000 files.
 MAX_FILES = 50_000
 
 _MAX_PATH_CHARS = 1000
 _MAX_PART_BYTES = 255
 _CHUNK_BYTES = 1 << 18
 
-# What zipfile raises for an archive that is damaged; besides, an OSError of no number, or EINVAL, from bz2 and seeking.
+# zipfile's exceptions for a damaged archive; bz2 and seeking also raise an OSError without a number, or with EINVAL.
 DAMAGED = (
     zipfile.BadZipFile,
     EOFError,
@@ -34,12 +34,12 @@ DAMAGED = (
     zlib.error,
 )
 
-# Parts of NAME.data that are Python code; the rest (scripts, headers, data) belongs to an environment, which is not.
+# Parts of NAME.data that contain Python code; others (scripts, headers, data) need an environment, which a guest lacks.
 _CODE = ("purelib", "platlib")
 
 
 def unpack(wheel: Path, target: Path, max_bytes: int) -> None:
-    """Unpack into an existing, empty folder. Raises PackageInvalid, PackageTooLarge; what was written then stays."""
+    """Unpack into an existing, empty folder. Raises PackageInvalid, PackageTooLarge; files written so far remain."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             _unpack(archive, wheel.name, target, max_bytes)
@@ -82,7 +82,7 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, file: Path, left: i
 
 
 def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
-    """Where a file goes, beneath the target; None: nowhere. Raises PackageInvalid for a bad name or kind."""
+    """The path of a file below the target; None: omit it. Raises PackageInvalid for a bad name or type."""
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
         raise PackageInvalid(

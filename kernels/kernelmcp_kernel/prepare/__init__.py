@@ -1,1 +1,1 @@
-"""Prepares packages: fetched, unpacked, compiled to bytecode, and some of them imported in a boot image."""
+"""Prepares packages: downloads, unpacks and compiles them to bytecode, and imports some of them in a boot image."""

@@ -1,9 +1,9 @@
-"""`python -m kernelmcp_kernel.prepare`: makes what languages/python/prepared.py finds.
+"""`python -m kernelmcp_kernel.prepare`: creates the packages that languages/python/prepared.py finds.
 
-Run by `kernelmcp setup` (with --plan first, which says what would be fetched), and by a kernel process
-(--in-background) that finds nothing for its settings. A file lock keeps others from doing the same meanwhile. What is
-done stays: interrupted, the next run goes on from there. Lines on stdout say how far it is; kernels start without the
-packages until it is done, and where it fails try again later.
+Run by `kernelmcp setup` (first with --plan, which lists the files to download), and by a kernel process
+(--in-background) that finds nothing for its settings. A file lock prevents parallel runs. Finished steps are kept:
+after an interruption, the next run continues from there. Lines on stdout report progress; kernels start without the
+packages until it has finished, and retry later if it fails.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from kernelmcp_kernel.runtime.identity import BuildError, build_id
 from kernelmcp_kernel.runtime.places import PACKAGE, open_package_cache, packages_root
 from kernelmcp_kernel.settings import settings
 
-# After a failure no kernel tries again so soon.
+# After a failure, no kernel retries before this time, seconds.
 RETRY_SECONDS = 300.0
-# An image larger than this did not come from honest packages.
+# Honest packages do not make an image larger than this.
 MAX_IMAGE_BYTES = 1 << 30
-# That are kept, for kernels with different settings.
+# Images that are kept, for kernels with different settings.
 MAX_IMAGES = 3
 _NICE = 10
 _DRAFT = ".preparing"
@@ -53,7 +53,7 @@ _DRAFT = ".preparing"
 
 @dataclass(frozen=True)
 class Wish:
-    """What to prepare: names, or an archive of them; and where to write one."""
+    """The packages to prepare: names, or an archive of them; and the archive to write."""
 
     requirements: tuple[str, ...] = ()
     offline: Path | None = None
@@ -61,7 +61,7 @@ class Wish:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 when all is there, 1 when something could not be had."""
+    """Returns exit code 0 if everything is available, 1 if something is not."""
     parser = argparse.ArgumentParser(prog="python -m kernelmcp_kernel.prepare")
     parser.add_argument("requirements", nargs="*")
     parser.add_argument("--offline", type=Path)
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     with _locked(folder / "prepare.lock", wait=not parsed.in_background) as failed_at:
         if failed_at is None:
-            return 0  # another one does it
+            return 0  # another process is preparing
         if parsed.in_background and (prepared.find_prepared() is not None or _has_failed(failed_at)):
             return 0
         _delete_drafts(folder)
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _locked(file: Path, *, wait: bool) -> Iterator[Path | None]:
-    """None: another process has it."""
+    """Hold the lock and give its file; None if another process has it."""
     with file.open("a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,7 +111,7 @@ def _locked(file: Path, *, wait: bool) -> Iterator[Path | None]:
 
 
 def _delete_drafts(folder: Path) -> None:
-    """What a killed one left, which may be 80 MB; who has the lock is alone."""
+    """Delete the drafts of a killed process, which may have 80 MB; the owner of the lock is alone."""
     for draft in (*folder.glob(f"*{_DRAFT}"), *prepared.setup_file().parent.glob(f"*{_DRAFT}")):
         draft.unlink(missing_ok=True)
 
@@ -122,7 +122,7 @@ def _has_failed(failed_at: Path) -> bool:
 
 
 def _prepare(wish: Wish) -> bool:
-    """Returns whether something could not be had."""
+    """Returns whether something was unavailable."""
     store = Store(packages_root(), settings().packages.max_cache_mb << 20)
     installer = Installer(settings().packages, store)
     missing = _get(wish, installer, store)
@@ -136,7 +136,7 @@ def _prepare(wish: Wish) -> bool:
 
 
 def _get(wish: Wish, installer: Installer, store: Store) -> bool:
-    """Have the wheels, and remember which: from then on no network is needed. Returns whether some are missing."""
+    """Get the wheels, and record them: from then on no network is needed. Returns whether some are missing."""
     had = prepared.read_setup()
     if wish.offline is not None:
         requirements, wheels = read_archive(wish.offline, store, settings().packages.max_package_mb << 20)
@@ -165,7 +165,7 @@ def _get(wish: Wish, installer: Installer, store: Store) -> bool:
 
 
 def _get_companions(installer: Installer) -> None:
-    """Have what the packages need later, too. It was not asked for: what of it cannot be had is not missing."""
+    """Also get what the packages need later. It was not requested: if unavailable, it does not count as missing."""
     for name in companions.every(canonicalize_name(each.wheel.name) for each in installer.packages):
         if installer.version_of(name) is not None:
             continue
@@ -212,7 +212,7 @@ def _make(store: Store, packages: list[Package]) -> None:
 
 
 def _delete_old_images(folder: Path) -> None:
-    """All but the newest: each is 80 MB, and each change of the settings or the installation makes another."""
+    """Keep only the newest: each has 80 MB, and each change of the settings or the installation creates another."""
     listings = sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for listing in listings[MAX_IMAGES:]:
         listing.unlink(missing_ok=True)
@@ -255,13 +255,13 @@ def _write(file: Path, text: str) -> None:
 
 
 def _say(line: str, stream: TextIO | None = None) -> None:
-    """One line, whatever packages have put into it: it goes to a terminal, or to the server's log."""
+    """Print one line, whatever a package has put into it: it goes to a terminal, or to the server's log."""
     text = "".join(each if each.isprintable() else " " for each in line)
     print(text, file=stream or sys.stdout, flush=True)
 
 
 def _end_with_server() -> None:
-    """End when the server does, or `kernelmcp setup`: nobody else would wait for this."""
+    """End when the server, or `kernelmcp setup`, ends: nobody else waits for the result."""
     server = int(os.environ.get("JPY_PARENT_PID") or 0)
     if server:
         threading.Thread(target=_watch, args=(server,), daemon=True).start()

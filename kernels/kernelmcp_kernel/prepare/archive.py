@@ -1,7 +1,7 @@
 """The archive of `kernelmcp setup --export`, for machines without a network: wheels, and the list of them.
 
-A zip file: setup.json with {requirements, wheels}, and each wheel as wheels/<sha256>/<file>. What it says is checked:
-each wheel by its sha256, and what is in the wheels as if they came from an index.
+A zip file: setup.json with {requirements, wheels}, and each wheel as wheels/<sha256>/<file>. Its contents are checked:
+each wheel by its sha256, and the files in the wheels as if they came from an index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_WHEELS = 2000
 
 
 def write_archive(file: Path, store: Store, requirements: tuple[str, ...], wheels: list[Wheel]) -> None:
-    """Raises PackageError, OSError."""
+    """Write the archive. Raises PackageError, OSError."""
     draft = file.with_name(f"{file.name}.{os.getpid()}.writing")
     try:
         with zipfile.ZipFile(draft, "w") as archive:
@@ -42,7 +42,7 @@ def write_archive(file: Path, store: Store, requirements: tuple[str, ...], wheel
 
 
 def read_archive(file: Path, store: Store, max_wheel_bytes: int) -> tuple[list[str], list[Wheel]]:
-    """What was asked for, and the wheels, which are in the cache then. Raises PackageError, OSError."""
+    """Read the requirements, and add the wheels to the cache. Raises PackageError, OSError."""
     try:
         with zipfile.ZipFile(file) as archive:
             with _open(archive, _LIST, _MAX_LIST_BYTES) as content:
@@ -56,7 +56,7 @@ def read_archive(file: Path, store: Store, max_wheel_bytes: int) -> tuple[list[s
 
 
 def _add(archive: zipfile.ZipFile, listed: dict[str, str], store: Store, max_bytes: int) -> Wheel:
-    """Of the list only the sha256 and the source are believed; name and version are those of the file, as anywhere."""
+    """From the list, only the sha256 and the source are trusted; name and version are the file's, as elsewhere."""
     sha256, name, source = (str(listed[key]) for key in ("sha256", "file", "source"))
     if source not in SOURCES:
         raise ValueError(f"{source!r} is no source of packages")
@@ -75,7 +75,7 @@ def _add(archive: zipfile.ZipFile, listed: dict[str, str], store: Store, max_byt
 
 
 def _open(archive: zipfile.ZipFile, name: str, max_bytes: int) -> IO[bytes]:
-    """Nothing is compressed in an archive that `write_archive` wrote: a wheel is already."""
+    """Open a member, which must be uncompressed, as `write_archive` writes it: wheels are already compressed."""
     found = archive.getinfo(name)
     if found.compress_type != zipfile.ZIP_STORED or found.file_size != found.compress_size:
         raise ValueError(f"{name} is compressed")

@@ -1,4 +1,4 @@
-"""Runs a program of host/ that makes one file, confined as a guest is."""
+"""Runs a program of host/ that creates one file, confined like a guest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.runtime.node import node_launch, status_of
 from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
 
-# The largest take a minute; a package may also never come back from its import.
+# The largest take a minute; the import of a package may also never end.
 BUILD_SECONDS = 300.0
 _MAX_ERROR_CHARS = 2000
 
@@ -30,8 +30,8 @@ def run_builder(
     seconds: float = BUILD_SECONDS,
     readable: Sequence[Path] = (),
 ) -> Iterator[bytes]:
-    """What it wrote. Its arguments are the runtime's folder, ours inside, some, the file, and others. It may read
-    `readable`, the packages and itself. Raises BuildError."""
+    """Run the program; give the file that it wrote. Its arguments are the runtime folder, our inside/ folder, `before`,
+    the file, and `behind`. It may read `readable`, the packages and its own files. Raises BuildError."""
     sandbox = PrivateDirectory()
     try:
         file = sandbox.tmp / "made"
@@ -59,8 +59,8 @@ def run_builder(
 
 
 def _read(file: str, max_bytes: int) -> bytes:
-    """What a hostile process made, without following links. Raises BuildError when it is too large."""
-    # Through an opener: `os.fdopen` refuses a directory and leaves its descriptor open.
+    """The output of a hostile process, read without following links. Raises BuildError if it is too large."""
+    # With an opener: `os.fdopen` refuses a directory and leaves its descriptor open.
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(file, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as stream:
         data = stream.read(max_bytes + 1)

@@ -1,7 +1,7 @@
-"""Bytecode of unpacked packages, which saves half of what an import takes.
+"""Bytecode of unpacked packages, which halves the time of an import.
 
-Made by a guest's own Python, in a process that is confined as a guest is and imports nothing of the package. What it
-writes is an archive, unpacked with the care that a wheel gets.
+Compiled by a guest's own Python, in a process that is confined like a guest and imports nothing of the package. Its
+output is an archive, unpacked as carefully as a wheel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_BYTES = 512 << 20
 
 
 def make_bytecode(store: Store, sha256: str) -> None:
-    """For a package that is unpacked and has none. Raises BuildError, PackageError, OSError."""
+    """Compile a package that is unpacked and has no bytecode. Raises BuildError, PackageError, OSError."""
     if store.bytecode(sha256) is not None:
         return
     image = plain_image()

@@ -1,4 +1,4 @@
-"""What an unpacked package brings and needs. Its files are a stranger's: names are read, nothing is run."""
+"""The modules and requirements of an unpacked package. Its files are hostile: names are read, nothing is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODULE = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(\.py|(\.cpython-[a-z0-9-]+|\.abi3
 
 
 def modules_of(folder: Path) -> list[str]:
-    """The top-level modules that it brings, but for private ones."""
+    """The top-level modules that it provides, except private ones."""
     found = [match[1] for entry in folder.iterdir() if (match := _MODULE.fullmatch(entry.name)) and _is_module(entry)]
     return sorted(set(found))[:_MAX_NAMES]
 
@@ -27,7 +27,7 @@ def _is_module(entry: Path) -> bool:
 
 
 def needs_of(folder: Path) -> list[str]:
-    """The names of the packages that it needs in a guest, without those of its extras."""
+    """The names of its dependencies in a guest, without those of its extras."""
     file = metadata_file(folder)
     found: list[str] = []
     for text in (Distribution.at(file.parent).requires or []) if file else []:

@@ -1,4 +1,4 @@
-"""What preparing packages would fetch, for a person who is asked first. A near miss of a known name is named, too."""
+"""The files that preparing packages would download, for confirmation. Also detects near misses of names."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from kernelmcp_kernel.packages.store import Store, Wheel
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.settings import settings
 
-# Of two names, from 0 to 1: `pandsa` and `pandas` are 0.83.
+# Similarity of two names, from 0 to 1: `pandsa` and `pandas` have 0.83.
 _NEARLY = 0.8
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Of one requirement."""
+    """The plan for one requirement."""
 
     asked: str
     files: list[Planned]
-    """Empty: it is there, or in the cache."""
+    """Empty: the package is present, or in the cache."""
     meant: str | None = None
-    """A package that is known here, whose name is nearly the same."""
+    """A known package with almost the same name."""
     error: str | None = None
-    """Why it cannot be had."""
+    """The reason why it is unavailable."""
 
 
 def plans(requirements: Sequence[str], chosen: Collection[str]) -> Iterator[Plan]:
-    """One for each requirement that is neither in Pyodide's distribution nor among the `chosen` names, of which nobody
-    is asked."""
+    """One plan for each requirement that is neither in Pyodide's distribution nor `chosen` (names that need no
+    confirmation)."""
     installer = Installer(settings().packages, Store(packages_root(), settings().packages.max_cache_mb << 20))
     asyncio.run(installer.take([Wheel(**wheel) for wheel in prepared.read_setup().wheels]))
     listed = {each.name for each in distribution.listed(settings().packages)}

@@ -1,1 +1,1 @@
-"""What a guest is made of: Node, Pyodide, the boot image, and the directories that it may write."""
+"""The parts of a guest: Node, Pyodide, the boot image, and its writable directories."""

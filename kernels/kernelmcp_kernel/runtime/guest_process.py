@@ -1,6 +1,6 @@
-"""Starts a guest process of any language: from what it is launched with to a confined process and its pipes.
+"""Starts a guest process of any language: from its launch options to a confined process and its pipes.
 
-Imports little: a guest is spawned before the heavy imports of the kernel process, so that the two start side by side.
+Imports little: a guest is spawned before the kernel process's heavy imports, so that both start in parallel.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from kernelmcp_kernel.sandbox.confine import Policy, spawn
 from kernelmcp_kernel.sandbox.elf import linked_files
 from kernelmcp_kernel.settings import settings
 
-# Processor time of a guest over its whole life, in seconds: for one that spins between cells, where no timeout looks.
+# CPU time of a guest over its whole life, in seconds: for one that spins between cells, where no timeout applies.
 _MAX_CPU_SECONDS = 24 * 3600
 
-# The whole environment of a guest. glibc's malloc keeps what is freed once large buffers have come and gone, unless its
-# threshold is named: this is the number that it begins with. It saves a guest 15 MB from its start, and 80 to 100 MB
-# when packages are loaded, whose files and compilers' memory were kept. No other program is told.
+# The complete environment of a guest. glibc's malloc keeps freed memory once large buffers have been used, unless its
+# threshold is set: this is its initial value. It saves a guest 15 MB at its start, and 80 to 100 MB when packages are
+# loaded, whose files and compiler memory were kept. Used for guests only.
 ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": "131072"}
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What a guest process is started with. Beside it, every guest may read and write its sandbox directory and the
-    volumes, and read what its executable is linked to; it has no network, and ENVIRONMENT."""
+    """The launch options of a guest process. In addition, every guest may read and write its sandbox directory and the
+    volumes, and read the files that its executable is linked to; it has no network, and ENVIRONMENT."""
 
     program: list[str]
-    """The path of an executable, which it may start again, and the arguments."""
+    """The path of an executable, which it may run again, and the arguments."""
     readable: tuple[Path, ...]
     max_data_mb: int
-    """Private memory, MiB: what RLIMIT_DATA counts."""
+    """Private memory, MiB, as counted by RLIMIT_DATA."""
     max_resident_mb: int
-    """Resident memory above which it is ended, MiB. Shared mappings, which RLIMIT_DATA does not count, are in it."""
+    """Resident memory above which it is killed, MiB. Includes shared mappings, which RLIMIT_DATA does not count."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Spawned:
     interrupts: int
     errors: int
     max_resident_mb: int = 0
-    """Resident memory above which it is ended, MiB; 0: no cap."""
+    """Resident memory above which it is killed, MiB; 0: no cap."""
     group: Group | None = None
-    """Its control group, where there are any."""
+    """Its control group, if there is one."""
 
 
 def guest_policy(sandbox: SandboxDirectory, launch: Launch, descriptors: list[int]) -> Policy:
@@ -66,8 +66,8 @@ def guest_policy(sandbox: SandboxDirectory, launch: Launch, descriptors: list[in
 
 
 def volume_paths(mode: str) -> tuple[Path, ...]:
-    """The volumes that a guest may only read ("ro") or also write ("rw"). Raises OSError for one that is a link by now:
-    its path has none when the settings come."""
+    """The volumes that a guest may only read ("ro") or also write ("rw"). Raises OSError if one has become a link: its
+    path had none when the settings were made."""
     for volume in settings().volumes:
         if os.path.realpath(volume.path) != volume.path:
             raise OSError(errno.ELOOP, f"/volumes/{volume.name} has led elsewhere since the kernel was started")
@@ -98,7 +98,7 @@ def _policy(
 def spawn_guest(
     sandbox: SandboxDirectory, launch: Launch, change: Callable[[Policy], Policy] = lambda policy: policy
 ) -> Spawned:
-    """Start a confined guest process. Raises OSError. `change`: the attack suite leaves out a layer with it."""
+    """Start a confined guest process. Raises OSError. `change`: used by the attack suite to omit a layer."""
     with ExitStack() as theirs, ExitStack() as ours:
         null = _keep(theirs, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         errors, errors_theirs = _pipe(ours, theirs)
@@ -109,23 +109,22 @@ def spawn_guest(
         descriptors = [null, errors_theirs, errors_theirs, requests_theirs, frames_theirs, interrupts_theirs]
         policy = change(guest_policy(sandbox, launch, descriptors))
         pid = _spawn(sandbox, policy)
-        ours.pop_all()  # they are the caller's now
+        ours.pop_all()  # now owned by the caller
     above = delegated()
     group = confine(above, pid, launch.max_resident_mb) if above else None
     return Spawned(pid, requests, frames, interrupts, errors, launch.max_resident_mb, group)
 
 
 def spawn_builder(sandbox: SandboxDirectory, launch: Launch, max_file_mb: int, errors: int) -> int:
-    """Start a process that makes a file in the tmp of the sandbox directory, confined as a guest is; gives its process
-    id. What goes wrong it writes to the descriptor `errors`."""
+    """Start a process that creates a file in tmp of the sandbox directory, confined like a guest; return its process
+    id. It writes errors to the descriptor `errors`."""
     with ExitStack() as stack:
         null = _keep(stack, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC))
         return _spawn(sandbox, _policy(launch, [null, null, errors], (), [sandbox.tmp], max_file_mb))
 
 
 def spawn_filter(sandbox: SandboxDirectory, launch: Launch, max_file_mb: int, descriptors: list[int]) -> int:
-    """Start a process, confined as a guest is, that has three descriptors and no folder where it may write; gives its
-    process id."""
+    """Start a process, confined like a guest, with three descriptors and no writable folder; return its process id."""
     return _spawn(sandbox, _policy(launch, descriptors, (), (), max_file_mb))
 
 
@@ -148,10 +147,10 @@ def _spawn(sandbox: SandboxDirectory, policy: Policy) -> int:
 
 
 def give_to_guest(sandbox: SandboxDirectory, uid: int, paths: Iterable[str]) -> None:
-    """Give workspace and tmp to the user that the guest becomes.
+    """Give workspace and tmp to the guest's user.
 
-    Raises PermissionError when that user cannot get to what it needs: Landlock only takes away, and the file system's
-    own modes go on to count.
+    Raises PermissionError if that user cannot access what it needs: Landlock only removes access, and file system
+    permissions still apply.
     """
     sandbox.seal(passable=True)
     own = (sandbox.workspace, sandbox.tmp)
@@ -166,13 +165,13 @@ def give_to_guest(sandbox: SandboxDirectory, uid: int, paths: Iterable[str]) -> 
 
 
 def closed_to(uid: int, path: Path) -> Path | None:
-    """What keeps a user from a file or folder: itself, or a folder above."""
+    """The path that denies a user access to a file or folder: itself, or a folder above. None if there is none."""
     real = path.resolve()
     return next((up for up in (real, *real.parents) if not _is_open_to(uid, up)), None)
 
 
 def _is_open_to(uid: int, path: Path) -> bool:
-    """Whether a user may read a file, or go through a directory. True for what is not there."""
+    """Return whether a user may read a file, or pass through a directory. True for a missing path."""
     try:
         found = path.stat()
     except FileNotFoundError:

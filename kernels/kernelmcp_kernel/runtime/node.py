@@ -1,4 +1,4 @@
-"""Launches that run JavaScript in Node, with its flags, its permission model and the memory of its WebAssembly."""
+"""Launch options for JavaScript in Node: its flags, its permission model and the memory of its WebAssembly."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kernelmcp_kernel.settings import settings
 
 _WASM_PAGE_BYTES = 64 * 1024
 
-# What Node's JavaScript heap may take, in MB: Pyodide's own objects and those that guest code makes.
+# Limit of Node's JavaScript heap, in MB: Pyodide's own objects and those that guest code creates.
 _JAVASCRIPT_HEAP_MB = 256
 
-# What Node takes beside the wasm memory, in MB: its code, its heaps, its threads' stacks and the reservations of
-# malloc. It starts with 750; the rest is for JavaScript's array buffers, which no flag of V8 caps.
+# Node's memory besides the wasm memory, in MB: its code, its heaps, its threads' stacks and malloc's reservations. It
+# starts with 750; the rest is for JavaScript's array buffers, which no V8 flag limits.
 _NODE_MEMORY_MB = 1200
 
-# Resident memory above which it is ended, in MB beyond the wasm memory.
+# Resident memory above which it is killed, in MB beyond the wasm memory.
 _RESIDENT_MB = 1400
 
-# Below what the system allows the first thread (enter.py: 8 MB), in kB.
+# Below the system's limit for the main thread's stack (enter.py: 8 MB), in kB.
 _STACK_KB = 7000
 
 _NODE_FLAGS = (
@@ -34,20 +34,19 @@ _NODE_FLAGS = (
     "--disallow-code-generation-from-strings",
     "--disable-proto=delete",
     "--no-addons",
-    f"--openssl-config={os.devnull}",  # the system's is not readable
+    f"--openssl-config={os.devnull}",  # the system's file is not readable
     "--disable-sigusr1",
     "--no-experimental-websocket",
     "--no-experimental-sqlite",
     "--no-experimental-webstorage",
     "--no-warnings",
     f"--max-old-space-size={_JAVASCRIPT_HEAP_MB}",
-    # These save 10 MB of private memory: the garbage of loading is collected once, and young objects live in 1 MB
-    # instead of 8.
+    # These save 10 MB of private memory: garbage from loading is collected once; young objects have 1 MB, not 8.
     "--expose-gc",
     "--max-semi-space-size=1",
-    # Stacks of JavaScript and of each chain of WebAssembly calls, of which the smaller number counts. Python's check
-    # sees only WebAssembly's stack in memory, so a C recursion over nested data (a linked list that is let go) ends
-    # the guest at the end of V8's: this is 7 times Node's usual one. V8 has room for more than a hundred of them.
+    # Stacks of JavaScript and of each chain of WebAssembly calls; the smaller value applies. Python's check only sees
+    # WebAssembly's stack in memory, so a C recursion over nested data (a linked list that is freed) ends the guest at
+    # the end of V8's: this is 7 times Node's default. V8 has room for more than a hundred of them.
     f"--stack-size={_STACK_KB}",
     f"--wasm-stack-switching-stack-size={_STACK_KB}",
     "--freeze-flags-after-init",
@@ -74,7 +73,7 @@ def node_launch(
     volumes: tuple[Path, ...] = (),
     flags: tuple[str, ...] = (),
 ) -> Launch:
-    """A script in Node. What may be written may be read, and so may `volumes`, which every guest's policy names."""
+    """Run a script in Node. Writable paths are also readable, as are `volumes`, which are in every guest's policy."""
     memory_mb = settings().memory_mb
     program = [
         str(node_binary()),
@@ -93,7 +92,7 @@ _MAX_SAID_BYTES = 1 << 16
 
 
 def status_of(status: int, descriptor_2: BinaryIO) -> tuple[int, str]:
-    """The exit status and the last words of a program of host/, which may have ended as leave.mjs has it."""
+    """The exit status and the last output of a program of host/, which may have ended by leave.mjs."""
     descriptor_2.seek(max(0, descriptor_2.seek(0, os.SEEK_END) - _MAX_SAID_BYTES))
     said = descriptor_2.read(_MAX_SAID_BYTES)
     words, mark, number = said.rpartition(b"\0")
@@ -103,17 +102,17 @@ def status_of(status: int, descriptor_2: BinaryIO) -> tuple[int, str]:
 
 
 def grants(paths: Iterable[Path]) -> list[str]:
-    """What to tell Node's permission model, so that all of these may be used.
+    """Permission options for Node that grant all these paths.
 
-    It refuses a directory (not what is in it) when the path of another grant begins with the same letters: beside
-    `/srv/x2` it refuses `/srv/x`. So those two become `/srv/x*`. That also grants `/srv/x3`, which is not open to the
-    guest all the same: the operating system has the exact paths.
+    Node refuses a directory (but not its contents) if the path of another grant begins with the same letters: beside
+    `/srv/x2` it refuses `/srv/x`. So those two become `/srv/x*`. That also grants `/srv/x3`, which the guest still
+    cannot access: the operating system has the exact paths.
     """
     found: list[str] = []
     for path in sorted({str(path) for path in paths}):
         last = found[-1].removesuffix("*") if found else None
         if last is None or not path.startswith(last):
             found.append(path)
-        elif not path.startswith(last + "/"):  # what lies beneath is granted with it
+        elif not path.startswith(last + "/"):  # paths below it are granted with it
             found[-1] = last + "*"
     return found

@@ -1,4 +1,4 @@
-"""Programs that build what guests run on: npm, with the locked packages, and Node itself."""
+"""Programs that build the guest's runtime: npm, with the locked packages, and Node itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kernelmcp_kernel.runtime.identity import BuildError, node_binary, node_whee
 
 
 def npm_ci(folder: Path, lock_dir: Path, *, development: bool = False) -> Path:
-    """Install the locked npm packages into `folder`, with the npm that comes in Node's wheel; gives node_modules."""
+    """Install the locked npm packages into `folder`, with npm from Node's wheel; return the path of node_modules."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(lock_dir / name, folder / name)
@@ -24,9 +24,10 @@ def npm_ci(folder: Path, lock_dir: Path, *, development: bool = False) -> Path:
 
 
 def run_program(what: str, program: Iterable[str | Path], cwd: Path | None = None) -> None:
-    """`cwd`: a folder that nobody else writes; the caller's own may be anybody's. Raises BuildError with its words."""
+    """Run a program. `cwd`: a folder that nobody else writes (the caller's may be anybody's). Raises BuildError with
+    its output."""
     command = [str(part) for part in program]
-    # The user's own Node options are for the user's own programs.
+    # The user's Node options are for the user's own programs.
     environment = {name: value for name, value in os.environ.items() if name not in ("NODE_OPTIONS", "NODE_PATH")}
     done = subprocess.run(
         command,

@@ -1,7 +1,7 @@
-"""The files of offered MCP servers, which guests of every language see as /servers and none may write.
+"""The files of offered MCP servers, which guests of every language see as /servers and cannot write.
 
-They are copies, or other names, of what a server keeps in its home: a guest has one folder open to it from its start,
-and what is in that changes with an offer. Each file is replaced in one step, and taken away last.
+They are copies of, or hard links to, files in a server's home: a guest has access to one folder from its start, whose
+contents change with an offer. Each file is replaced atomically; obsolete files are removed last.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 from kernelmcp_kernel.settings import settings
 
-# Of one offer: a thousand tools are 3 MiB.
+# Files of one offer: a thousand tools take 3 MiB.
 _MAX_FILES = 50_000
 _MAX_BYTES = 256 * 2**20
-# Folders within folders: /servers/NAME/TOOL.py has one.
+# Nesting of folders: /servers/NAME/TOOL.py has depth one.
 _MAX_DEPTH = 8
 
-# What tells what there is: it changes last.
+# The index of the other files: it is replaced last.
 _INDEX = "index.json"
 
 
@@ -34,7 +34,7 @@ class _File:
 
 
 def fill(folder: Path, source: Path | None) -> None:
-    """Make `folder` hold what `source` does; None: nothing. Blocking. Raises OSError, ValueError."""
+    """Make the contents of `folder` those of `source`; None: empty it. Blocking. Raises OSError, ValueError."""
     wanted = _files_of(source) if source else {}
     for inner in sorted({os.path.dirname(name) for name in wanted}):
         _make_folder(folder, inner)
@@ -44,7 +44,7 @@ def fill(folder: Path, source: Path | None) -> None:
 
 
 def _files_of(source: Path) -> dict[str, _File]:
-    """The files below a folder, by their names in it."""
+    """The files below a folder, by relative name."""
     found: dict[str, _File] = {}
     size = 0
     pending = [(os.fspath(source), "", 0)]
@@ -67,18 +67,18 @@ def _files_of(source: Path) -> dict[str, _File]:
 
 
 def _make_folder(folder: Path, inner: str) -> None:
-    """A folder within, and those above it, in place of files that are there."""
+    """Create a folder and its parents inside `folder`, replacing files of these names."""
     for part in [*reversed(Path(inner).parents[:-1]), Path(inner)] if inner else []:
         made = folder / part
         if made.is_file():
             made.unlink()
         if not made.is_dir():
             made.mkdir()
-            made.chmod(0o755)  # our own mask may take more away
+            made.chmod(0o755)  # our own umask may remove more
 
 
 def _put(file: _File, target: Path) -> None:
-    """Give a file its place in one step, whatever was there."""
+    """Put a file in its place atomically, replacing anything."""
     if _may_be_linked(file) and _link(file, target):
         return
     with contextlib.suppress(FileNotFoundError):
@@ -97,12 +97,12 @@ def _put(file: _File, target: Path) -> None:
 
 
 def _may_be_linked(file: _File) -> bool:
-    """Not where somebody may write it, and not where the guest's user could not read it."""
+    """False if somebody may write it, or if the guest's user could not read it."""
     return not file.mode & 0o222 and (settings().guest_uid is None or bool(file.mode & 0o004))
 
 
 def _link(file: _File, target: Path) -> bool:
-    """Not where something is there already, on another file system, or with too many links."""
+    """False if the target exists, is on another file system, or the file has too many links."""
     try:
         os.link(file.path, target, follow_symlinks=False)
     except OSError:
@@ -118,5 +118,5 @@ def _remove_all_but(folder: Path, wanted: set[str]) -> None:
             if path[beginning:] not in wanted:
                 os.unlink(path)
         for name in folders:
-            with contextlib.suppress(OSError):  # something is in it
+            with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(os.path.join(current, name))

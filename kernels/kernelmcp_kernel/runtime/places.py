@@ -1,4 +1,4 @@
-"""Where things lie: this package, what guests are made of, and the package cache."""
+"""Locations: this package, the guest's runtime, and the package cache."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ INSIDE = PACKAGE / "inside"
 
 
 def packages_root() -> Path:
-    """The package cache. Guests may read what is unpacked in it, and nothing else of it."""
+    """The package cache. Guests may read the unpacked packages in it, and nothing else."""
     return data_home() / "packages"
 
 
 def open_package_cache() -> None:
-    """Make the folders of packages and their bytecode: a guest may read only what was there when it started."""
-    with contextlib.suppress(OSError):  # read-only: an install will say so
+    """Create the folders of packages and their bytecode: a guest may read only folders that existed when it started."""
+    with contextlib.suppress(OSError):  # read-only: an install will report it
         mode = settings().folder_mode
         for folder in (packages_root(), packages_root() / "unpacked", packages_root() / "bytecode"):
             folder.mkdir(parents=True, exist_ok=True, mode=mode)
             if mode != 0o700:
-                folder.chmod(mode)  # made by a kernel without `guest_uid`
+                folder.chmod(mode)  # created by a kernel without `guest_uid`

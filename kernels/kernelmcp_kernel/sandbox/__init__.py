@@ -1,1 +1,1 @@
-"""Turns a policy into a confined process: Landlock, seccomp, Seatbelt, limits. It must not know what the process is."""
+"""Turns a policy into a confined process: Landlock, seccomp, Seatbelt, limits. It must not know its purpose."""

@@ -1,7 +1,7 @@
-"""A control group for each guest, where the system has given us a part of its tree (cgroup v2, delegated).
+"""A control group for each guest, if the system has delegated a part of its tree to us (cgroup v2).
 
-Ours to use is only the directory above our own group, when systemd has marked it as delegated and nothing but groups
-is in it (`Delegate=yes` with `DelegateSubgroup=`). Else there is none, and the rlimits and the watchdog stand alone.
+We may only use the directory above our own group, if systemd has marked it as delegated and it contains only groups
+(`Delegate=yes` with `DelegateSubgroup=`). Otherwise there is none, and only the rlimits and the watchdog apply.
 https://systemd.io/CGROUP_DELEGATION
 """
 
@@ -30,7 +30,7 @@ class Group:
     path: Path
 
     def ran_out_of_memory(self) -> bool:
-        """Has the system killed a process in it for want of memory?"""
+        """Return whether the system has killed a process in it because it ran out of memory."""
         try:
             events = (self.path / "memory.events").read_text("ascii").split()
         except OSError:
@@ -44,7 +44,7 @@ class Group:
 
 
 def delegated(mount: Path = _MOUNT, membership: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """The directory in which groups for guests may be made, or None."""
+    """The directory in which groups for guests may be created, or None."""
     if sys.platform != "linux":
         return None
     try:
@@ -63,17 +63,17 @@ def delegated(mount: Path = _MOUNT, membership: Path = Path("/proc/self/cgroup")
 
 
 def _enable(above: Path) -> None:
-    """Let groups in it limit memory and tasks. Raises OSError when it holds processes, too."""
+    """Allow groups in it to limit memory and tasks. Raises OSError if it also contains processes."""
     control = above / "cgroup.subtree_control"
     if not set(control.read_text("ascii").split()) >= _CONTROLLERS:
         control.write_text(" ".join(f"+{name}" for name in sorted(_CONTROLLERS)))
 
 
 def confine(above: Path, pid: int, memory_mb: int) -> Group | None:
-    """Move a process that has just started into a group with limits; None when the system refuses."""
+    """Move a process that has just started into a group with limits; None if the system refuses."""
     for old in above.glob("kernelmcp-guest-*"):
         with contextlib.suppress(OSError):
-            old.rmdir()  # of a kernel that was killed; one with a process in it stays
+            old.rmdir()  # from a killed kernel; one with a process in it stays
     group = Group(above / f"kernelmcp-guest-{pid}")
     try:
         group.path.mkdir()

@@ -1,12 +1,12 @@
-"""Turns a policy into a confined child process. The only place where a guest process is started.
+"""Turns a policy into a confined child process. Guest processes are started only here.
 
-It must not know what the child is.
+It must not know the purpose of the child.
 
-Two ways lead into the same `enter`: a process that has one thread forks (nothing is faster); a process with threads
-runs `enter` in a fresh interpreter, because code between fork and exec is unsafe beside threads. Either way the
-child arrives with its descriptors in place, gives up what the policy says, and becomes the program.
+Two ways lead to the same `enter`: a process with one thread forks (the fastest way); a process with threads runs
+`enter` in a new interpreter, because code between fork and exec is unsafe with other threads. In both cases, the child
+starts with its descriptors in place, gives up the rights that the policy denies, and becomes the program.
 
-Imports the standard library only, and little of it: it runs before everything else in a kernel's start.
+Imports only the standard library, and little of it: it runs before everything else in a kernel's start.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["OS_LAYERS", "Policy", "command", "layers", "spawn"]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a child may do. A layer that this system does not have is left out; `layers` says which it has.
+    """The rights of a child. Layers that this system lacks are omitted; `layers` lists the available ones.
 
-    `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ...
-    Every other descriptor is closed. `environment` is the whole environment. `readable`, `writable` and `executable`
-    are paths, with all beneath them; nothing starts where one of those in `unlinked` leads through a link.
-    `max_open_files` caps its descriptors, `max_data_mb` its private memory, `max_file_mb` the size of a file that it
-    writes, `max_cpu_seconds` its processor time (0: no cap). `uid`: the user and group that a root process becomes.
-    `umask`: of the files that it makes.
+    `program` is the argument vector, `descriptors` the parent's descriptors that become the child's 0, 1, 2, ... Every
+    other descriptor is closed. `environment` is the complete environment. `readable`, `writable` and `executable` are
+    paths, including everything below them; nothing starts if one of those in `unlinked` leads through a link.
+    `max_open_files` limits its descriptors, `max_data_mb` its private memory, `max_file_mb` the size of a file that it
+    writes, `max_cpu_seconds` its CPU time (0: no limit). `uid`: the user and group that a root process becomes.
+    `umask`: for the files that it creates.
     """
 
     program: list[str]
@@ -49,13 +49,13 @@ class Policy:
     uid: int | None = None
     umask: int = 0o077
     network: bool = False
-    """It may open connections. A guest never does; pip must."""
+    """It may open connections. A guest never may; pip must."""
     without: list[str] = field(default_factory=list[str])
-    """Names of OS_LAYERS that are left off. No setting leads here: only the attack suite's own Python does."""
+    """Names of OS_LAYERS to omit. No setting leads here: only the attack suite's own Python does."""
 
 
 def layers() -> dict[str, bool]:
-    """The operating system's layers: which of them this system has, found out by asking it."""
+    """The operating system's layers, and whether this system has each, determined by asking the system."""
     return {
         "landlock": landlock.available() > 0,
         "seccomp": seccomp.available(),
@@ -79,7 +79,7 @@ def _fork(policy: Policy) -> int:
     if pid:
         return pid
     try:
-        # First out of the way of the targets and of each other, then into place.
+        # First move them out of the way of the targets and of each other, then into place.
         above = max(100, *policy.descriptors) + 1
         sources = [_dup_above(fd, above) for fd in policy.descriptors]
         for target, source in enumerate(sources):
@@ -109,12 +109,12 @@ def _run_fresh(policy: Policy) -> int:
 
 
 def command(policy: Policy) -> tuple[list[str], dict[str, str]]:
-    """The command line and environment of a process that confines itself and becomes the program. Whoever starts it
-    puts the descriptors in place."""
-    # Not by `-m`, whose own imports take as long as the interpreter's start.
+    """The command line and environment of a process that confines itself and becomes the program. The caller puts the
+    descriptors in place."""
+    # Without `-m`, whose own imports take as long as the interpreter's start.
     code = "from kernelmcp_kernel.sandbox.enter import main; main()"
     program = [sys.executable, "-S", "-s", "-P", "-c", code, str(os.getpid())]
-    # By the environment, because everybody may read a command line, and an index's address may hold a password.
+    # In the environment, because every user can read a command line, and the URL of an index may contain a password.
     folder = str(Path(__file__).resolve().parents[2])
     return program, {"PYTHONPATH": folder, POLICY_VARIABLE: encode(asdict(policy))}
 

@@ -1,7 +1,7 @@
-"""Which files a program is linked against: its loader and its shared libraries, read from the ELF headers (Linux).
+"""The files that a program is linked against: its loader and its shared libraries, from the ELF headers (Linux).
 
-Reads some kilobytes and starts no process, so that it fits into a kernel's start; on another system, or for what is
-no ELF file, there is nothing to find.
+Reads a few kilobytes and starts no process, so that it is fast enough for a kernel's start; on other systems, and for
+files that are not ELF, it finds nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Elf:
         return [self._at(table + offset, _MAX_NAME).split(b"\0", 1)[0].decode() for offset in offsets]
 
     def _place_of(self, address: int) -> int:
-        """Where in the file lies what is loaded at this address; 0: nowhere."""
+        """The file offset of the data that is loaded at this address; 0: none."""
         for kind, _, offset, start, _, size in self._headers:
             if kind == _LOAD and start <= address < start + size:
                 return offset + address - start
@@ -57,8 +57,8 @@ class _Elf:
 
 
 def linked_files(program: Path) -> list[str]:
-    """Paths of the loader and of every shared library, direct or not, that is found; the program itself is not among
-    them. As the loader names them: a path may be a link to the file."""
+    """Paths of the loader and of every shared library that is found, direct or indirect, without the program itself.
+    Paths are those that the loader uses: they may be links."""
     found: dict[str, None] = {}
     pending = [str(program)]
     while pending:
@@ -87,7 +87,7 @@ def _linked(path: str) -> Iterator[str]:
 
 
 def _folders() -> list[str]:
-    """Where a loader looks: the plain folders, and those of Debian and of musl's distributions."""
+    """The loader's search path: the standard folders, and those of Debian and of distributions with musl."""
     triplet = f"{platform.machine()}-linux-gnu"
     roots = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
     return [folder for root in roots for folder in (root, f"{root}/{triplet}")]

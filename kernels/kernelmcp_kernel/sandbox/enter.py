@@ -1,7 +1,7 @@
-"""The child's side of a confinement: a process gives up what its policy says, and becomes the program.
+"""The child's side of a confinement: a process gives up the rights that its policy denies, and becomes the program.
 
-`main` runs in the fresh interpreter between a process with threads and a confined one. Its imports are part of
-every start of a guest, so that it has few: `signal`, `json` and `dataclasses` alone would take 15 ms.
+`main` runs in the new interpreter between a process with threads and a confined one. Its imports are part of every
+start of a guest, so there are few: `signal`, `json` and `dataclasses` alone would take 15 ms.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 from kernelmcp_kernel.sandbox import landlock, seatbelt, seccomp
 
-TYPE_CHECKING = False  # as checkers know it: `typing` takes as long to import as all the rest
+TYPE_CHECKING = False  # known to type checkers: `typing` takes as long to import as everything else
 if TYPE_CHECKING:
     from typing import Any
 
@@ -31,13 +31,13 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 _MIB = 1024 * 1024
 
-# A thread's stack, and the first one's: Node's own default, which code would otherwise inherit from whoever started us.
+# Stack of the main and of other threads: Node's default, which would otherwise be inherited from our parent.
 _STACK_MB = 8
 
-# The variable in which a fresh interpreter finds its policy.
+# The variable that contains the policy for a new interpreter.
 POLICY_VARIABLE = "KERNELMCP_POLICY"
 
-# What may be left out of a Policy, by name: for the attack suite, which proves each layer by its absence.
+# Layers that a Policy may omit: for the attack suite, which proves each layer by its absence.
 OS_LAYERS = ("descriptors", "limits", "landlock", "seccomp", "seatbelt")
 
 
@@ -51,12 +51,12 @@ def _decode(text: str) -> Any:
 
 
 def enter(policy: Policy, parent: int) -> None:
-    """In the child of `parent`: give up what the policy says and become the program. Never returns; failure raises."""
+    """In the child of `parent`: apply the policy and become the program. Never returns; raises on failure."""
     off = frozenset(policy.without)
     os.setsid()
     os.umask(policy.umask)
     os.chdir("/")
-    for number in (_SIGINT, _SIGPIPE):  # ignored ones stay so in the program
+    for number in (_SIGINT, _SIGPIPE):  # ignored signals stay ignored in the program
         ctypes.CDLL(None).signal(number, ctypes.c_void_p(0))
     if "descriptors" not in off:
         _close_from(len(policy.descriptors))
@@ -84,7 +84,7 @@ def _rights(policy: Policy) -> dict[str, int]:
 
 
 def _close_from(first: int) -> None:
-    # The system call first: what we inherited may lie above a limit that was lowered since.
+    # The system call first: inherited descriptors may be above a limit that was lowered since.
     if sys.platform != "linux" or ctypes.CDLL(None).syscall(_CLOSE_RANGE, first, ctypes.c_uint(~0), 0) != 0:
         os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
@@ -108,7 +108,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _execute(path: ctypes.Array[ctypes.c_char], policy: Policy) -> None:
-    """execve with the path at this very address, which is what the filter lets through."""
+    """execve with the path at this exact address, the only one that the filter allows."""
     arguments = [os.fsencode(argument) for argument in policy.program]
     environment = [os.fsencode(f"{name}={value}") for name, value in policy.environment.items()]
     libc = ctypes.CDLL(None, use_errno=True)
@@ -135,9 +135,9 @@ def _drop_privileges(uid: int | None) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Have the system kill this process when its parent ends. Call it last: a change of user undoes it."""
+    """Make the system kill this process when its parent ends. Call it last: a change of user undoes it."""
     _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
-    if os.getppid() != parent:  # it ended before the system knew of our wish; who has us now may be any reaper
+    if os.getppid() != parent:  # it ended before the call took effect; the new parent may be any reaper
         os._exit(125)
 
 
@@ -148,5 +148,5 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main() -> None:
-    """`kernelmcp_kernel.sandbox.confine.command`: the policy is in the environment, the parent the one argument."""
+    """For `kernelmcp_kernel.sandbox.confine.command`: policy in the environment, parent as the only argument."""
     enter(_decode(os.environ[POLICY_VARIABLE]), int(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""Landlock: which files a process may touch, and whether TCP (Linux 5.13 and later, without privileges).
+"""Landlock: restricts a process's access to files and TCP (Linux 5.13 and later, without privileges).
 
-What an older kernel does not know is left out, never assumed: `available` says which version there is.
+Features that an older kernel lacks are omitted, never assumed: `available` returns its version.
 https://docs.kernel.org/userspace-api/landlock.html
 """
 
@@ -29,7 +29,7 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
 READ = _READ_FILE | _READ_DIR
 EXECUTE = READ | _EXECUTE
-# No symlinks, sockets, pipes or devices: a trusted process that opens a file of the workspace must find a file.
+# No symlinks, sockets, pipes or devices: a trusted process that opens a workspace file must find a regular file.
 WRITE = READ | _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER
 
 _BIND_AND_CONNECT_TCP = 3
@@ -37,7 +37,7 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 3
 
 
 def available() -> int:
-    """The kernel's Landlock version; 0: it has none, or it is switched off."""
+    """The kernel's Landlock version; 0 if it has none, or if it is disabled."""
     if sys.platform != "linux":
         return 0
     version = _libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION_FLAG)
@@ -47,14 +47,14 @@ def available() -> int:
 def restrict(
     rights: dict[str, int], version: int | None = None, *, unlinked: Sequence[str] = (), network: bool = False
 ) -> None:
-    """Leave this process, for good, only the given rights on paths (READ, EXECUTE, WRITE). Missing paths are skipped;
-    of those in `unlinked`, what is opened must be where the path says.
+    """Restrict this process permanently to the given rights on paths (READ, EXECUTE, WRITE). Missing paths are skipped;
+    paths in `unlinked` must not lead elsewhere by a link.
 
-    Raises OSError. The process must have set no_new_privs. `version`: use no more than that one has.
-    `network`: leave TCP alone.
+    Raises OSError. The process must have set no_new_privs. `version`: use no features of later ones. `network`: do not
+    restrict TCP.
 
-    Before version 2 no file moves between directories; before 3 Landlock does not see truncation, which is why the
-    seccomp filter does.
+    Before version 2 files cannot move between directories; before 3 Landlock does not see truncation, so the seccomp
+    filter does.
     """
     libc = _libc()
     version = available() if version is None else min(version, available())

@@ -1,6 +1,6 @@
-"""Which layers hold on this machine, proven by a child that takes each on and tries what it forbids: milliseconds.
+"""Detects working layers on this machine: a child applies each and tries what it forbids, in milliseconds.
 
-What a guest's own attempts show is doctor's business.
+Attempts by a guest itself are tested by doctor.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from kernelmcp_kernel.sandbox import landlock, seatbelt, seccomp
 from kernelmcp_kernel.sandbox.cgroup import delegated
 
-# Every guest of this kernel has these, on any system: there is nothing to find out before one runs.
+# Every guest of this kernel has these, on any system: no test is needed.
 ALWAYS = frozenset({"wasm", "node-permission", "empty-environment", "closed-descriptors"})
 
 _NO_NEW_PRIVS_SET, _NO_NEW_PRIVS_GET = 38, 39
-_TARGET = os.devnull  # anybody may read it, so that a refusal is the layer's
+_TARGET = os.devnull  # readable for everyone, so that only the layer can refuse
 
 
 def missing(required: Iterable[str]) -> list[str]:
@@ -26,7 +26,7 @@ def missing(required: Iterable[str]) -> list[str]:
 
 
 def holds(layer: str) -> bool:
-    """Whether this layer alone stops a child from doing what it can do otherwise. False for an unknown name."""
+    """Return whether this layer alone stops a child from doing what it otherwise can. False for an unknown name."""
     tried = _TRIALS.get(layer)
     if tried is None:
         return False
@@ -68,7 +68,7 @@ _TRIALS: dict[str, Callable[[], bool]] = {
 
 
 def _refused(attempt: Callable[[], bool], confine: Callable[[], None]) -> bool:
-    """The attempt works before, or the refusal after would prove nothing."""
+    """True if the attempt works before and fails after; otherwise a refusal would prove nothing."""
     worked = attempt()
     confine()
     return worked and not attempt()

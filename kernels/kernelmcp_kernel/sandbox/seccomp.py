@@ -1,7 +1,7 @@
-"""A seccomp filter: the system calls that Node with Pyodide needs (or pip), and no others (Linux, without privileges).
+"""A seccomp filter: allows only the system calls of Node with Pyodide (or of pip) (Linux, without privileges).
 
-An allow-list, so that a system call of tomorrow is refused: unknown ones answer ENOSYS, as on an old kernel. There is
-no socket of any family (for pip: of none but IP), no new process, no new program.
+An allow-list, so that future system calls are refused: unknown ones return ENOSYS, as on an old kernel. There are no
+sockets of any family (for pip: only IP), no new processes, no new programs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ _CLONE_NEW_NAMESPACES = 0x7E020080
 # machine: numbers, AUDIT_ARCH, the number of seccomp(2)
 _MACHINES = {"x86_64": (X86_64, 0xC000003E, 317), "aarch64": (AARCH64, 0xC00000B7, 277)}
 
-# Landlock does not cover these, and Pyodide's file system calls chmod when it makes a file: they answer 0 and do
-# nothing.
+# Not covered by Landlock, and Pyodide's file system calls chmod for new files: these return 0 and do nothing.
 _PRETENDED = frozenset(
     [
         "chmod",
@@ -56,13 +55,13 @@ _O_ACCESS_MODE, _O_TRUNC = os.O_WRONLY | os.O_RDWR, os.O_TRUNC
 
 _TERMINAL_QUERIES = (0x5401, 0x5413, 0x541B, 0x5421, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX
 _FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags
-_LOCKS = (5, 6, 7, 36, 37, 38)  # for pip: a guest could lock what it may only read, and hold up programs of the host
+_LOCKS = (5, 6, 7, 36, 37, 38)  # for pip: a guest could lock files that it may only read, and block host programs
 _PRCTL_OPTIONS = (15, 16, 0x53564D41)  # set and get a thread's name, name a memory region
 
 
 def available() -> bool:
-    """Does this machine have the filter, and do we know its system calls? Asked of the system: a container's own filter
-    or an old kernel may say no."""
+    """Return whether this machine has the filter and we know its system calls. Asks the system: a container's own
+    filter or an old kernel may refuse."""
     if sys.platform != "linux" or os.uname().machine not in _MACHINES:
         return False
     action = ctypes.c_uint32(_KILL_PROCESS)
@@ -72,11 +71,11 @@ def available() -> bool:
 
 
 def restrict(program_path: int, *, network: bool = False) -> None:
-    """Install the filter for this process, for good. Raises OSError.
+    """Install the filter for this process, permanently. Raises OSError.
 
-    `network`: it may connect over IP.
+    `network`: allow connections over IP.
 
-    `program_path` is the address of the string that the coming execve will name: no other execve is let through.
+    `program_path` is the address of the string that the coming execve will name: no other execve is allowed.
     """
     program = _assemble(program_path, os.getpid(), network=network)
     buffer = ctypes.create_string_buffer(program, len(program))
@@ -89,7 +88,7 @@ def restrict(program_path: int, *, network: bool = False) -> None:
 
 
 class _Filter:
-    """A BPF program being written."""
+    """A BPF program under construction."""
 
     def __init__(self) -> None:
         self._code: list[bytes] = []
@@ -107,12 +106,12 @@ class _Filter:
         self.add(_LOAD, _ARGUMENTS + 8 * index + (4 if high_word else 0))
 
     def require(self, opcode: int, value: int, error: int) -> None:
-        """Go on when the loaded word passes, else refuse."""
+        """Continue if the loaded word passes, otherwise refuse."""
         self.add(opcode, value, 1, 0)
         self.refuse(error)
 
     def for_call(self, number: int, body: Callable[[], None]) -> None:
-        """Run `body`, which answers on every path, when this is the system call."""
+        """If this is the system call, run `body`, which answers on every path."""
         start = len(self._code)
         self.add(_JUMP_EQUAL, number)
         body()
@@ -156,7 +155,7 @@ def _special_cases(
 ) -> dict[str, Callable[[], None]]:
     """System calls that depend on their arguments."""
 
-    def clone() -> None:  # threads of this process only
+    def clone() -> None:  # only threads of this process
         code.load_argument(0)
         code.add(_JUMP_ANY_BIT, _CLONE_NEW_NAMESPACES, 0, 1)
         code.refuse(errno.EPERM)
@@ -179,7 +178,7 @@ def _special_cases(
         code.answer(_ALLOW)
 
     def opening(flags_index: int) -> Callable[[], None]:
-        # O_TRUNC empties a file that is opened for reading only, which Landlock before version 3 does not see.
+        # O_TRUNC empties a file that is opened only for reading, which Landlock before version 3 does not see.
         def body() -> None:
             code.load_argument(flags_index)
             code.add(_JUMP_ANY_BIT, _O_TRUNC, 0, 2)
@@ -204,7 +203,7 @@ def _special_cases(
             "kill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
             "tgkill": lambda: code.allow_when_argument(0, (pid,), errno.EPERM),
             "prlimit64": prlimit64,
-            # Without a mode: what is allocated is within the file, whose size is limited.
+            # Without a mode: it only allocates within the file, whose size is limited.
             "fallocate": lambda: code.allow_when_argument(1, (0,), errno.EOPNOTSUPP),
             "ioctl": lambda: code.allow_when_argument(1, _TERMINAL_QUERIES, errno.ENOTTY),
             "prctl": lambda: code.allow_when_argument(0, _PRCTL_OPTIONS, errno.EINVAL),

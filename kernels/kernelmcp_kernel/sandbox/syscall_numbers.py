@@ -1,6 +1,6 @@
 """Numbers of the system calls that a guest's seccomp filter knows, by machine. From Linux's syscall tables.
 
-Not among them: truncate(2), which Landlock sees from version 3 only, and for which Node opens the file.
+Excludes truncate(2), which Landlock covers only from version 3 on, and for which Node opens the file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ AARCH64 = {
     "getrandom": 278, "membarrier": 283, "copy_file_range": 285, "pkey_mprotect": 288, "pkey_alloc": 289,
     "pkey_free": 290, "statx": 291, "rseq": 293, "clone3": 435, "faccessat2": 439, "fchmodat2": 452,
 }
-# What a program with a network needs besides. Not listen and accept: it only asks.
+# Additional calls for a program with a network. Not listen and accept: it is only a client.
 NETWORK_X86_64 = {
     "select": 23, "socket": 41, "connect": 42, "sendto": 44, "recvfrom": 45, "sendmsg": 46, "recvmsg": 47,
     "shutdown": 48, "bind": 49, "getsockname": 51, "getpeername": 52, "setsockopt": 54, "getsockopt": 55,

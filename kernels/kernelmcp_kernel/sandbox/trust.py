@@ -1,6 +1,7 @@
-"""What this process may import and read as configuration: nothing that a guest can write (docs/trusted-inputs.md).
+"""Decides what this process may import and read as configuration: no file that a guest can write
+(docs/trusted-inputs.md).
 
-Imports little: it is read before a guest is spawned.
+Imports little: it is used before a guest is spawned.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from pathlib import Path
 
 from kernelmcp_kernel.settings import KernelSettings, settings
 
-# As Linux has it.
+# Linux's limit.
 _MAX_LINKS = 40
 
 
 def guest_folders(found: KernelSettings | None = None) -> list[Path]:
-    """What the guest may write: its sandbox directory and the writable volumes, which it shares with other guests."""
+    """Folders that the guest may write: its sandbox directory and the writable volumes (shared with other guests)."""
     found = found or settings()
     volumes = [Path(volume.path) for volume in found.volumes if volume.mode == "rw"]
     return [path.resolve() for path in ([found.sandbox] if found.sandbox else []) + volumes]
 
 
 def is_trusted(path: str | Path) -> bool:
-    """Whether no guest can write this path, or change where it leads. It need not exist, but be absolute."""
+    """Return whether no guest can write this path, or change its target. It must be absolute, but need not exist."""
     if not os.path.isabs(path):
         return False
     folders = guest_folders()
@@ -36,10 +37,10 @@ def is_trusted(path: str | Path) -> bool:
 
 
 def _places(path: Path) -> Iterator[Path]:
-    """Everything that is looked up on the way to an absolute path, links and what they lead to.
+    """Every path that is looked up to resolve an absolute path, including links and their targets.
 
-    Where the path ends is not enough: a link that a guest made ends outside its folders until the guest puts a file in
-    its place. Raises OSError when links lead in a circle.
+    The final target is not enough: a guest's link may lead outside its folders until the guest replaces it by a file.
+    Raises OSError for a loop of links.
     """
     current, ahead, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
     while ahead:
@@ -51,7 +52,7 @@ def _places(path: Path) -> Iterator[Path]:
         yield step
         try:
             target = Path(os.readlink(step))
-        except OSError:  # no link, or nothing is there
+        except OSError:  # not a link, or missing
             current = step
             continue
         links += 1
@@ -63,7 +64,7 @@ def _places(path: Path) -> Iterator[Path]:
 
 
 def keep_trusted_imports() -> None:
-    """Take folders that a guest may write off sys.path, and the working directory that `python -m` puts there.
+    """Remove folders that a guest may write from sys.path, and the working directory that `python -m` adds.
 
     Modules are imported lazily, when a hostile cell may have run.
     """

@@ -1,9 +1,9 @@
-"""The Python side of the guest: an IPython shell that speaks frames.
+"""The Python side of the guest: an IPython shell that communicates in frames.
 
-Runs inside Pyodide and is part of the boot image, so everything at import time happens when the image is built. It
-must hold no JavaScript object before that: a heap with one cannot be saved.
+Runs inside Pyodide and is part of the boot image, so that all import-time code runs when the image is built. It must
+not hold JavaScript objects before that: a heap that contains one cannot be saved.
 
-Everything here may be rewritten by the code that the user runs. It is convenience, never a boundary.
+The code that the user runs may rewrite everything here. It is a convenience, never a boundary.
 """
 
 from kernelmcp_guest.interrupts import end_background, interrupt

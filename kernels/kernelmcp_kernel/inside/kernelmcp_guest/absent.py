@@ -1,6 +1,6 @@
-"""What a sandboxed guest does not have, and how it says so: an exception with the reason, never a dead guest."""
+"""Features that a sandboxed guest lacks: using one raises an exception with the reason, and never crashes the guest."""
 
-# Parts of the standard library are replaced in places that their type stubs do not know.
+# Parts of the standard library are replaced at places that their type stubs do not declare.
 # pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
 
 import hashlib
@@ -11,7 +11,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn, cast
 
-# A function with `__tracebackhide__` is left out of IPython's tracebacks.
+# IPython's tracebacks omit functions with `__tracebackhide__`.
 NO_PROCESSES = "the sandbox cannot start processes"
 NO_SHELL = (
     f"{NO_PROCESSES}, so there is no shell yet (!cmd, %ls, %%bash): use Python instead (os, pathlib and shutil for "
@@ -20,7 +20,7 @@ NO_SHELL = (
 NO_INTERPRETER = "the sandbox has no such program: cells are Python, or begin with %%bash or %%javascript"
 NO_SOCKETS = "the sandbox has no sockets: for HTTP use urllib.request, requests or pyodide.http.pyfetch"
 
-# What to use instead of a module that this Python is built without.
+# Alternatives to modules that this Python is built without.
 _NO_SCREEN = "there is no screen: draw with matplotlib or pillow"
 _NO_TERMINAL = "there is no terminal"
 ONE_PROCESS = "there is one process and one thread: use a loop, or asyncio.gather to wait for several things at once"
@@ -45,7 +45,7 @@ _ADVICE = {
 }
 
 
-# What people start a process for most: pip, by its name, as a module of Python's, or uv's.
+# The most common reason to start a process: pip, by its name, as a Python module, or uv's.
 _PIP_INSTALL = re.compile(r"(?:^|[\s/])pip[\d.]*\s+(install\s[^|;&>]*[^|;&>\s])")
 
 
@@ -64,17 +64,17 @@ def _no_sockets(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _no_hash(name: str) -> NoReturn:
-    """hashlib's module-level `__getattr__`, so that `hasattr` still says no."""
+    """hashlib's module-level `__getattr__`, so that `hasattr` still returns False."""
     reason = ": this Python is built without OpenSSL" if name in ("pbkdf2_hmac", "scrypt") else ""
     raise AttributeError(f"module 'hashlib' has no attribute {name!r}{reason}", name=name, obj=hashlib)
 
 
 class _Absent:
-    """The last place where modules are looked for: says why a part of the standard library is not there."""
+    """The last finder for modules: explains why a part of the standard library is missing."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         __tracebackhide__ = True
-        is_import = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"  # else somebody only asks
+        is_import = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"  # otherwise it is only a check
         if name not in sys.stdlib_module_names or not is_import:
             return None
         advice = f": {_ADVICE[name]}" if name in _ADVICE else ""
@@ -83,14 +83,14 @@ class _Absent:
 
 
 def install() -> None:
-    """Replace the calls that the WebAssembly platform answers with a crash, or with an errno that explains nothing."""
+    """Replace calls that crash on the WebAssembly platform, or fail there with an unhelpful errno."""
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"):
         setattr(os, name, no_processes)
     socket.socket.__init__ = _no_sockets
     for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr", "getnameinfo", "socketpair"):
         setattr(socket, name, _no_sockets)
-    os.geteuid, os.getegid = os.getuid, os.getgid  # which this Python has, without the others
+    os.geteuid, os.getegid = os.getuid, os.getgid  # which this Python has, unlike the others
     hashlib.__getattr__ = _no_hash
     sys.meta_path.append(_Absent())
-    sys.executable = sys._base_executable = "python3"  # as commands call it; Emscripten names the script that builds
+    sys.executable = sys._base_executable = "python3"  # the name used in commands; Emscripten sets the build script
     sys.orig_argv[:] = [""]

@@ -1,6 +1,6 @@
-"""One line of advice at the end of a shown error, where the sandbox is the reason and something else would work.
+"""One line of advice at the end of a shown error, if the sandbox is the cause and there is an alternative.
 
-The exception is left as it is. Only what is known is said: names of packages are from a table.
+The exception is not changed. Advice is only given for known cases: package names are from a table.
 """
 
 import errno
@@ -13,7 +13,7 @@ from IPython.core.error import StdinNotImplementedError
 
 from kernelmcp_guest.absent import NO_PROCESSES, NO_SOCKETS, ONE_PROCESS
 
-# Import names whose package has another name: all that packages/standins/module_names.py has, and some more.
+# Import names that differ from the package name: all of packages/standins/module_names.py, and some more.
 _PACKAGES = {
     "attr": "attrs", "barcode": "python-barcode", "binance": "python-binance", "Bio": "biopython",
     "bs4": "beautifulsoup4", "bson": "pymongo", "cairo": "pycairo", "community": "python-louvain",
@@ -38,7 +38,7 @@ _PACKAGES = {
     "zmq": "pyzmq",
 }  # fmt: skip
 
-# Packages that go by their own name, and are asked for most.
+# Common packages whose import name is the package name.
 _KNOWN = """
 aiohttp altair astropy bokeh chardet click cryptography duckdb faker flask geopandas html5lib httpx jinja2 jsonschema
 lightgbm lxml markdown matplotlib mpmath msgpack networkx nltk numpy openpyxl orjson pandas plotly polars psutil
@@ -47,7 +47,7 @@ statsmodels sympy tabulate tiktoken tqdm typing_extensions tzdata ujson wordclou
 zstandard
 """
 
-# What there is no build of for WebAssembly.
+# Packages that cannot be built for WebAssembly.
 _IMPOSSIBLE = {
     "distributed": "dask computes without it, one task after the other", "jax": "numpy and scipy work",
     "keras": "scikit-learn works", "numba": "numpy works", "psycopg2": "sqlite3 works",
@@ -63,7 +63,7 @@ _INPUT = "nobody can answer input() here: write the value into the code, or ask 
 _DEBUGGER = "nobody can type into a debugger here: print what you want to see, or look at it in the next cell"
 _MEMORY = "work in pieces (read a file in chunks), and del what is not needed any more"
 
-_TOO_BIG = "array is too big"  # numpy's, of one that no address of 32 bits reaches the end of
+_TOO_BIG = "array is too big"  # numpy's, for an array that exceeds the 32-bit address space
 
 _NO_SOLVERS = (
     "pulp's solvers are programs, which cannot be started here: scipy.optimize.milp and linprog solve such problems "
@@ -79,10 +79,10 @@ _GOOGLE = (
     "modules come with the package that is named for them, such as google-cloud-storage or google-genai"
 )
 
-# Why an import could not install what it needs, by the module.
+# Reasons why imports could not install their packages, by module.
 not_installed: dict[str, str] = {}
 
-# What a notebook in Jupyter sees of the folder that it is in: "private" (nothing), "read", "write"; empty: no notebook.
+# Access to the folder of a Jupyter notebook: "private" (none), "read", "write"; empty: no notebook.
 notebook_folder, how_to_see_more = "", ""
 _NOTEBOOK = "/volumes/notebook"
 _PRIVATE = "a file beside the notebook is not visible in this sandbox"
@@ -102,7 +102,7 @@ _NOT_IMPLEMENTED = {
 
 
 def advice(error: BaseException | None) -> str | None:
-    """What to do about it, if that is known."""
+    """Advice for an error, or None."""
     try:
         return _advice(error) if error is not None else None
     except Exception:  # noqa: BLE001  # an exception of the user's may have any attributes, and none is worth an error
@@ -126,16 +126,16 @@ def _advice(error: BaseException) -> str | None:
     if isinstance(error, NotImplementedError):
         return next((_NOT_IMPLEMENTED[name] for name in _functions(error) if name in _NOT_IMPLEMENTED), None)
     if isinstance(error, AttributeError) and error.name == "actualSolve" and error.obj is None:
-        return _NO_SOLVERS  # pulp asks for one that it does not have
+        return _NO_SOLVERS  # pulp requests one that it does not have
     return _ERRORS_OF_OTHERS.get(type(error).__name__) or _absence_advice(error)
 
 
 def _absence_advice(error: BaseException) -> str | None:
     text = str(error)
     if isinstance(error, ImportError) and text.startswith("Unable to find a usable engine"):
-        return missing_module("pyarrow")  # of pandas, for Parquet
+        return missing_module("pyarrow")  # requested by pandas, for Parquet
     for earlier in _chain(error):
-        # A library says it in its own words, or something else went wrong while it did without the module.
+        # A library words it itself, or something else failed while it worked without the module.
         if isinstance(earlier, ModuleNotFoundError) and earlier.name and (
             earlier is error or isinstance(error, ImportError) or earlier.name in text
         ):  # fmt: skip
@@ -144,7 +144,7 @@ def _absence_advice(error: BaseException) -> str | None:
 
 
 def _file_advice(error: OSError, path: str) -> str | None:
-    """For a notebook that looks for the files beside it, or on the host."""
+    """For a notebook that looks for files beside it, or on the host."""
     if notebook_folder == "private" and isinstance(error, FileNotFoundError):
         outside = not os.path.isabs(path) or path.startswith(("/home/", "/Users/", "/mnt/"))
         return f"{_PRIVATE}: {how_to_see_more}" if outside else None
@@ -170,16 +170,16 @@ def _functions(error: BaseException) -> Iterator[str]:
 
 
 def missing_module(name: str) -> str | None:
-    """What to do about a module that is not there; None when no package would bring it."""
+    """Advice about a missing module; None if no package provides it."""
     root = name.partition(".")[0]
-    if root == "google":  # a name that many share, and nobody's on an index
+    if root == "google":  # a namespace of many packages, which is no package on an index
         return _GOOGLE
     if root in not_installed:
         return f"{root} could not be installed: {not_installed[root]}"
     if root in sys.stdlib_module_names or not root.isidentifier():
-        return None  # absent.py has said why
+        return None  # absent.py has given the reason
     if name != root and (root in sys.modules or importlib.util.find_spec(root) is not None):
-        return None  # a package that is there has no such module
+        return None  # an installed package lacks this module
     if root == "pip":
         return "there is no pip to import: packages are installed with %pip install NAME in a cell"
     if root in _IMPOSSIBLE:

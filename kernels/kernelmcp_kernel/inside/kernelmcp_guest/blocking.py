@@ -1,11 +1,11 @@
-"""The calls that block: `time.sleep`, `input`, `getpass`, `run_until_complete`, `asyncio.Runner`, `run_sync`.
+"""Blocking calls: `time.sleep`, `input`, `getpass`, `run_until_complete`, `asyncio.Runner`, `run_sync`.
 
 All can be interrupted. With JSPI (stack switching) a Python frame can wait for a JavaScript promise: `input` and
-`run_until_complete` do, and the event loop goes on meanwhile. `time.sleep` blocks the event loop, as it does
-everywhere, in naps that notice an interrupt.
+`run_until_complete` do, and the event loop continues meanwhile. `time.sleep` blocks the event loop, as in any Python,
+in short naps that notice an interrupt.
 """
 
-# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# IPython and Pyodide declare much of the API used here without types that a checker understands.
 # pyright: reportAbstractUsage=false, reportAttributeAccessIssue=false
 
 import asyncio
@@ -26,21 +26,21 @@ from pyodide.webloop import WebLoop
 from kernelmcp_guest import swallowed_interrupts
 from kernelmcp_guest.bridge import bridge, request_id
 
-# What comes of a promise that is rejected, and of an interrupt in the C code on the way to it.
+# Exceptions of a rejected promise, and of an interrupt in the C code before it.
 FAILED: tuple[type[Exception], ...] = (JsException, vars(pyodide.ffi)["ConversionError"])
 
 _run_until_complete = WebLoop.run_until_complete
 stdin_allowed = False
 
 
-# Each takes a WebAssembly stack of its own (runtime.py), and V8 ends the process when it has no room for another.
+# Each uses its own WebAssembly stack (runtime/node.py), and V8 ends the process if it has no space for another.
 MAX_WAITS = 100
 
 
 class Wait:
-    """What code is blocked on: a task to cancel, or a host call, which the host itself rejects.
+    """The object of a blocking wait: a task to cancel, or a host call, which the host itself rejects.
 
-    `request` is the request on whose behalf it waits, and `waiter` the task that is blocked, if it is one.
+    `request` is the request for which it waits, and `waiter` the blocked task, if it is one.
     """
 
     def __init__(self, task: asyncio.Future[Any] | None = None) -> None:
@@ -57,13 +57,13 @@ class Wait:
             self.task.cancel()
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt when the interrupt came in the same turn as what was waited for."""
+        """Raise KeyboardInterrupt if the interrupt came in the same turn as the result."""
         if self.interrupted:
             raise KeyboardInterrupt
 
     def take_interrupt(self) -> bool:
-        """Whether it was interrupted while it waited, or in the C code before, which makes an error of its own of a
-        KeyboardInterrupt. The caller raises it: it does not come again."""
+        """Return whether it was interrupted while it waited, or in the C code before, which turns a KeyboardInterrupt
+        into another error. The caller must raise it: it is not raised again."""
         swallowed = swallowed_interrupts.take()
         return self.interrupted or swallowed
 
@@ -72,9 +72,9 @@ waits: list[Wait] = []
 
 
 def interrupt(request: str) -> set[asyncio.Task[Any] | None]:
-    """Interrupt what waits on behalf of a request; the tasks that were blocked in it.
+    """Interrupt all waits of a request; return the tasks that were blocked in them.
 
-    Tasks that an earlier cell has left behind are no part of it: theirs is another request.
+    Tasks left behind by an earlier cell are not included: they belong to another request.
     """
     own = [wait for wait in waits if wait.request == request]
     for wait in own:
@@ -83,20 +83,20 @@ def interrupt(request: str) -> set[asyncio.Task[Any] | None]:
 
 
 def cancel_blocked() -> None:
-    """Tasks that were cancelled, perhaps because who awaits them was, notice it only when they no longer block."""
+    """Cancel the waits of cancelled tasks (perhaps via their awaiter), which would notice it only when unblocked."""
     for wait in waits:
         if wait.task is not None and wait.waiter is not None and wait.waiter.cancelling():
             wait.task.cancel()
 
 
 def is_awaited(error: BaseException) -> bool:
-    """Has a task ended with it that blocked code waits for?"""
+    """Return whether it ended a task that blocked code waits for."""
     done = [wait.task for wait in waits if wait.task is not None and wait.task.done() and not wait.task.cancelled()]
     return any(task.exception() is error for task in done)
 
 
 def sleep(seconds: float, /) -> None:
-    """time.sleep that an interrupt ends."""
+    """time.sleep that can be interrupted."""
     if seconds < 0:
         raise ValueError("sleep length must be non-negative")
     end = time.monotonic() + seconds
@@ -106,7 +106,7 @@ def sleep(seconds: float, /) -> None:
 
 
 def check_can_wait(what: str) -> None:
-    """Raises RuntimeError in code that no frame can wait in, as a callback."""
+    """Raise RuntimeError in code in which no frame can wait, such as a callback."""
     if not can_run_sync():
         raise RuntimeError(f"{what} cannot wait here: call it from a cell or a coroutine, not from a callback")
 
@@ -114,7 +114,7 @@ def check_can_wait(what: str) -> None:
 def ask_and_wait(what: str, text: str) -> str:
     """Make a host call, a JSON text, and wait for the answer.
 
-    Raises KeyboardInterrupt when the cell is interrupted meanwhile, OSError when the host refuses.
+    Raises KeyboardInterrupt if the cell is interrupted meanwhile, OSError if the host refuses.
     """
     check_can_wait(what)
     wait = Wait()
@@ -132,12 +132,12 @@ def ask_and_wait(what: str, text: str) -> str:
 
 
 def host_call(kind: str, **arguments: Any) -> Any:
-    """Ask the kernel process for something and wait for the answer. Raises as `ask_and_wait`."""
+    """Make a host call to the kernel process and wait for the answer. Raises the same errors as `ask_and_wait`."""
     return json.loads(ask_and_wait(f"{kind}()", json.dumps({"call": kind, **arguments})))
 
 
 def run_sync_interruptible(awaitable: Awaitable[Any]) -> Any:
-    """pyodide.ffi.run_sync that an interrupt ends; urllib3 (so requests) waits for its answers with it."""
+    """pyodide.ffi.run_sync that can be interrupted; urllib3 (and so requests) uses it to wait for responses."""
     waits_for_task = isinstance(awaitable, asyncio.Future) or inspect.iscoroutine(awaitable)
     task = asyncio.ensure_future(awaitable) if waits_for_task else None
     wait = Wait(task)
@@ -158,7 +158,7 @@ def _read_line(prompt: object, password: bool) -> str:
     if not stdin_allowed:
         raise StdinNotImplementedError("raw_input was called, but this frontend does not support input requests.")
     value = host_call("input", prompt=str(prompt), password=password)
-    if value == "\x04":  # Ctrl-D, as frontends send it
+    if value == "\x04":  # Ctrl-D, in the form that frontends send
         raise EOFError
     return value
 
@@ -174,7 +174,7 @@ def read_password(prompt: str = "Password: ", stream: object = None, *, echo_cha
 
 
 def run_until_complete(loop: WebLoop, future: Any) -> Any:
-    """WebLoop.run_until_complete that an interrupt ends (asyncio.run ends here too)."""
+    """WebLoop.run_until_complete that can be interrupted (asyncio.run also uses it)."""
     if not can_run_sync():
         return _run_until_complete(loop, future)
     task = asyncio.ensure_future(future, loop=loop)
@@ -182,7 +182,7 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
     waits.append(wait)
     try:
         result = _run_until_complete(loop, task)
-    except (asyncio.CancelledError, *FAILED):  # a cancellation that crossed JavaScript comes back as its exception
+    except (asyncio.CancelledError, *FAILED):  # a cancellation that crossed JavaScript returns as its exception
         if wait.take_interrupt():
             raise KeyboardInterrupt from None
         raise
@@ -193,13 +193,13 @@ def run_until_complete(loop: WebLoop, future: Any) -> Any:
 
 
 class Runner(asyncio.Runner):  # pyright: ignore[reportGeneralTypeIssues]  # final; it stays an instance of it
-    """asyncio.Runner on the one loop that there is, which is not its own: closing it ends nothing."""
+    """asyncio.Runner on the only loop, which it does not own: closing it ends nothing."""
 
     def __enter__(self) -> Self:
         return self
 
     def close(self) -> None:
-        """The loop goes on."""
+        """The loop continues."""
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_event_loop()
@@ -210,7 +210,7 @@ class Runner(asyncio.Runner):  # pyright: ignore[reportGeneralTypeIssues]  # fin
 
 
 def install() -> None:
-    """Put the interruptible calls in place of the stock ones."""
+    """Replace the standard calls by the interruptible ones."""
     time.sleep = sleep
     builtins.input = read_input
     getpass.getpass = read_password

@@ -1,9 +1,9 @@
-"""The JavaScript functions that the host gives to the guest, set by `attach` once the heap is restored.
+"""The JavaScript functions that the host provides to the guest, set by `attach` once the heap is restored.
 
-`emit` and `write_stream` send frames up (`flush_streams` what is collected), `ask` makes a host call, `nap` blocks
-for a moment and says whether an interrupt arrived, `heard` says that the handler of an interrupt's signal has begun,
-`was_interrupted` whether an interrupt has arrived for the running request, `interrupt_again` asks for it once more,
-because Python has swallowed it, or takes that back; `exit` ends the guest process.
+`emit` and `write_stream` send frames to the host (`flush_streams`: collected text), `ask` makes a host call, `nap`
+blocks briefly and returns whether an interrupt arrived, `heard` reports that an interrupt's signal handler has begun,
+`was_interrupted` returns whether the running request was interrupted, `interrupt_again` requests a second interrupt
+because Python has swallowed the first, or cancels that request; `exit` ends the guest process.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from pyodide.ffi import JsException
 
-# A frame larger than this would end the guest (the kernel process caps frames), so it is refused here, politely.
+# A larger frame would end the guest (the kernel process caps frames), so it is refused here with an error.
 MAX_FRAME_CHARS = 48 * 1024 * 1024
 
 
@@ -39,15 +39,15 @@ class Bridge:
 
 bridge = Bridge()
 
-# The id of the request on whose behalf code runs. Tasks that a cell leaves behind keep the cell's id, so that their
-# output goes where a Jupyter user expects it: under the cell that started them.
+# The id of the request for which code runs. Tasks that a cell leaves behind keep the cell's id, so that their output
+# appears where a Jupyter user expects it: under the cell that started them.
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def send(frame_type: str, **content: Any) -> None:
     """Send one frame to the kernel process.
 
-    Raises ValueError when the content cannot be written as JSON or is larger than a frame may be.
+    Raises ValueError if the content cannot be serialized to JSON or exceeds the size of a frame.
     """
     text = json.dumps({"type": frame_type, "id": request_id.get(), "content": content}, default=repr)
     if len(text) > MAX_FRAME_CHARS:

@@ -9,7 +9,7 @@ from kernelmcp_guest.bridge import send
 
 
 class GuestComm(BaseComm):
-    """A comm whose messages are frames to the kernel process. Binary buffers are not carried."""
+    """A comm whose messages are frames to the kernel process. Binary buffers are not supported."""
 
     def publish_msg(
         self,

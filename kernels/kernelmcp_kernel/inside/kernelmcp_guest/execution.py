@@ -1,6 +1,6 @@
-"""Runs a cell: IPython's own steps, synchronously unless the cell awaits, and its reply however it ended."""
+"""Runs a cell: IPython's own steps, synchronously unless the cell awaits, and always returns a reply."""
 
-# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# IPython and Pyodide declare much of the API used here without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyright: reportGeneralTypeIssues=false
@@ -19,8 +19,8 @@ from kernelmcp_guest.plots import cell_figures
 from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
-# One for the shell, as in ipykernel: a context variable that a cell sets (the precision of decimals, numpy's handling
-# of errors) is set in the next cell. Tasks get copies, so what a cell leaves behind keeps the request it belongs to.
+# One per shell, as in ipykernel: a context variable that a cell sets (decimal precision, numpy's error handling) stays
+# set in the next cell. Tasks get copies, so that those which a cell leaves behind keep its request.
 context = copy_context()
 
 
@@ -36,9 +36,9 @@ def execute(
     control: dict[str, Any] | None = None,
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
     """Run a cell; `parent` is the header of its message, `control` that of the last one on the control channel, and
-    `idents` the routing ids of who sent them.
+    `idents` the routing ids of their senders.
 
-    Returns the content of the execute_reply, or a coroutine of it when the cell awaits.
+    Returns the content of the execute_reply, or a coroutine of it if the cell awaits.
     """
     memory.hold()
     shell = GuestShell.instance()
@@ -69,7 +69,7 @@ def execute(
 def _execute_sync(shell: GuestShell, cell: Any, silent: bool, user_expressions: dict[str, str]) -> dict[str, Any]:
     result, escaped = None, None
     try:
-        cell.send(None)  # without an await in it, the coroutine ends at the first step
+        cell.send(None)  # without an await, the coroutine ends at the first step
     except StopIteration as stop:
         result = stop.value
     except BaseException as error:  # noqa: BLE001  # an interrupt in IPython's own frames, or a broken shell
@@ -104,14 +104,14 @@ def _finish(
     silent: bool,
     user_expressions: dict[str, str],
 ) -> dict[str, Any]:
-    """The reply of a cell that has ended, however it ended."""
+    """The reply of a cell that has ended, in whatever way."""
     if escaped is None and result is not None:
         escaped = result.error_before_exec or result.error_in_exec
     if escaped is not None and shell.last_error is None:
         memory.release()
         shell.showtraceback((type(escaped), escaped, escaped.__traceback__))
     if escaped is not None and shell.last_error is None:
-        # IPython could not format it: the error must not pass for success.
+        # IPython could not format it: the reply must not be a success.
         shell.show_name(escaped)
     if escaped is not None:
         memory.forget(escaped)
@@ -122,7 +122,7 @@ def _finish(
         shell.events.trigger("post_run_cell", result)
     payload = list(shell.payload_manager.read_payload())
     shell.payload_manager.clear_payload()
-    # What `display` could not show is no error of the cell, which went on; what the cell ends with is.
+    # If `display` failed, the cell continued, and it is no error of the cell; an error in its last expression is.
     error = shell.last_error if escaped is not None else shell.result_error
     if error is not None:
         return {"status": "error", **error, "user_expressions": {}, "payload": payload}
@@ -134,7 +134,7 @@ def _finish(
 
 
 def _interrupt_in_drawing(shell: GuestShell, escaped: BaseException | None, said: str) -> BaseException:
-    """The cell was interrupted, and some of its figures were not drawn: what it ended with."""
+    """The error of a cell that was interrupted before some of its figures were drawn."""
     swallowed_interrupts.take()
     if escaped is not None:
         sys.stderr.write(f"{said}\n")

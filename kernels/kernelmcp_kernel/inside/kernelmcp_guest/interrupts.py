@@ -1,10 +1,10 @@
-"""Interrupts: where KeyboardInterrupt is raised, and which task is cancelled, when the host asks for it.
+"""Interrupts: where KeyboardInterrupt is raised, and which task is cancelled, when the host requests one.
 
-The host sends a signal to code that runs, and calls `interrupt` when a cell waits; `end_background` when no request
-runs, but tasks that cells left behind do. An interrupt that comes before the user's code has begun is kept for it.
+The host sends a signal to running code, and calls `interrupt` if a cell waits; `end_background` if no request runs, but
+tasks that cells left behind do. An interrupt that arrives before the user's code has begun is kept for it.
 """
 
-# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# IPython and Pyodide declare much of the API used here without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false, reportPrivateUsage=false
 
 import asyncio
@@ -17,17 +17,17 @@ from kernelmcp_guest.bridge import bridge
 from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell
 
-# What the handlers need at the recursion limit, and what watches the interrupt that they raise.
+# Frames that the handlers need at the recursion limit, including the watch on the interrupt that they raise.
 _ROOM_FRAMES = 50
 _MOST_FRAMES = 2**31 - 1
-# How a write fails that has no room.
+# Errors of a write without space.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def on_interrupt_signal(signum: int, frame: object) -> None:
-    """SIGINT's handler: raise in the cell, or cancel its task when other code has the event loop."""
+    """SIGINT's handler: raises in the cell, or cancels its task if other code has the event loop."""
     limit = sys.getrecursionlimit()
-    # First of all: this frame may be the last one that there was room for.
+    # First: this frame may be the last one within the limit.
     sys.setrecursionlimit(min(limit + _ROOM_FRAMES, _MOST_FRAMES))
     swallowed_interrupts.note_limit(limit)
     bridge.heard()
@@ -43,8 +43,8 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
 
 
 def on_stuck_signal(signum: int, frame: object) -> None:
-    """SIGUSR1's handler: the event loop has not turned since the interrupt. Another task holds it, or the interrupt was
-    thrown away by C code."""
+    """SIGUSR1's handler: the event loop has not turned since the interrupt. Another task holds it, or C code has
+    discarded the interrupt."""
     if not running.active:
         return
     if running.cancelled:
@@ -54,9 +54,9 @@ def on_stuck_signal(signum: int, frame: object) -> None:
 
 
 def on_swallowed(unraisable: Any) -> None:
-    """sys.unraisablehook: an interrupt that came in a `__del__` or the like has not reached the cell: once more, in the
-    frame that has dropped the object. A cell that does little else would swallow the next one as well. A disk that is
-    full when a file is dropped gets a sentence, for the cell goes on as if all had been written."""
+    """sys.unraisablehook: an interrupt in a `__del__` or similar code has not reached the cell, so it is raised again
+    in the frame that dropped the object: a cell that does little else would also swallow the next one. Prints a message
+    if the disk was full when a file was dropped, because the cell continues as if all had been written."""
     if isinstance(unraisable.exc_value, OSError) and unraisable.exc_value.errno in _FULL:
         sys.stderr.write(f"{unraisable.exc_value}: the end of a file is not written; close files (with open(...))\n")
         return
@@ -67,13 +67,13 @@ def on_swallowed(unraisable: Any) -> None:
 
 
 def on_loop_interrupted() -> None:
-    """A callback or a task has ended with KeyboardInterrupt: it was meant for the cell that waits."""
+    """A callback or a task has ended with KeyboardInterrupt, which was meant for the waiting cell."""
     if running.active:
         interrupt()
 
 
 def interrupt() -> None:
-    """Interrupt a cell that waits: for the event loop, for a host call, or inside run_until_complete."""
+    """Interrupt a waiting cell: in the event loop, in a host call, or inside run_until_complete."""
     if not running.active:
         running.early = True
         return
@@ -86,7 +86,7 @@ def interrupt() -> None:
 
 
 def end_background() -> None:
-    """Cancel what earlier cells have left behind: it has used its share of the processor."""
+    """Cancel tasks that earlier cells have left behind: they have used their share of CPU time."""
     if running.active:
         return
     for wait in list(blocking.waits):
@@ -96,13 +96,13 @@ def end_background() -> None:
 
 
 def on_background_signal(signum: int, frame: object) -> None:
-    """SIGUSR2's handler: the same when a task holds the event loop."""
+    """SIGUSR2's handler: does the same if a task holds the event loop."""
     end_background()
     if not running.active:
         raise KeyboardInterrupt
 
 
 def begin() -> bool:
-    """The user's code begins. True: it is interrupted already (and not the request before, a moment too late)."""
+    """The user's code begins. Returns True if it is already interrupted (rather than the previous request)."""
     early, running.active, running.early = running.early, True, False
     return early and bridge.was_interrupted()

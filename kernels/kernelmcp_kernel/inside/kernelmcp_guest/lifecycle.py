@@ -1,6 +1,6 @@
-"""From nothing to a warm shell (`build`, once, for the boot image) and from the image to a live guest (`attach`)."""
+"""Builds a warm shell (`build`, once, for the boot image), and makes a restored image a live guest (`attach`)."""
 
-# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# IPython and Pyodide declare much of the API used here without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownLambdaType=false
 
@@ -41,12 +41,12 @@ from kernelmcp_guest.shell import GuestShell
 from kernelmcp_guest.shown import summaries, tables
 from kernelmcp_guest.streams import OutStream
 
-# Modules that most sessions import sooner or later: in the image they cost nothing at start.
+# Modules that most sessions eventually import: in the image they take no time at start.
 WARM_MODULES = (
     "collections csv dataclasses datetime decimal itertools math pathlib statistics string textwrap typing uuid"
 )
 
-# What a session does, done once, so that the code paths (the first traceback alone takes 0.6 s) are warm in the image.
+# Typical actions of a session, run once to warm up code paths in the image (the first traceback alone takes 0.6 s).
 WARM_CELLS = (
     "1 + 1",
     "print('warm'); {'a': [1, 2]}",
@@ -61,7 +61,7 @@ WARM_CELLS = (
 
 def _make_shell() -> GuestShell:
     shell = GuestShell.instance(user_module=__main__)
-    shell.history_manager.enabled = False  # nothing is written to disk; In, Out and %history work in memory
+    shell.history_manager.enabled = False  # nothing is written to disk; In, Out and %history use memory
     shell.autoindent = False
     shell.Completer.use_jedi = False
     shell.colors = "neutral"
@@ -76,7 +76,7 @@ def _request(op: str, **content: Any) -> Awaitable[None] | None:
     return operations.handle(json.dumps({"id": "warm", "op": op, "content": content}))
 
 
-# The same with packages, by the module that must be there: the first figure takes a second.
+# The same for packages, by their module: the first figure takes a second.
 WARM_PACKAGES = {
     "pandas": "import pandas\npandas.DataFrame({'a': [1, 2.5], 'b': ['x', 'y']}).describe()",
     "matplotlib.pyplot": "import matplotlib.pyplot\nmatplotlib.pyplot.plot([1, 2], label='a')\n"
@@ -85,13 +85,14 @@ WARM_PACKAGES = {
 
 
 async def build(points: str, modules: str) -> None:
-    """Make the shell and warm it, with the packages in these folders, and these modules of them imported (JSON lists).
+    """Create and warm up the shell, with the packages in these folders and these modules imported (JSON lists).
 
-    Leaves no JavaScript object and no trace of the warming in the heap."""
+    Leaves no JavaScript objects and no traces of the warm-up in the heap.
+    """
     bridge.emit = bridge.write_stream = bridge.flush_streams = lambda *_: None
-    os.environ.pop("_", None)  # Emscripten's: the path of the script that builds
-    os.environ["USER"] = os.environ["LOGNAME"] = "user"  # as the shell has it
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # Pyodide's default is a web page's
+    os.environ.pop("_", None)  # Emscripten's: the path of the build script
+    os.environ["USER"] = os.environ["LOGNAME"] = "user"  # same as in the shell
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # Pyodide's default is for web pages
     absent.install()
     blocking.install()
     comms.install()
@@ -107,7 +108,7 @@ async def build(points: str, modules: str) -> None:
         __import__(name)
     packages.add_packages(points)
     shell = _make_shell()
-    with shell.builtin_trap:  # as in a cell: pandas asks for get_ipython, and shows less of a table in a terminal
+    with shell.builtin_trap:  # as in a cell: pandas calls get_ipython, and shows less of a table in a terminal
         packages.import_all(modules)
     finder.install()
     missing_imports.install_finder()
@@ -158,24 +159,24 @@ def attach(
     bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
     bridge.heard, bridge.was_interrupted, bridge.interrupt_again = heard, was_interrupted, interrupt_again
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
-    random.seed()  # every guest starts from one heap: without this, all would draw the same numbers
+    random.seed()  # every guest starts from the same heap: without this, all would draw the same numbers
     signal.signal(signal.SIGINT, interrupts.on_interrupt_signal)
     signal.signal(signal.SIGUSR1, interrupts.on_stuck_signal)
     signal.signal(signal.SIGUSR2, interrupts.on_background_signal)
     sys.unraisablehook = interrupts.on_swallowed
     commands.note_environment()
     loop = asyncio.get_event_loop()
-    # The stock handlers end the Node process.
+    # The default handlers end the Node process.
     loop._keyboard_interrupt_handler = interrupts.on_loop_interrupted
     loop._system_exit_handler = lambda code: None
 
 
 def begin_in(folder: str, how_to_see_more: str) -> None:
-    """Say what is seen of the notebook's folder ("private", "read", "write"; empty: there is no notebook)."""
+    """Set the access to the notebook's folder ("private", "read", "write"; empty: there is no notebook)."""
     advice.notebook_folder, advice.how_to_see_more = folder, how_to_see_more
 
 
 def set_environment(text: str) -> None:
-    """Add environment variables, a JSON object of them."""
+    """Add environment variables, given as a JSON object."""
     os.environ.update(json.loads(text))
     commands.note_environment()

@@ -1,6 +1,6 @@
-"""Replaces magics that cannot work in a sandbox: by our own version, or by an error that says what to do."""
+"""Replaces magics that cannot work in a sandbox: by our own version, or by an error with an alternative."""
 
-# IPython declares much of what is used here without types that a checker understands.
+# IPython declares much of the API used here without types that a checker understands.
 # pyright: reportUnknownVariableType=false
 
 import pdb
@@ -14,7 +14,7 @@ from kernelmcp_guest.absent import NO_INTERPRETER
 from kernelmcp_guest.packages import pip_commands
 from kernelmcp_guest.programs import lines
 
-# IPython's own are for BSD's ls where the system is not Linux.
+# On systems other than Linux, IPython's own are for BSD's ls.
 _ALIASES = {"ls": "ls -F", "ll": "ls -F -l", "lf": "ls -F -l | grep ^-", "ldir": "ls -F -l | grep /$"}
 
 _NO_EDITOR = "there is no editor in the sandbox: write the file with %%writefile, and run it with %run"
@@ -30,9 +30,9 @@ def _refuse(text: str) -> Any:
 
 
 def install(shell: Any) -> None:
-    """Register them with the shell."""
+    """Register the replacements with the shell."""
     register = shell.magics_manager.register_function
-    register(pip_commands.pip, "line", "pip")  # IPython's own start a process
+    register(pip_commands.pip, "line", "pip")  # IPython's own starts a process
     register(pip_commands.uv, "line", "uv")
     for name in ("script", *default_script_magics()):
         register(lines.shell_magic if name in ("bash", "sh") else _refuse(NO_INTERPRETER), "cell", name)
@@ -41,13 +41,13 @@ def install(shell: Any) -> None:
     for name in ("edit", "ed"):
         register(_refuse(_NO_EDITOR), "line", name)
     register(_refuse(_NO_STORE), "line", "store")
-    # As in ipykernel: this one's prompt ends with an interrupt, the standard library's asks again.
+    # As in ipykernel: the prompt of this one ends with an interrupt, the standard library's asks again.
     debugger.Pdb = pdb.Pdb = debugger.InterruptiblePdb
     pdb.set_trace = debugger.set_trace
     history = shell.history_manager
 
     def get_tail(n: int = 10, raw: bool = True, output: bool = False, include_latest: bool = False) -> list[Any]:
-        """For %rerun, which looks in the database of other shells: the newest inputs but the one that runs."""
+        """For %rerun, which searches the database of other shells: the newest inputs, except the running one."""
         lines: list[str] = history.input_hist_raw if raw else history.input_hist_parsed
         found = list(enumerate(lines))[1 : None if include_latest else -1]
         return [(0, number, (line, None) if output else line) for number, line in found[-n:]]

@@ -1,31 +1,31 @@
-"""A reserve for when memory is used up: without it, saying so fails for want of memory, and the guest ends.
+"""A reserve for when memory runs out: without it, reporting the error would fail too, and end the guest.
 
-It is part of the boot image, where its pages are zero: it takes no memory of the machine until it is used. A cell that
-uses up the reserve, too, leaves a guest in which not even `del` works: that one ends.
+It is part of the boot image, where its pages are zero: it takes none of the machine's memory until it is used. If a
+cell uses up the reserve as well, not even `del` works in the guest, and it ends.
 """
 
 import sys
 import traceback
 
-# A traceback of IPython takes up to 2 MiB; the cell that deletes what is too large needs some as well.
+# An IPython traceback takes up to 2 MiB; the cell that deletes the large object needs some memory too.
 RESERVE_BYTES = 4 * 1024 * 1024
 
-# With less than this, not even the smallest cell runs.
+# Below this, not even the smallest cell runs.
 _LEAST_BYTES = 1024 * 1024
 
-# What CPython raises for a size over 2**31 - 1. On a 64-bit machine the same code raises MemoryError.
+# CPython's error for a size above 2**31 - 1. On a 64-bit machine the same code raises MemoryError.
 _TOO_LARGE = "cannot fit 'int' into an index-sized integer"
 
 _reserve: list[bytearray] = []
 
 
 def hold() -> None:
-    """Allocate the reserve, if there is memory for it."""
+    """Allocate the reserve, if there is enough memory."""
     if not _reserve:
         try:
             _reserve.append(bytearray(RESERVE_BYTES))
         except MemoryError:
-            return  # what little is left must do
+            return  # the little that is left must suffice
 
 
 def release() -> None:
@@ -34,7 +34,7 @@ def release() -> None:
 
 
 def usable() -> bool:
-    """Is there enough memory for another cell?"""
+    """Return whether there is enough memory for another cell."""
     if _reserve:
         return True
     try:
@@ -44,13 +44,13 @@ def usable() -> bool:
 
 
 def forget(error: BaseException) -> None:
-    """Free what the frames of a MemoryError hold: usually the object that was too large."""
+    """Free the objects in the frames of a MemoryError: usually the one that was too large."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)
 
 
 def as_memory_error(error: BaseException | None) -> MemoryError | None:
-    """What a person means by "too large": a MemoryError, also where a 32-bit Python has another name for it."""
+    """Convert an error that means "too large" to a MemoryError, even if a 32-bit Python raises another. Else None."""
     if not isinstance(error, OverflowError) or str(error) != _TOO_LARGE:
         return None
     return MemoryError(f"larger than any object of this Python can be, which is 32-bit: {sys.maxsize:,} bytes or items")

@@ -1,7 +1,7 @@
-"""JSON that is nested too deeply is a RecursionError, as it is everywhere else.
+"""JSON that is nested too deeply raises RecursionError, as in any Python.
 
-CPython's own check looks at WebAssembly's stack in memory, which the recursion of the JSON scanner does not use; what
-it does use is V8's, and its end is the guest's.
+CPython's own check uses WebAssembly's stack in memory, which the recursion of the JSON scanner does not use; it uses
+V8's, and an overflow there ends the guest.
 """
 
 # The C scanner is private to the json package.
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-# Each level takes 160 bytes of a stack of 7 MB (runtime.py), so this is a quarter of it.
+# Each level takes 160 bytes of a 7 MB stack (runtime/node.py), so this is a quarter of it.
 MAX_DEPTH = 10_000
 
-# Brackets are counted in pieces of this many characters: counting is a hundred times faster than looking at each.
+# Brackets are counted in pieces of this many characters: counting is a hundred times faster than examining each.
 _PIECE = 4096
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
@@ -27,7 +27,7 @@ Scan = Callable[[str, int], Any]
 
 
 def _may_be_too_deep(text: str, start: int) -> bool:
-    """Quick, and only then wrong when many brackets stand in strings."""
+    """A quick check, which is wrong only if strings contain many brackets."""
     depth = 0
     for at in range(start, len(text), _PIECE):
         end = at + _PIECE
@@ -53,7 +53,7 @@ def _checked(scan: Scan) -> Scan:
 
 
 def install() -> None:
-    """Check in every decoder (for the boot image)."""
+    """Add the check to every decoder (for the boot image)."""
     stock: Callable[[Any], Scan] = json.scanner.make_scanner
 
     def make_scanner(decoder: Any) -> Scan:

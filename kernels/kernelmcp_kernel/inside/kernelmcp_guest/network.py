@@ -1,11 +1,10 @@
-"""HTTP of the guest, made by the kernel process: `fetch`, and with it `http.client`, so `urllib.request` and what
-builds on that.
+"""HTTP requests by the kernel process: `fetch`, and through it `http.client`, `urllib.request` and their users.
 
-What speaks JavaScript's `fetch` (pyodide.http.pyfetch, urllib3 and so requests) needs nothing here: host/fetch.mjs
-makes that a host call, too.
+Users of JavaScript's `fetch` (pyodide.http.pyfetch, urllib3 and so requests) need nothing here: host/fetch.mjs also
+turns that into a host call.
 """
 
-# http.client is patched in places that its type stubs do not know.
+# http.client is patched at places that its type stubs do not declare.
 # pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false
 
 import base64
@@ -27,9 +26,9 @@ def fetch(
     follow: bool = True,
     timeout: float | None = None,
 ) -> dict[str, Any]:
-    """Make a request and wait for the answer: status, reason, headers, body (bytes), url, redirected.
+    """Make a request and wait for the response: status, reason, headers, body (bytes), url, redirected.
 
-    Raises OSError when the kernel process refuses or the request fails, KeyboardInterrupt when interrupted.
+    Raises OSError if the kernel process refuses or the request fails, KeyboardInterrupt if interrupted.
     """
     encoded = base64.b64encode(body).decode("ascii") if body else None
     answer = blocking.host_call(
@@ -39,7 +38,7 @@ def fetch(
 
 
 class _HostSocket:
-    """What http.client takes for a socket: it collects a request and gives the answer to read."""
+    """http.client's socket: collects a request and provides the response for reading."""
 
     def __init__(self, scheme: str, connection: http.client.HTTPConnection) -> None:
         host = f"[{connection.host}]" if ":" in connection.host else connection.host
@@ -51,7 +50,7 @@ class _HostSocket:
         self._sent += data
 
     def ask(self) -> None:
-        """The request is whole: make it."""
+        """Make the request, which is now complete."""
         head, _, body = bytes(self._sent).partition(b"\r\n\r\n")
         self._sent.clear()
         line, *rest = head.decode("latin-1").split("\r\n")
@@ -63,18 +62,18 @@ class _HostSocket:
         self._answer = io.BytesIO(_as_bytes(answer, method))
 
     def makefile(self, mode: str) -> io.BytesIO:
-        if self._sent:  # a body that came after the headers, in pieces
+        if self._sent:  # a body that came in pieces after the headers
             self.ask()
         return self._answer
 
     def setsockopt(self, *args: object) -> None:
-        """There is no socket to set an option of."""
+        """Does nothing: there is no socket with options."""
 
     def settimeout(self, timeout: float | None) -> None:
         self._timeout = timeout
 
     def close(self) -> None:
-        """There is nothing to close: an answer is whole when it arrives."""
+        """Does nothing: a response is complete when it arrives."""
 
 
 def _as_bytes(answer: dict[str, Any], method: str) -> bytes:

@@ -1,10 +1,10 @@
-"""What the kernel process can ask of the guest: one function for each operation, named as its Jupyter message.
+"""The requests of the kernel process to the guest: one function per operation, named like its Jupyter message.
 
-`handle` decodes a request, runs its function and sends the reply; `notify` does so for a comm message that comes while
-a cell waits, and has no reply.
+`handle` decodes a request, runs its function and sends the reply; `notify` does so for a comm message that arrives
+while a cell waits, without a reply.
 """
 
-# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# IPython and Pyodide declare much of the API used here without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
@@ -28,12 +28,12 @@ from kernelmcp_guest.programs.run import run_program
 from kernelmcp_guest.running import running
 from kernelmcp_guest.shell import GuestShell, encode_bundle
 
-# The exit status by which the kernel process knows the reason (guests/death.py). It starts another guest.
+# The exit status that tells the kernel process the reason (guests/death.py). It then starts another guest.
 EXIT_OUT_OF_MEMORY = 71
 
 
 def root_modules() -> list[str]:
-    """What `import` can begin with. IPython's own does not look into the zip file of the standard library."""
+    """Names of importable top-level modules. IPython's own function does not search the standard library's zip file."""
     return sorted({*sys.builtin_module_names, *(found.name for found in pkgutil.iter_modules())})
 
 
@@ -96,7 +96,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def handle(text: str) -> Awaitable[None] | None:
-    """Run one request frame (JSON text) and send its reply. The host awaits what it returns."""
+    """Run one request frame (JSON text) and send its reply. The host awaits the returned value."""
     return context.run(_handle, json.loads(text))
 
 
@@ -104,7 +104,7 @@ def _handle(request: dict[str, Any]) -> Awaitable[None] | None:
     running.request = request["id"]
     request_id.set(request["id"])
     try:
-        if begin():  # completions, display hooks and event handlers are the user's code, too
+        if begin():  # completions, display hooks and event handlers are also the user's code
             raise KeyboardInterrupt
         content = OPERATIONS[request["op"]](**request["content"])
     except KeyboardInterrupt:
@@ -119,7 +119,7 @@ def _handle(request: dict[str, Any]) -> Awaitable[None] | None:
 
 
 def notify(text: str) -> None:
-    """A comm message while a cell waits. It has a context of its own, because the cell is in the shell's."""
+    """Handle a comm message while a cell waits. It has its own context, because the cell runs in the shell's."""
     copy_context().run(_notify, json.loads(text))
 
 
@@ -138,5 +138,5 @@ def _reply(content: dict[str, Any]) -> None:
 
 
 async def _reply_later(request: str, content: Awaitable[dict[str, Any]]) -> None:
-    request_id.set(request)  # the host runs this as a task of its own, with a context of its own
+    request_id.set(request)  # the host runs this as a separate task, with its own context
     _reply(await content)

@@ -1,11 +1,11 @@
-"""The request that runs now."""
+"""The running request."""
 
 import asyncio
 from typing import Any
 
 
 class _Running:
-    """Its id, its task when it awaits, whether the user's code has begun (`active`)."""
+    """Its id, its task if it awaits, and whether the user's code has begun (`active`)."""
 
     active = False
     early = False

@@ -1,6 +1,6 @@
 """The IPython shell of the guest: its display hook, display publisher and tracebacks send Jupyter messages."""
 
-# IPython and Pyodide declare much of what is used here without types that a checker understands.
+# IPython and Pyodide declare much of the API used here without types that a checker understands.
 # pyright: reportOptionalMemberAccess=false, reportIncompatibleMethodOverride=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
 
@@ -34,7 +34,7 @@ from kernelmcp_guest.tracebacks import (
 
 
 def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """A mime bundle in the form the Jupyter protocol wants: bytes as base64 text."""
+    """A mime bundle in the Jupyter protocol's form: bytes as base64 text."""
     return {
         str(mime): base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray, memoryview)) else value
         for mime, value in data.items()
@@ -42,9 +42,10 @@ def encode_bundle(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def send_bundle(message: str, data: dict[str, Any], metadata: dict[str, Any] | None, **rest: Any) -> None:
-    """Send a display message; when a broken display object cannot be sent, send a note in its place.
+    """Send a display message; if a broken display object cannot be sent, send a note instead.
 
-    An animation's first frame is sent before its HTML, which not everybody can play."""
+    An animation's first frame is sent before its HTML, which not every client can play.
+    """
     if isinstance(html := data.get("text/html"), AnimationHTML) and (frame := html.first_frame()):
         send("display_data", data=frame, metadata={}, transient={})
         data = {**data, "text/plain": html.line()}
@@ -62,7 +63,7 @@ class GuestDisplayHook(DisplayHook):
         shell: Any = self.shell
         before = shell.last_error
         super().__call__(result)
-        if shell.last_error is not before:  # a `__repr__` failed, and IPython has shown it
+        if shell.last_error is not before:  # a `__repr__` failed, and IPython has shown the error
             shell.result_error = shell.last_error
 
     def start_displayhook(self) -> None:
@@ -99,7 +100,7 @@ class GuestDisplayPublisher(DisplayPublisher):
 
 
 class GuestEvents(EventManager):
-    """IPython's, but for an interrupt that arrives in a callback: it is meant for the cell, and comes once more."""
+    """IPython's, except for an interrupt in a callback: it is meant for the cell, and is raised again."""
 
     def trigger(self, event: str, *args: Any, **kwargs: Any) -> None:
         for callback in self.callbacks[event][:]:
@@ -114,8 +115,8 @@ class GuestEvents(EventManager):
 
 
 class GuestShell(InteractiveShell):
-    """One per guest. `last_error` is what the running cell raised, as the content of a Jupyter error message, and
-    `result_error` what the display of its last expression raised."""
+    """One per guest. `last_error` is the running cell's error, as the content of a Jupyter error message, and
+    `result_error` the error when its last expression was displayed."""
 
     displayhook_class = Type(GuestDisplayHook)
     display_pub_class = Type(GuestDisplayPublisher)
@@ -125,7 +126,7 @@ class GuestShell(InteractiveShell):
     kernel = GuestKernel()
 
     def get_parent(self) -> dict[str, Any]:
-        """The message that is being answered; of its fields only the header is known here."""
+        """The current message; only its header is known here."""
         return self.kernel.get_parent()
 
     @property
@@ -143,13 +144,13 @@ class GuestShell(InteractiveShell):
         self.InteractiveTB = GuestTB(mode=self.xmode, theme_name=self.colors, tb_offset=1)
 
     def show_usage_error(self, exc: BaseException) -> None:
-        """One line, as IPython has it; the reply says the same."""
+        """Show one line, as IPython does; the reply has the same text."""
         super().show_usage_error(exc)
         text = str(exc)
         self.last_error = {"ename": type(exc).__name__, "evalue": text, "traceback": [f"UsageError: {text}"]}
 
     def excepthook(self, etype: Any, value: Any, tb: Any) -> None:
-        """Pyodide calls it for an exception that leaves Python, which one that a cell waits for does and comes back."""
+        """Pyodide calls it for exceptions that leave Python, including those that a cell waits for and receives."""
         if not blocking.is_awaited(value):
             super().excepthook(etype, value, tb)
 
@@ -187,7 +188,7 @@ class GuestShell(InteractiveShell):
             sys.excepthook = before
 
     def _user_obj_error(self) -> dict[str, Any]:
-        """What one of the user_expressions raised, with the lines of the cell that it called."""
+        """The error of one of the user_expressions, with the cell's lines that it called."""
         found = super()._user_obj_error()
         kind, error, entries = self._get_exc_info()
         if (called := behind_expression(entries)) is not None:
@@ -195,11 +196,11 @@ class GuestShell(InteractiveShell):
         return found
 
     def show_name(self, error: BaseException) -> None:
-        """Send an error by its name alone, when its traceback cannot be made."""
+        """Send only the name of an error whose traceback cannot be formatted."""
         self._showtraceback(type(error), error, [type(error).__name__])
 
     def show_line(self, error: BaseException) -> None:
-        """Send an error that needs no traceback."""
+        """Send an error without a traceback."""
         self._showtraceback(type(error), error, [f"{type(error).__name__}: {error}"])
 
     def ask_exit(self) -> None:
@@ -209,21 +210,21 @@ class GuestShell(InteractiveShell):
         self.payload_manager.write_payload({"source": "set_next_input", "text": text, "replace": replace})
 
     def system(self, cmd: str) -> None:
-        """`!cmd`."""
+        """Run `!cmd`."""
         __tracebackhide__ = True
         lines.run(self, self.var_expand(cmd, depth=1))
 
     system_raw = system_piped = system
 
     def getoutput(self, cmd: str, split: bool = True, depth: int = 0) -> Any:
-        """`x = !cmd`: both streams, as IPython has it."""
+        """Run `x = !cmd`: returns both streams, as in IPython."""
         __tracebackhide__ = True
         text = lines.output_of(self.var_expand(cmd, depth=depth + 1))
         return SList(text.splitlines()) if split else LSString(text)
 
     def enable_matplotlib(self, gui: str | None = None) -> Any:
-        """`%matplotlib` and `%pylab`, without a screen. If matplotlib cannot be installed, there is nothing to choose:
-        it will draw inline when it is there (MPLBACKEND)."""
+        """`%matplotlib` and `%pylab`, without a screen. If matplotlib cannot be installed, nothing is selected: once
+        installed, it draws inline (MPLBACKEND)."""
         gui = usable_gui(gui)
         try:
             return super().enable_matplotlib(gui)

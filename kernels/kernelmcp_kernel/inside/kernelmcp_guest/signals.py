@@ -1,11 +1,11 @@
-"""Signals that code sends: os.kill, os.killpg and signal.raise_signal.
+"""Signals sent by code: os.kill, os.killpg and signal.raise_signal.
 
-A handler of the program's own runs here. What would end the process elsewhere ends the kernel process, as in any
-Jupyter kernel, where `os.kill(os.getpid(), 9)` is how people restart it: the host is asked, because WebAssembly's own
-answer is a guest that crashes.
+A program's own handlers run here. A signal that would end the process elsewhere ends the kernel process, as in any
+Jupyter kernel, where `os.kill(os.getpid(), 9)` is a common way to restart: the host is asked, because in WebAssembly
+alone the guest would crash.
 """
 
-# Parts of the standard library are replaced in places that their type stubs do not know.
+# Parts of the standard library are replaced at places that their type stubs do not declare.
 # pyright: reportAttributeAccessIssue=false
 
 import errno
@@ -21,18 +21,18 @@ from kernelmcp_guest.programs.surroundings import running_programs
 _UNCATCHABLE = (signal.SIGKILL, signal.SIGSTOP)
 _IGNORED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
 _STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-# These are ours to use (host/interrupts.mjs); to a program they have no handler.
+# Reserved for us (host/interrupts.mjs); programs see no handler for them.
 _OWN_HANDLERS = (interrupts.on_stuck_signal, interrupts.on_background_signal)
 
 _kill = os.kill
 
 
 def _send(number: int) -> None:
-    """Send this process, the only one, a signal."""
+    """Send a signal to this process, the only one."""
     __tracebackhide__ = True
     if number == 0:
         return
-    if number not in signal.valid_signals():  # WebAssembly's libc would look it up beyond its table, and crash
+    if number not in signal.valid_signals():  # WebAssembly's libc would read beyond its table, and crash
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     handler = signal.getsignal(number)
     if number not in _UNCATCHABLE and handler not in (signal.SIG_DFL, None, *_OWN_HANDLERS):
@@ -57,7 +57,7 @@ def _end_kernel(number: int) -> NoReturn:
 
 
 def kill(pid: int, number: int, /) -> None:
-    """os.kill, for the one process that there is."""
+    """os.kill, for the only process."""
     __tracebackhide__ = True
     pid, number = operator.index(pid), operator.index(number)
     if pid not in (os.getpid(), 0):
@@ -66,7 +66,7 @@ def kill(pid: int, number: int, /) -> None:
 
 
 def kill_group(group: int, number: int, /) -> None:
-    """os.killpg, for the one group that there is."""
+    """os.killpg, for the only group."""
     __tracebackhide__ = True
     group, number = operator.index(group), operator.index(number)
     if group not in (os.getpgrp(), 0):

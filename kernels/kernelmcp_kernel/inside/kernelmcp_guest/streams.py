@@ -1,4 +1,4 @@
-"""sys.stdout and sys.stderr of the guest: text goes to the host, which coalesces it into stream frames."""
+"""sys.stdout and sys.stderr of the guest: the host combines the text into stream frames."""
 
 import io
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from kernelmcp_guest.bridge import bridge, request_id
 
 
 class _ByteStream(io.RawIOBase):
-    """The `.buffer` of a stream. Bytes that are not UTF-8 are shown as U+FFFD, as a terminal would."""
+    """The `.buffer` of a stream. Bytes that are not UTF-8 are shown as U+FFFD, as in a terminal."""
 
     def __init__(self, text: "OutStream") -> None:
         self._text = text
@@ -50,7 +50,7 @@ class OutStream(io.TextIOBase):
         return True
 
     def _is_master_process(self) -> bool:
-        """Some ask ipykernel's streams whether this process is the kernel's own: there is no other here."""
+        """Some packages ask ipykernel's streams whether this process is the kernel's own: it is the only one here."""
         return True
 
     def isatty(self) -> bool:
@@ -60,4 +60,4 @@ class OutStream(io.TextIOBase):
         return self._fd
 
     def close(self) -> None:
-        """Closing a standard stream would only silence every later cell, so it is ignored, as in IPython."""
+        """Does nothing, as in IPython: closing a standard stream would only silence all later cells."""

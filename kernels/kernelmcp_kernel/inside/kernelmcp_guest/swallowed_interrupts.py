@@ -1,9 +1,8 @@
-"""Has Python code noticed the KeyboardInterrupt that a signal handler raised, or has C code thrown it away?
+"""Detects whether Python code has noticed a signal handler's KeyboardInterrupt, or C code has discarded it.
 
-A file that is closed by its destructor clears whatever was raised meanwhile, and says nothing. So a raised interrupt is
-watched: when no Python frame has seen it, it is raised in the next one that runs. One that ended in a `__del__` is
-raised in the frame from which that was called. sys.monitoring does all this, and costs nothing while no interrupt is
-under way.
+A file that its destructor closes silently clears any exception raised meanwhile. So a raised interrupt is watched: if
+no Python frame has seen it, it is raised in the next one that runs. One that ended in a `__del__` is raised in the
+frame from which that was called. sys.monitoring does all this, and costs nothing while no interrupt is under way.
 """
 
 # pyright: reportPrivateUsage=false
@@ -14,12 +13,12 @@ from typing import Any, NoReturn
 
 from kernelmcp_guest.bridge import bridge
 
-# One of those that have no meaning of their own (https://docs.python.org/3/library/sys.monitoring.html).
+# A tool id without a predefined meaning (https://docs.python.org/3/library/sys.monitoring.html).
 _TOOL = 4
 
 
 class _Interrupt:
-    """The one that is under way."""
+    """The interrupt that is under way."""
 
     unseen = False
     armed = False
@@ -32,7 +31,7 @@ _interrupt = _Interrupt()
 
 
 def raise_watched() -> NoReturn:
-    """Raise KeyboardInterrupt out of a signal handler, and look whether it arrives."""
+    """Raise KeyboardInterrupt out of a signal handler, and watch whether it arrives."""
     monitoring = _begin()
     monitoring.register_callback(_TOOL, monitoring.events.RAISE, _on_raise)
     monitoring.set_events(_TOOL, monitoring.events.RAISE)
@@ -40,7 +39,7 @@ def raise_watched() -> NoReturn:
 
 
 def raise_in(frame: FrameType | None) -> None:
-    """Raise an interrupt that was swallowed in this frame when it goes on, or where `raise_again` finds it first."""
+    """Raise a swallowed interrupt in this frame when it continues, or where `raise_again` finds it first."""
     if frame is None or _is_ours(frame.f_code):
         return
     monitoring = _begin()
@@ -60,9 +59,10 @@ def _begin() -> Any:
 
 
 def raise_again() -> None:
-    """If no Python code has seen the interrupt by now, raise it in the next Python frame that runs.
+    """If no Python code has seen the interrupt yet, raise it in the next Python frame that runs.
 
-    When none has run since the last call, raise it here."""
+    If none has run since the last call, raise it here.
+    """
     if not _interrupt.unseen:
         return
     if _interrupt.armed:
@@ -76,7 +76,7 @@ def raise_again() -> None:
 
 
 def take() -> bool:
-    """Whether there is one that no Python code has seen. Whoever asks raises it."""
+    """Return whether there is an interrupt that no Python code has seen. The caller must raise it."""
     unseen = _interrupt.unseen
     if unseen:
         _settle()
@@ -84,13 +84,13 @@ def take() -> bool:
 
 
 def note_limit(limit: int) -> None:
-    """The recursion limit before it was raised for the handler of an interrupt. It is as before when the cell ends."""
+    """Save the recursion limit before an interrupt handler raised it. It is restored when the cell ends."""
     if _interrupt.limit is None:
         _interrupt.limit = limit
 
 
 def forget() -> None:
-    """The cell has ended."""
+    """The cell has ended: stop watching, and restore the recursion limit."""
     if _interrupt.unseen:
         _settle()
     if _interrupt.limit is not None:

@@ -1,4 +1,4 @@
-"""`XMLHttpRequest` for `pyodide.http.open_url` and `pyodide.http.pyxhr`, which look for the browser's."""
+"""`XMLHttpRequest` for `pyodide.http.open_url` and `pyodide.http.pyxhr`, which expect the browser's."""
 
 # ruff: noqa: N802, N815  (the names are JavaScript's)
 
@@ -15,7 +15,7 @@ from kernelmcp_guest.network import fetch
 
 
 class XMLHttpRequest:
-    """The part of the browser's class that pyodide.http uses, and synchronous only."""
+    """The part of the browser's class that pyodide.http uses; synchronous only."""
 
     status, statusText, responseURL = 0, "", ""
     responseType, timeout, withCredentials = "", 0, False
@@ -36,7 +36,7 @@ class XMLHttpRequest:
             self._headers.append(("Authorization", f"Basic {pair}"))
 
     def overrideMimeType(self, mime: str) -> None:
-        """Bodies are UTF-8 here, or bytes."""
+        """Does nothing: bodies are UTF-8 here, or bytes."""
 
     def setRequestHeader(self, name: str, value: str) -> None:
         self._headers.append((name, value))
@@ -59,8 +59,8 @@ class XMLHttpRequest:
 
 
 class _PyodideHttp:
-    """Gives Pyodide's modules the class that they look for in browsers. They cannot be imported before: they hold
-    JavaScript objects, which the boot image must not."""
+    """Gives Pyodide's modules the class that they expect in browsers. They cannot be imported earlier: they hold
+    JavaScript objects, which the boot image must not contain."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if name not in ("pyodide.http", "pyodide.http.pyxhr"):
@@ -87,5 +87,5 @@ class _WithRequests:
 
 
 def install() -> None:
-    """Patch the modules that will be imported (for the boot image)."""
+    """Patch the modules when they are imported (for the boot image)."""
     sys.meta_path.insert(0, _PyodideHttp())

@@ -1,1 +1,1 @@
-"""Tools of other MCP servers, which a client of this kernel offers to its guests."""
+"""Tools of other MCP servers that a client of this kernel offers to its guests."""

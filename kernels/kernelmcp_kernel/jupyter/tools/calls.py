@@ -1,7 +1,7 @@
-"""The host call `tools`: calls of other MCP servers' tools, from a guest to whoever has offered them to this kernel.
+"""The host call `tools`: calls to other MCP servers' tools, from a guest to the client that offered them here.
 
-A call belongs to the request that makes it, and is answered whatever happens: by a reply, with the end of the cell, an
-interrupt, the end of the offer. For the thread of the event loop; the channel itself is in offers.py.
+A call belongs to the request that makes it, and is always answered: by a reply, at the end of the cell, at an
+interrupt, or at the end of the offer. For the event loop's thread; the channel itself is in offers.py.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from kernelmcp_kernel.jupyter.tools.messages import (
 
 NO_OFFER = "no MCP servers are offered to this kernel"
 
-# Calls of one cell that are not answered yet, whether they were sent or wait for their turn. A guest of ours waits with
-# the rest, so that only others are refused.
+# Calls of one cell without an answer, whether sent or queued. Our own guest queues further calls itself, so only other
+# code sees a refusal.
 MAX_CALLS = MAX_CALLS_AT_ONCE
-# Arguments of all calls that are not answered yet: those of eight calls as large as one may be.
+# Arguments of all calls without an answer: eight calls of the largest size.
 _MAX_HELD_BYTES = 64 * 2**20
-# Calls go in one message up to this size: a server looks closer at larger ones.
+# Calls go in one message up to this size: a server examines larger ones more closely.
 _MESSAGE_BYTES = 200_000
-# Results that a guest has not asked for yet. The next one is refused.
+# Results that a guest has not fetched yet. Further results are refused.
 _MAX_READY_BYTES = 64 * 2**20
 # Results in one answer to a guest.
 _ANSWER_BYTES = 4 * 2**20
@@ -46,8 +46,7 @@ _ANSWER_BYTES = 4 * 2**20
 Peer = list[bytes]
 """The routing ids of a client, as its message had them."""
 Send = Callable[[str, bytes, Content, Peer, list[int]], None]
-"""Sends a message: its type, its content, the parent, to whom, and the ids to be given to `unreachable` if that one is
-gone."""
+"""Sends a message: type, content, parent, recipient, and ids to pass to `unreachable` if the recipient is gone."""
 
 
 @dataclass(eq=False)
@@ -56,7 +55,7 @@ class _Asker:
 
     request: Request
     numbers: dict[int, _Call] = field(default_factory=dict[int, "_Call"])
-    """The calls that have no reply, by the guest's own numbers."""
+    """The calls without a reply, by the guest's own numbers."""
     ready: deque[tuple[int, Body]] = field(default_factory=deque[tuple[int, Body]])
     waiting: tuple[Guest, int] | None = None
     """The host call that waits for a reply."""
@@ -72,7 +71,7 @@ class _Call:
     asker: _Asker
     number: int
     text: str
-    """As it is sent; empty then."""
+    """The JSON to send; empty once it was sent."""
     size: int
     peer: Peer
     sent: bool = False
@@ -96,7 +95,7 @@ class Tools:
     # -- the guest's side
 
     def answer(self, guest: Guest, number: int, arguments: Content, request: Request) -> None:
-        """Take the calls of a host call, and answer it as soon as there is a reply that the request has not had."""
+        """Accept the calls of a host call, and answer it as soon as the request has a new reply."""
         try:
             asked, cancelled = checked_calls(arguments)
         except HostCallError as error:
@@ -108,7 +107,7 @@ class Tools:
         if len(asker.ready) > MAX_CALLS_IN_FRAME:
             guest.answer(number, error="too many answers wait to be asked for")
             return
-        if asker.waiting is not None:  # this one waits in its place
+        if asker.waiting is not None:  # it is replaced by this one
             earlier, asker.waiting = asker.waiting, (guest, number)
             earlier[0].answer_lines(earlier[1], b"[]")
         asker.waiting = (guest, number)
@@ -146,7 +145,7 @@ class Tools:
         self._flush_soon()
 
     def _deliver(self, asker: _Asker) -> None:
-        """Answer the request's host call, if there is something to say: that nothing is under way, too."""
+        """Answer the request's host call if there are replies, or if no call is under way."""
         if asker.waiting is None or not (asker.ready or not asker.numbers):
             return
         entries: list[bytes] = []
@@ -154,7 +153,7 @@ class Tools:
         size = 0
         while asker.ready and size < _ANSWER_BYTES:
             if size and len(asker.ready[0][1].text) > _ANSWER_BYTES:
-                break  # with the next answer, and alone
+                break  # alone in the next answer
             number, body = asker.ready.popleft()
             size += len(body.text)
             if body.is_raw:
@@ -170,7 +169,7 @@ class Tools:
     # -- the offerer's side
 
     def offered(self, peer: Peer, offer: Offer) -> None:
-        """From now on this client answers; with no folder in the offer, nobody does."""
+        """Let this client answer from now on; an offer without a folder means that nobody does."""
         if offer.folder is None:
             self._peer = self._offer = None
             self._fail(list(self._calls.values()), "ServerUnavailable", "the MCP servers are no longer offered")
@@ -179,7 +178,7 @@ class Tools:
             self._flush_soon()
 
     def replied(self, peer: Peer, content: Content, buffers: Sequence[Any]) -> None:
-        """A tool_reply. What nobody waits for, or was asked of another client, is left out."""
+        """Handle a tool_reply. Replies that nobody waits for, or to calls sent to another client, are ignored."""
         askers: dict[_Asker, None] = {}
         for id_, body in checked_replies(content, buffers):
             call = self._calls.get(id_)
@@ -193,7 +192,7 @@ class Tools:
             self._deliver(asker)
 
     def unreachable(self, ids: Iterable[int]) -> None:
-        """A tool_request did not get to the client, which is gone."""
+        """A tool_request did not reach the client, which is gone."""
         calls = [self._calls[id_] for id_ in ids if id_ in self._calls]
         if calls and calls[0].peer == self._peer:
             self._peer = self._offer = None
@@ -218,7 +217,7 @@ class Tools:
             self._deliver(asker)
 
     def _drop(self, calls: list[_Call]) -> None:
-        """Forget calls, and say so to who works on them."""
+        """Forget calls, and cancel those that were sent."""
         sent = [call for call in calls if call.sent]
         for call in calls:
             self._forget(call)
@@ -237,7 +236,7 @@ class Tools:
         else:
             self._queue.remove(call)
 
-    # -- what is sent
+    # -- sending
 
     def _flush_soon(self) -> None:
         if not self._flushing:
@@ -245,7 +244,7 @@ class Tools:
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send as many calls as the offer takes at a time, those of one cell together."""
+        """Send as many calls as the offer allows at a time, batching those of one cell."""
         self._flushing = False
         limit = self._offer.concurrent_calls if self._offer else 0
         batch: list[_Call] = []

@@ -1,7 +1,7 @@
-"""Checks the messages of tools (docs/languages.md): calls, which a hostile guest has made; replies and offers, which a
-client of this kernel has, and in replies a server that nobody knows.
+"""Checks the messages of tools (docs/languages.md): calls from a hostile guest; replies and offers from a client of
+this kernel, with content from untrusted servers in the replies.
 
-It must not know who waits for what.
+It must not know which requests wait for a message.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from kernelmcp_kernel.json_bounds import JsonBounds, JsonTooLarge, check_json
 
 Content = dict[str, Any]
 
-# As bytes of JSON. A server reads no message that is larger than 10 MiB.
+# Bytes of JSON. A server reads no message larger than 10 MiB.
 MAX_ARGUMENTS_BYTES = 8 * 2**20
-# What all JSON libraries on the way can do.
+# A depth that all JSON libraries on the way support.
 MAX_DEPTH = 100
-# A server reads up to 1,000,000 values (output/sanitize.py there).
+# A server reads up to 1,000,000 values (the server's output/sanitize.py).
 _ARGUMENTS = JsonBounds(MAX_ARGUMENTS_BYTES, 900_000, MAX_DEPTH)
 MAX_NAME_CHARS = 1000
 MAX_SERVERS = 1000
 MAX_CALLS_AT_ONCE = 256
-# Each is answered, most with a refusal.
+# Each call is answered, most with a refusal.
 MAX_CALLS_IN_FRAME = 10_000
 _MAX_MESSAGE_CHARS = 100_000
 
-# Of one reply, in the frame that it shares with nothing then.
+# Bytes of one reply, in a frame of its own.
 MAX_REPLY_BYTES = MAX_FRAME_BYTES - 2**20
-# A number of the guest's own, which JavaScript must be able to say.
+# The guest's own call numbers, which JavaScript must be able to represent.
 _MAX_NUMBER = 2**53
 
 KINDS = frozenset({"ToolError", "ToolDenied", "ToolTimeout", "ServerUnavailable", "LimitExceeded"})
@@ -41,7 +41,7 @@ KINDS = frozenset({"ToolError", "ToolDenied", "ToolTimeout", "ServerUnavailable"
 
 @dataclass(frozen=True)
 class Offer:
-    """What `tools_offer_request` says. `folder`: with the files; None: nothing is offered any more."""
+    """The content of a `tools_offer_request`. `folder` contains the files; None withdraws the offer."""
 
     digest: str
     folder: Path | None
@@ -51,7 +51,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Body:
-    """What a guest gets for a call: JSON that is one line. `is_raw`: nobody has parsed it, so it may be no JSON."""
+    """The answer to a guest's call: JSON on one line. `is_raw`: not parsed here, so it may be invalid JSON."""
 
     text: bytes
     is_raw: bool = False
@@ -59,7 +59,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Asked:
-    """One call in a frame of a guest's. `problem`: why it is refused."""
+    """One call in a guest's frame. `problem`: the reason why it is refused."""
 
     number: int
     server: str
@@ -73,8 +73,7 @@ def failure(kind: str, message: str) -> Body:
 
 
 def checked_calls(arguments: Content) -> tuple[list[Asked], list[int]]:
-    """The calls of a frame, and the numbers of those that nobody waits for any more. Raises HostCallError when it has
-    no number to answer."""
+    """The calls of a frame, and the numbers of cancelled calls. Raises HostCallError if a call has no number."""
     calls, cancelled = arguments.get("calls"), arguments.get("cancelled", [])
     if not isinstance(calls, list) or not isinstance(cancelled, list):
         raise HostCallError("`tools` has a list of calls")
@@ -102,7 +101,7 @@ def _checked_call(call: Any) -> Asked:
 
 
 def _excess(text: str) -> Body | None:
-    """What is too much about a call's arguments."""
+    """The error if a call's arguments are too large, or None."""
     try:
         check_json(text.encode("ascii"), _ARGUMENTS)
     except JsonTooLarge as error:
@@ -111,7 +110,7 @@ def _excess(text: str) -> Body | None:
 
 
 def checked_offer(content: Content) -> Offer:
-    """Raises ValueError."""
+    """Check an offer. Raises ValueError."""
     digest, servers, folder = content.get("digest"), content.get("servers"), content.get("folder")
     limit = content.get("concurrent_calls")
     if not isinstance(digest, str) or not isinstance(servers, list):
@@ -130,7 +129,7 @@ def checked_offer(content: Content) -> Offer:
 
 
 def checked_replies(content: Content, buffers: Sequence[Any]) -> Iterator[tuple[int, Body]]:
-    """The id and the body of each reply; what has no id is left out."""
+    """The id and the body of each reply; replies without an id are ignored."""
     replies = content.get("replies")
     for each in cast("list[Any]", replies) if isinstance(replies, list) else []:
         if isinstance(each, dict) and type(id_ := cast("Content", each).get("id")) is int:
@@ -143,7 +142,7 @@ def _checked_reply(reply: Content, buffers: Sequence[Any]) -> Body:
         kind, message = cast("Content", error).get("kind"), cast("Content", error).get("message")
         return failure(str(kind) if kind in KINDS else "ToolError", str(message)[:_MAX_MESSAGE_CHARS])
     if type(buffer) is int and 0 <= buffer < len(buffers):
-        # One line of the frame: JSON has line ends only where a space could be.
+        # One line of the frame: in JSON, line ends are only where a space could be.
         return _checked_size(Body(bytes(buffers[buffer]).replace(b"\n", b" "), is_raw=True))
     if not isinstance(result, dict):
         return _MALFORMED
@@ -152,7 +151,7 @@ def _checked_reply(reply: Content, buffers: Sequence[Any]) -> Body:
     except (ValueError, RecursionError):
         return _MALFORMED
     if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
-        return _checked_size(Body(text, is_raw=True))  # perhaps too deep for a guest, which others are not to feel
+        return _checked_size(Body(text, is_raw=True))  # perhaps too deep; raw, it cannot affect other calls
     return _checked_size(Body(b'{"result":' + text + b"}"))
 
 

@@ -1,6 +1,6 @@
 """The messages of tools on the control channel: `tools_offer_request`, `tool_request`, `tool_cancel`, `tool_reply`.
 
-The control socket belongs to the control thread, and calls to the event loop's: everything hops between the two here.
+The control socket belongs to the control thread, and calls to the event loop's: all messages change threads here.
 """
 
 # ipykernel declares its traits (session, streams) without types that a checker understands.
@@ -21,12 +21,12 @@ from kernelmcp_kernel.jupyter.tools.messages import Content, Offer, checked_offe
 from kernelmcp_kernel.runtime.directory import SandboxDirectory
 from kernelmcp_kernel.runtime.offered import fill
 
-# Of a message's parts, without routing ids: the delimiter has been taken off.
+# Index of the header in a message without routing ids and delimiter.
 _HEADER = 1
 
 
 class OfferedKernel(AnsweringKernel):
-    """Takes the tools that a client offers, and passes calls and replies."""
+    """Accepts the tools that a client offers, and forwards calls and replies."""
 
     _sandbox: SandboxDirectory
 
@@ -36,7 +36,7 @@ class OfferedKernel(AnsweringKernel):
         self._tools = Tools(self._send_to_peer)
 
     async def tools_offer_request(self, stream: Any, ident: Any, parent: Content) -> None:
-        """A client offers tools, or with no servers takes them back. Answered when guests see the files."""
+        """Handle an offer of tools, or its withdrawal (no servers). Answered when guests see the files."""
         try:
             offer = checked_offer(parent["content"])
             if not hasattr(self, "_guests"):
@@ -52,7 +52,7 @@ class OfferedKernel(AnsweringKernel):
         self._tools.offered(peer, offer)
 
     async def dispatch_control(self, msg: Any) -> None:
-        """A `tool_reply` is no request: busy and idle on iopub for each would cost more than the reply."""
+        """Handle a `tool_reply` without busy and idle on iopub, which would cost more than the reply itself."""
         if not self._is_reply(msg):
             await super().dispatch_control(msg)
             return
@@ -64,7 +64,7 @@ class OfferedKernel(AnsweringKernel):
             self.log.warning("a tool_reply is refused: %s", error)
             return
         content = reply["content"]
-        if hasattr(self, "_guests") and isinstance(content, dict):  # else nothing has been asked
+        if hasattr(self, "_guests") and isinstance(content, dict):  # otherwise nothing was asked
             self._loop.call_soon_threadsafe(self._tools.replied, peer, cast(Content, content), reply["buffers"])
 
     def _is_reply(self, parts: list[zmq.Frame]) -> bool:
@@ -77,22 +77,22 @@ class OfferedKernel(AnsweringKernel):
             return False
 
     def _send_to_peer(self, kind: str, content: bytes, parent: Content, peer: Peer, ids: list[int]) -> None:
-        """Called by the event loop's thread."""
+        """Send a message from the event loop's thread."""
         self.control_stream.io_loop.add_callback(self._send_control, kind, content, parent, peer, ids)
 
     def _send_control(self, kind: str, content: bytes, parent: Content, peer: Peer, ids: list[int]) -> None:
         session, stream = cast(Session, self.session), cast(ZMQStream, self.control_stream)
-        message = session.msg(kind, cast(Any, content), parent=parent)  # JSON already
+        message = session.msg(kind, cast(Any, content), parent=parent)  # already JSON
         try:
             _send_to(cast("zmq.Socket[bytes]", stream.socket), session.serialize(message, peer))
         except zmq.ZMQError:
             if ids:
                 self._loop.call_soon_threadsafe(self._tools.unreachable, ids)
-        stream.flush(zmq.POLLIN)  # a send past the stream can swallow the news of what has arrived
+        stream.flush(zmq.POLLIN)  # a send that bypasses the stream can swallow the event for received messages
 
 
 def _send_to(socket: zmq.Socket[bytes], parts: list[bytes]) -> None:
-    """Send, and hear of a client that is gone or does not read: a router says nothing of it by itself."""
+    """Send, and raise if a client is gone or does not read: a router does not report this by itself."""
     socket.router_mandatory = 1
     try:
         socket.send_multipart(parts, zmq.NOBLOCK)

@@ -1,1 +1,1 @@
-"""JavaScript: QuickJS, which is WebAssembly, in Node; state is kept from cell to cell as in a REPL."""
+"""JavaScript: QuickJS (WebAssembly) in Node; state is kept between cells, as in a REPL."""

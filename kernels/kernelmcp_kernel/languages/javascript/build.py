@@ -1,6 +1,7 @@
-"""Fetches what JavaScript guests run on, from npm, pinned by package-lock.json, into node_modules/ beside it.
+"""Downloads the npm packages of JavaScript guests, pinned by package-lock.json, into node_modules/ beside it.
 
-QuickJS as WebAssembly with its bindings, acorn to read cells; esbuild, which makes one file of it, and goes again.
+These are QuickJS as WebAssembly with its bindings, acorn to parse cells, and esbuild, which makes one file of them and
+is then removed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _OF_THE_BUILD = ("esbuild", "@esbuild", ".bin")
 
 
 def build_runtime(package_dir: Path, log: Callable[[str], None]) -> bool:
-    """Make node_modules/ if it is missing or made from other sources. True when it had to be made."""
+    """Create node_modules/ if it is missing or was made from other sources. Returns True if it was created."""
     folder = package_dir / "languages" / "javascript"
     modules = folder / "node_modules"
     wanted = sources(folder)
@@ -33,7 +34,7 @@ def build_runtime(package_dir: Path, log: Callable[[str], None]) -> bool:
             for file in made.rglob(pattern):
                 file.unlink()
         if modules.exists():
-            modules.rename(Path(scratch) / "replaced")  # a folder cannot be renamed over one that has content
+            modules.rename(Path(scratch) / "replaced")  # a folder cannot be renamed over a non-empty one
         shutil.move(made, modules)
     make_bundle(folder)
     for name in _OF_THE_BUILD:

@@ -1,6 +1,6 @@
-"""The guest's JavaScript as one small file: with twenty, each checked by Node's permissions, it starts 50 ms later.
+"""The guest's JavaScript as one small file: twenty, each checked by Node's permissions, take 50 ms more to start.
 
-Made when kernelmcp is installed. Where the sources have changed since, it is not used.
+Built when kernelmcp is installed. Not used if the sources have changed since.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from kernelmcp_kernel.runtime.npm import run_program
 BUNDLE = "node_modules/kernelmcp-bundle"
 _STAMP = "stamp"
 _MAIN = "main.mjs"
-# `import` of one of these loads all that can be had from it, streams of files among them: 10 ms.
+# An `import` of one of these loads all its exports, including file streams: 10 ms.
 _OF_NODE = ("fs", "net", "path", "process")
 _WEBASSEMBLY = "@jitl/quickjs-ng-wasmfile-release-sync/dist/emscripten-module.wasm"
 
 
 def make_bundle(folder: Path) -> None:
-    """Make it of this language's folder, whose node_modules have esbuild. Raises BuildError."""
+    """Build the bundle of this language's folder, whose node_modules contain esbuild. Raises BuildError."""
     modules, bundle = folder / "node_modules", folder / BUNDLE
     program = [node_binary(), modules / "esbuild" / "bin" / "esbuild", folder / _MAIN]
     options = ["--bundle", "--platform=node", "--format=esm", "--target=node24", "--log-level=warning"]
-    options += ["--minify-whitespace", "--minify-syntax"]  # names stay, for tracebacks
+    options += ["--minify-whitespace", "--minify-syntax"]  # names are kept for tracebacks
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=modules) as scratch:
         for name in _OF_NODE:
             file = Path(scratch, f"{name}.mjs")
@@ -38,7 +38,7 @@ def make_bundle(folder: Path) -> None:
 
 
 def entry(folder: Path) -> Path:
-    """The script that a guest is started with: of the bundle, or else of the sources."""
+    """The script that starts a guest: from the bundle if it is current, otherwise from the sources."""
     bundle = folder / BUNDLE
     try:
         is_fresh = (bundle / _STAMP).read_text("utf-8") == sources(folder)
@@ -48,7 +48,7 @@ def entry(folder: Path) -> Path:
 
 
 def sources(folder: Path) -> str:
-    """What the bundle is made from, as a digest. Takes about a millisecond."""
+    """A digest of the files that the bundle is built from. Takes about a millisecond."""
     package = folder.parents[1]
     scripts = [*folder.glob("*.mjs"), *(folder / "world").glob("*.js"), *(package / "host").glob("*.mjs")]
     packages = [folder / "package.json", folder / "package-lock.json"]

@@ -1,4 +1,4 @@
-"""How a guest that runs JavaScript is started."""
+"""Starts guests that run JavaScript."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kernelmcp_kernel.runtime.places import HOST
 
 FOLDER = Path(__file__).parent
 ENGINE = FOLDER / "node_modules"
-# V8 compiles QuickJS a second time, better, while the first cell waits: 70 ms of CPU that few cells are worth. So much
-# must have run first: a loop of half a second is compiled within its own cell, and later ones find it done.
+# V8 recompiles QuickJS with more optimization while the first cell waits: 70 ms of CPU time that few cells are worth.
+# This budget must be used first: a loop of half a second triggers it within its own cell, and later cells benefit.
 _COMPILED_LATER = "--wasm-tiering-budget=1000000000"
 
 

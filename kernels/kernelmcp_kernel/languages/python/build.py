@@ -1,13 +1,13 @@
-"""Builds what a guest runs on: `_runtime/` with Pyodide, the guest's Python packages and the boot image.
+"""Builds the guest's runtime: `_runtime/` with Pyodide, the guest's Python packages and the boot image.
 
-It must not know what an image holds.
+It must not know the contents of an image.
 
     _runtime/pyodide/      from npm, pinned by kernels/package-lock.json
     _runtime/site/         IPython for the guest, pinned by kernels/requirements-guest.txt
     _runtime/boot.img      the warmed wasm heap, made by host/build.mjs
-    _runtime/stamp.json    what these were made from
+    _runtime/stamp.json    the inputs that these were made from
 
-Every step works in a folder or file of its own and is then renamed into place: interrupted, it leaves what was there.
+Every step works in its own folder or file, which is then renamed into place: an interrupted step changes nothing.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _PYODIDE_FILES = (
 )
 _GUEST_PYTHON = "3.14"
 
-# What a guest never needs: programs, manual pages, tests.
+# Files that a guest never needs: programs, manual pages, tests.
 _PRUNED_AT_TOP = ("bin", "share")
 _PRUNED_ANYWHERE = ("tests", "test", "__pycache__")
 
-# Folders of a build that somebody pulled the plug on. The next build sweeps them.
+# Folders of interrupted builds. The next build deletes them.
 _UNFINISHED = "_runtime.building-"
 _REPLACED = "_runtime.replaced-"
 
@@ -48,7 +48,7 @@ Log = Callable[[str], None]
 
 
 def build_runtime(package_dir: Path, log: Log) -> bool:
-    """Make `_runtime/` if it is missing, damaged or made from other inputs. True when something had to be made.
+    """Build `_runtime/` if it is missing, damaged or made from other inputs. Returns True if anything was built.
 
     Needs the network for packages (npm and pip, as configured on this machine) but not for the image.
     """
@@ -67,7 +67,7 @@ def build_runtime(package_dir: Path, log: Log) -> bool:
 
 
 def build_image(package_dir: Path, image: Path) -> None:
-    """Boot a fresh guest, warm it and save its heap as `image` (about 5 s). Raises BuildError with what Node said."""
+    """Boot a new guest, warm it up and save its heap as `image` (about 5 s). Raises BuildError with Node's message."""
     image.parent.mkdir(parents=True, exist_ok=True)
     unfinished = image.with_name(f"{image.name}.{os.getpid()}.building")
     program = package_dir / "host" / "build.mjs"
@@ -92,7 +92,7 @@ def _make_packages(package_dir: Path, runtime: Path, log: Log) -> bool:
         log("kernelmcp: fetching IPython for the guest (pip)")
         _fetch_site(lock_dir, unfinished / "site")
         _write_stamp(unfinished, {"packages": wanted, "files": _listing_digest(unfinished)})
-        unfinished.chmod(0o755)  # mkdtemp makes it private, but other users may run what is installed here
+        unfinished.chmod(0o755)  # mkdtemp makes it private, but other users may use this installation
         _put_in_place(unfinished, runtime)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -108,8 +108,8 @@ def _fetch_pyodide(lock_dir: Path, target: Path) -> None:
 
 
 def _fetch_site(lock_dir: Path, target: Path) -> None:
-    # --platform any: nothing but pure Python is taken. The closure is the file itself (--no-deps), because pip would
-    # judge the environment markers by this machine and not by the guest.
+    # --platform any: only pure Python packages. The requirements file lists all dependencies (--no-deps), because pip
+    # would evaluate environment markers for this machine and not for the guest.
     flags = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--no-compile", "--quiet"]
     flags += ["--disable-pip-version-check", "--no-input", "--no-warn-script-location"]
     guest = [f"--python-version={_GUEST_PYTHON}", "--implementation=py", "--platform=any"]
@@ -128,7 +128,7 @@ def _fetch_site(lock_dir: Path, target: Path) -> None:
 def _put_in_place(unfinished: Path, runtime: Path) -> None:
     replaced = Path(tempfile.mkdtemp(prefix=_REPLACED, dir=runtime.parent))
     if runtime.exists():
-        runtime.rename(replaced / "old")  # a folder cannot be renamed over one that has content
+        runtime.rename(replaced / "old")  # a folder cannot be renamed over a non-empty one
     unfinished.rename(runtime)
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -141,7 +141,7 @@ def _sweep(package_dir: Path) -> None:
 
 
 def _listing_digest(runtime: Path) -> str:
-    """Names and sizes of the fetched files: enough to see that one is missing or was cut short."""
+    """Names and sizes of the downloaded files: enough to detect a missing or truncated one."""
     files = [file for part in ("pyodide", "site") for file in (runtime / part).rglob("*") if file.is_file()]
     names = sorted(f"{file.relative_to(runtime).as_posix()} {file.stat().st_size}" for file in files)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()

@@ -1,8 +1,8 @@
-"""Companions: packages that another one needs for a part of what it does, and does not name as needed.
+"""Companions: packages that another package needs for some of its features and does not declare as dependencies.
 
-Small ones are installed together with the package, where Pyodide's distribution has them. The others come when a module
-of the package imports them: a guest gets `needed_by` when it starts, and treats such an import as one of a cell.
-`kernelmcp setup` prepares all of them. They are well-known names: an index may have what the distribution does not.
+Small ones are installed with the package, if Pyodide's distribution has them. The others are installed when a module of
+the package imports them: a guest gets `needed_by` at its start, and treats such an import like one in a cell.
+`kernelmcp setup` prepares all of them. They are well-known names: an index may have those that the distribution lacks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Companions:
-    """Of one package, whose name it has in the table."""
+    """The companions of one package, whose name is the key in the table."""
 
     small: tuple[str, ...] = ()
-    """Packages that come with it."""
+    """Packages that are installed with it."""
     large: tuple[str, ...] = ()
-    """Packages that come when they are needed. Their modules have the same names."""
+    """Packages that are installed when they are needed. Their modules have the same names."""
     needed_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """Beginnings of the names of modules -> what these import only where it is needed."""
+    """Module name prefixes -> packages that these modules import only when needed."""
 
 
 _COMPANIONS: dict[str, Companions] = {
@@ -55,13 +55,13 @@ _COMPANIONS: dict[str, Companions] = {
         large=("matplotlib", "pandas"),
         needed_by={"sklearn.utils._optional_dependencies": ("matplotlib", "pandas")},
     ),
-    # Its densities ask for it themselves (inside/kernelmcp_guest/packages/shims.py).
+    # Its density plots install it themselves (inside/kernelmcp_guest/packages/shims.py).
     "seaborn": Companions(large=("scipy",)),
 }
 
 
 def small(names: Iterable[str]) -> list[str]:
-    """Names of packages that come with these; names as `canonicalize_name` writes them."""
+    """Names of packages that are installed with these; names in the form of `canonicalize_name`."""
     return list(dict.fromkeys(each for found in _listed(names) for each in found.small))
 
 
@@ -75,10 +75,10 @@ def _listed(names: Iterable[str]) -> list[Companions]:
 
 
 def is_companion(module: str) -> bool:
-    """Whether a module is a companion's, of any package."""
+    """Return whether a module belongs to a companion of any package."""
     return module in every(_COMPANIONS)
 
 
 def needed_by() -> dict[str, tuple[str, ...]]:
-    """Beginnings of the names of modules, and what a guest is to install for an import in them."""
+    """Module name prefixes, and the packages that a guest should install for an import in them."""
     return {module: needs for found in _COMPANIONS.values() for module, needs in found.needed_by.items()}

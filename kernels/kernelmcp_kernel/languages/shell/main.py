@@ -1,6 +1,6 @@
 """The program of a shell guest: `python -I -S main.py '{"library":..., "workspace":..., ...}'`.
 
-Descriptors: 3 requests in, 4 frames out, 5 interrupts in (non-blocking). Everything else is closed or /dev/null.
+Descriptors: 3 for requests, 4 for frames, 5 for interrupts (non-blocking). All others are closed or /dev/null.
 """
 
 from __future__ import annotations

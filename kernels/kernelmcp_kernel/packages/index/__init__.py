@@ -1,2 +1,2 @@
-"""What the sources of packages answer: seen in pip's process (`watch`), put into words in the kernel's (`answers`), and
-remembered where one does not answer at all (`silent`)."""
+"""The answers of package sources: observed in pip's process (`watch`), worded in the kernel's (`answers`), and
+remembered for sources that do not answer at all (`silent`)."""

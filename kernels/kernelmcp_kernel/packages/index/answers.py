@@ -1,6 +1,6 @@
-"""What the sources of packages answered during one installation: the other end of `watch`, and its words.
+"""The answers of package sources during one installation: reads the results of `watch`, and words them.
 
-Above it is `pip_run`; it must not know what is installed.
+`pip_run` uses it; it must not know what is installed.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from packaging.utils import canonicalize_name
 from kernelmcp_kernel.packages.errors import PackageUnreachable
 from kernelmcp_kernel.packages.index.silent import SilentHosts
 
-# The slowest index that answers does so in half of it; what is refused is refused within ten, with all else.
+# The slowest index that answers takes half of this; a failed installation takes at most ten seconds altogether.
 _ANSWER_SECONDS = 5.0
-# For a host that was silent some minutes ago.
+# For a host that gave no answer a few minutes ago.
 _BRIEF_SECONDS = 1.5
-_RULES, _SEEN = "watch.json", "answers.json"  # as `watch` has them
+_RULES, _SEEN = "watch.json", "answers.json"  # same as in `watch`
 _MAX_SEEN_BYTES = 1 << 20
 _MAX_HOST_CHARS = 100
-# A name that somebody has just taken looks like this; the packages that people mean are older, and have more releases.
+# A newly taken name looks like this; the packages that people mean are older, and have more releases.
 _YOUNG_DAYS = 90
 _FEW_RELEASES = 1
 _ASK_OPERATOR = "Whoever runs the server can"
 
 
 class Failure(NamedTuple):
-    """A host that did not say whether it has a package, and why: an HTTP status, or a word of `watch`."""
+    """A host that did not say whether it has a package, with the reason: an HTTP status, or one of `watch`'s words."""
 
     host: str
     why: str
 
     def error(self, what: str) -> PackageUnreachable:
-        """For who asked for `what`."""
+        """The error for a request for `what`."""
         return PackageUnreachable(f"{what}: {_sentence(self.host[:_MAX_HOST_CHARS], self.why)}")
 
 
@@ -74,19 +74,19 @@ def _sentence(host: str, why: str) -> str:
 
 
 class IndexAnswers:
-    """The answers of one installation. `hosts`: None where nothing is remembered."""
+    """The answers of one installation. `hosts`: None if nothing is remembered."""
 
     def __init__(self, hosts: SilentHosts | None) -> None:
         self._hosts = hosts
         self._silent: set[str] = set()
         self.complete = True
-        """Whether every index that was asked for a package has said whether it has it."""
+        """True if every index has said for each requested package whether it has it."""
         self.failed: Mapping[str, Failure] = {}
-        """By the name of a package, of the last run of pip."""
+        """By package name, from the last run of pip."""
         self._releases: Mapping[str, tuple[int, datetime]] = {}
 
     def write(self, run: Path) -> str:
-        """Write the rules for one run of pip into its folder. Gives the file. Blocking."""
+        """Write the rules for one run of pip into its folder; return the file's path. Blocking."""
         file = run / _RULES
         brief = sorted(set(self._hosts.read() if self._hosts else ()) - self._silent)
         rules = {"seconds": _ANSWER_SECONDS, "brief_seconds": _BRIEF_SECONDS, "brief": brief}
@@ -94,11 +94,11 @@ class IndexAnswers:
         return str(file)
 
     def was_silent(self, host: str) -> bool:
-        """Whether it gave no answer some minutes ago, or to this installation. Blocking."""
+        """Return whether the host gave no answer a few minutes ago, or to this installation. Blocking."""
         return host in self._silent or (self._hosts is not None and host in self._hosts.read())
 
     def read(self, run: Path) -> None:
-        """Note what a run of pip saw. Blocking."""
+        """Record the observations of a run of pip. Blocking."""
         seen = _read(run / _SEEN)
         silent = _texts(seen.get("silent"))
         self._silent.update(silent)
@@ -109,7 +109,7 @@ class IndexAnswers:
             self._hosts.note(silent, _texts(seen.get("answered")))
 
     def doubts(self, names: Iterable[str]) -> list[str]:
-        """What there is to say of packages (names) that an index has had for a short time, or with one release."""
+        """Warnings about packages (names) that are new on an index, or have only one release there."""
         found = [(name, *self._releases[name]) for name in sorted(names) if name in self._releases]
         now = datetime.now(UTC)
         return [
@@ -121,7 +121,7 @@ class IndexAnswers:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Of pip's process, which has read what strangers wrote."""
+    """Read the output of pip's process, which has read hostile text."""
     try:
         with file.open("rb") as stream:
             found = json.loads(stream.read(_MAX_SEEN_BYTES))
@@ -135,7 +135,7 @@ def _texts(found: Any) -> list[str]:
 
 
 def _failures(found: Any) -> dict[str, Failure]:
-    """The first of each name: of the main index, where there are several."""
+    """The first failure of each name: with several indexes, that of the main one."""
     failures: dict[str, Failure] = {}
     for name, told in cast("dict[Any, Any]", found).items() if isinstance(found, dict) else ():
         pairs = [_texts(each) for each in cast("list[Any]", told)] if isinstance(told, list) else []
@@ -145,7 +145,7 @@ def _failures(found: Any) -> dict[str, Failure]:
 
 
 def _releases(found: Any) -> dict[str, tuple[int, datetime]]:
-    """How many versions of each name there are, and when the first was uploaded; without what no index says."""
+    """The number of versions of each name, and the first upload time; omits names for which no index reports them."""
     releases: dict[str, tuple[int, datetime]] = {}
     for name, told in cast("dict[str, Any]", found).items() if isinstance(found, dict) else ():
         with suppress(TypeError, ValueError, OverflowError, OSError):

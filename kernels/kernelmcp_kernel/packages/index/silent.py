@@ -1,7 +1,7 @@
 """Hosts that gave no answer, for some minutes: KERNELMCP_HOME/packages/silent.json, shared by all kernels of a user.
 
-Each run of pip would otherwise wait for them anew. They are still asked, and waited for briefly: who answers again is
-heard at once. Nothing here is needed. Blocking.
+Without it, each run of pip would wait for them again. They are still asked, but with a short timeout: a host that
+answers again is noticed at once. This data can be deleted at any time. Blocking.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SilentHosts:
         self._file = root / "silent.json"
 
     def read(self) -> dict[str, float]:
-        """When each was last silent (Unix time)."""
+        """The time when each host last failed to answer (Unix time)."""
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
             with self._file.open("rb") as stream:
                 check_own(os.fstat(stream.fileno()))
@@ -40,7 +40,7 @@ class SilentHosts:
         return {}
 
     def note(self, silent: Iterable[str], answered: Iterable[str]) -> None:
-        """Remember those, and forget these. A cache that cannot be written ignores this."""
+        """Add the silent hosts, remove those that answered. Does nothing if the cache cannot be written."""
         had, answered, now = self.read(), set(answered), time.time()
         found = {**had, **{host: now for host in silent if _HOST.fullmatch(host)}}
         found = {host: at for host, at in found.items() if host not in answered}

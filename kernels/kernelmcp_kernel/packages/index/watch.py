@@ -1,8 +1,8 @@
-"""Watches what the sources of packages answer, in pip's process. Part of `pip_main`.
+"""Observes the answers of package sources, in pip's process. Part of `pip_main`.
 
-pip takes an index that answers 401, 403 or 500, or not at all, for one that does not have the package, and waits for a
-silent one as long as its timeouts add up: name by name, address by address, try by try. Here no answer is waited for
-longer than the kernel process says, a host that gave none is not asked again, and what went wrong goes to a file.
+If an index answers 401, 403 or 500, or not at all, pip assumes that it does not have the package, and waits for a
+silent one for the sum of its timeouts: per name, per address, per attempt. Here the kernel process limits the wait for
+each answer, a host that gave none is not asked again, and failures are written to a file.
 """
 
 # pyright: reportPrivateUsage=false
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-# Beside the file of the rules: what was seen.
+# The observations, beside the file of the rules.
 SEEN = "answers.json"
 NO_ANSWER = "silent"
 CERTIFICATE = "certificate"
@@ -29,8 +29,8 @@ _NOT_FOUND = (404, 410)
 
 
 class Rules(NamedTuple):
-    """What the kernel process says (a file): for how long an answer is waited for, and of a host that gave none some
-    minutes ago; these hosts; and those that are not asked."""
+    """The rules from the kernel process (a file): the seconds to wait for an answer, and for one of a host that gave
+    none a few minutes ago; these hosts; and hosts that are never asked."""
 
     seconds: float
     brief_seconds: float
@@ -47,15 +47,16 @@ class Watch:
         self._silent = set(self._rules.never)
         self._answered: set[str] = set()
         self._failed: dict[str, list[list[str]]] = {}
-        self._lacking: dict[str, Any] = {}  # an index, by its address, that was asked for nothing that it had
+        self._lacking: dict[str, Any] = {}  # indexes, by address, that had nothing that was asked for
         self._found: set[str] = set()
         self._session: Any = None
         self._last = ""
         self.released: dict[str, dict[Any, datetime | None]] = {}
-        """The versions by project, with when each was uploaded: None for a file of this machine, or of an old index."""
+        """The versions by project, with their upload times: None for a file on this machine, or on an old index."""
 
     def take_part(self) -> None:
-        """Have pip ask through this. Raises ImportError, AttributeError where this pip is made otherwise."""
+        """Make pip's requests go through this. Raises ImportError, AttributeError if this pip is structured
+        differently."""
         self._wait_no_longer()
         self._note_pages()
 
@@ -70,7 +71,7 @@ class Watch:
             if host in self._silent:
                 self._last = NO_ANSWER
                 raise exceptions.ConnectionError("it gave no answer before", request=request)
-            adapter.max_retries.respect_retry_after_header = False  # its minutes are not waited for
+            adapter.max_retries.respect_retry_after_header = False  # it may ask for minutes
             try:
                 answer = self._within(host, lambda: stock(adapter, request, *arguments, **options))
             except TimeoutError:
@@ -97,8 +98,8 @@ class Watch:
         self._silent.add(host)
 
     def _within(self, host: str, ask: Any) -> Any:
-        """The beginning of an answer. Names are looked up and connections made without an end that pip knows of, so it
-        is another thread that waits. Raises TimeoutError."""
+        """The beginning of an answer. DNS lookups and connections have no timeout in pip, so another thread makes the
+        request. Raises TimeoutError."""
         made: list[Any] = []
         failed: list[BaseException] = []
 
@@ -136,7 +137,7 @@ class Watch:
         address = urlunsplit((*urlsplit(url)[:2], f"{root}/", "", ""))
         if page is not None and _has_files(page):
             self._found.add(address)
-        elif page is not None:  # a page for people, of a portal or a wrong address
+        elif page is not None:  # a page for people, from a portal or a wrong address
             self._fail(name, url, NO_INDEX)
         elif self._last.isdigit() and int(self._last) in _NOT_FOUND:
             self._lacking.setdefault(address, name)
@@ -147,7 +148,7 @@ class Watch:
         self._failed.setdefault(name, []).append([host_of(url), why])
 
     def look_for_indexes(self) -> None:
-        """Whether what had nothing that was asked for is an index at all: its own address answers then."""
+        """Check if hosts that had nothing that was asked for are indexes: an index answers at its own address."""
         for address, name in self._lacking.items():
             if address in self._found or host_of(address) in self._silent:
                 continue
@@ -159,13 +160,13 @@ class Watch:
                 continue
 
     def write(self) -> None:
-        """Tell the kernel process."""
+        """Report the observations to the kernel process."""
         silent = sorted(self._silent.difference(self._rules.never))
         seen = {"silent": silent, "answered": sorted(self._answered), "failed": self._failed}
         self._file.write_text(json.dumps({**seen, "releases": dict(self._releases())}), "utf-8")
 
     def _releases(self) -> Iterator[tuple[str, list[float]]]:
-        """By project: how many versions there are, and when the first was uploaded (Unix time), where all say it."""
+        """By project: the number of versions, and the first upload (Unix time), if all upload times are known."""
         for name, versions in self.released.items():
             times = [time.replace(tzinfo=time.tzinfo or UTC) for time in versions.values() if time is not None]
             if times and len(times) == len(versions):
@@ -173,11 +174,11 @@ class Watch:
 
 
 def host_of(url: str) -> str:
-    """With its port, without credentials."""
+    """The host with its port, without credentials."""
     return urlsplit(url).netloc.rpartition("@")[2].lower()
 
 
 def _has_files(page: Any) -> bool:
-    """Whether it is an index's: JSON is; HTML lists files, or nothing."""
+    """Return whether it is an index page: JSON always is; HTML lists files, or nothing."""
     html = page.content_type.lower().startswith("text/html")
     return not html or bool(_FILES.search(page.content)) or b"<a" not in page.content.lower()

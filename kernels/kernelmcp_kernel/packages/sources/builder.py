@@ -1,6 +1,6 @@
-"""From a source to a wheel: the tools of its build, the guest that runs it, the check of what comes out, the cache.
+"""From a source to a wheel: its build tools, the guest that runs the build, the check of the result, the cache.
 
-Above it is `resolver`, which is told of the wheels that there are and has more built; it must not know pip.
+`resolver` uses it, to get existing wheels and to have more built; it must not know pip.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from kernelmcp_kernel.settings import PackageSettings
 
 Say = Callable[[str], None]
 Install = Callable[[list[str], Say], Awaitable[list[Package]]]
-"""Gives packages that are unpacked. Raises PackageError."""
+"""Returns unpacked packages. Raises PackageError."""
 
-# Held in memory. What was written in Python takes less.
+# Held in memory. Pure Python packages are smaller.
 _MAX_WHEEL_BYTES = 64 << 20
 _BACKEND = re.compile(r"[A-Za-z_][\w.]{0,200}(:[A-Za-z_][\w.]{0,200})?")
 
 
 class Builder:
-    """Builds sources for one session. What it builds, every session has."""
+    """Builds sources for one session. All sessions get the results."""
 
     def __init__(self, settings: PackageSettings, store: Store, install: Install) -> None:
         self._settings = settings
@@ -49,17 +49,17 @@ class Builder:
         self._kept = Kept(store)
 
     def known(self) -> tuple[dict[str, Path], dict[str, str]]:
-        """The wheels that were built, and why others were not, by the sha256 of the source. Blocking."""
+        """The built wheels, and the reasons why others were not built, by the sha256 of the source. Blocking."""
         wheels, refused = self._kept.read()
         return {source: self._store.wheel_file(wheel) for source, wheel in wheels.items()}, refused
 
     def built(self) -> set[str]:
-        """The sha256 of the wheels that were built. Blocking."""
+        """The sha256 of the built wheels. Blocking."""
         return {wheel.sha256 for wheel in self._kept.read()[0].values()}
 
     async def build(self, source: Path, facts: Any, say: Say) -> Path:
-        """The wheel of a source, in the cache; `facts` say how it is built, as `reading` has found out. Raises
-        NotBuilt, PackageDenied, PackageCacheError, PackageTimeout, OSError."""
+        """The wheel of a source, in the cache; `facts` describe its build, as determined by `reading`. Raises NotBuilt,
+        PackageDenied, PackageCacheError, PackageTimeout, OSError."""
         try:
             name, version = parse_sdist_filename(source.name)
         except InvalidSdistFilename:
@@ -104,7 +104,7 @@ class Builder:
         return await run_build(source, job, max_bytes)
 
     async def _tools(self, requires: list[str], say: Say) -> list[Package]:
-        """The packages of the backend. Raises NotBuilt."""
+        """The packages of the build backend. Raises NotBuilt."""
         if not requires:
             return []
         try:
@@ -114,7 +114,7 @@ class Builder:
         except InvalidRequirement as error:
             raise NotBuilt("is built with something that has no plain name") from error
         except (PackageCacheError, PackageDenied, PackageTimeout):
-            raise  # says nothing of the source
+            raise  # says nothing about the source
         except PackageError as error:
             tools = ", ".join(map(_name, requires))[:100]
             raise NotBuilt(f"is built with {tools}, which is not to be had", lasting=False) from error
@@ -125,7 +125,7 @@ def _name(requirement: str) -> str:
 
 
 def _checked(facts: Any) -> dict[str, Any]:
-    """What pip's process has found out, which has read what a stranger wrote. Raises NotBuilt."""
+    """Check the facts from pip's process, which has read hostile text. Raises NotBuilt."""
     try:
         requires, paths = list(map(str, facts["requires"])), list(map(str, facts["paths"]))
         backend, setup_requires = str(facts["backend"]), bool(facts["setup_requires"])

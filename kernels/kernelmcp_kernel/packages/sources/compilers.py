@@ -1,6 +1,6 @@
-"""What compiles: tools of a build, and packages. Imported by the kernel process and by pip's, and imports nothing."""
+"""Build tools and packages that compile. Imported by the kernel process and by pip's, and imports nothing."""
 
-# Whatever package builds with one of these compiles something that it cannot do without, or drops it without a word.
+# A package that builds with one of these needs a compiled extension, or silently omits it.
 COMPILING = frozenset(
     (
         "cffi",
@@ -31,8 +31,7 @@ COMPILING = frozenset(
         "ziglang",
     )
 )
-# Packages whose source always compiles, which their setup.py says in no plain way: a build would find it out in twenty
-# seconds.
+# Packages whose source always compiles, although their setup.py is unclear: a build takes twenty seconds to fail.
 ALWAYS_COMPILED = frozenset(
     (
         "gevent",
@@ -56,5 +55,5 @@ ALWAYS_COMPILED = frozenset(
         "xmlsec",
     )
 )
-# They make C of Python, and are left out: where the build can do without, it makes a package in pure Python.
+# They translate Python to C, and are left out: if the build works without them, the result is pure Python.
 LEFT_OUT = frozenset(("cython", "mypy"))

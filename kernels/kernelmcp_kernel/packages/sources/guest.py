@@ -1,7 +1,7 @@
-"""Runs the build of a source in a guest process for nothing else: confined, no network, no folder where it may write.
+"""Runs the build of a source in a separate guest process: confined, without network, without a writable folder.
 
-It knows no names and no cache. The source goes in by a descriptor, the wheel comes out by another: both are files that
-the system keeps under a cap, and nothing is left when it ends.
+It knows no names and no cache. The source comes in by one descriptor, the wheel goes out by another: both are files
+whose size the system limits, and nothing is left when it ends.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from kernelmcp_kernel.runtime.identity import BuildError
 from kernelmcp_kernel.runtime.node import node_launch, status_of
 from kernelmcp_kernel.runtime.places import HOST, INSIDE, RUNTIME, packages_root
 
-# The largest that are in pure Python take some seconds.
+# The largest pure Python sources take a few seconds.
 BUILD_SECONDS = 60.0
-# As host/wheel.mjs has them.
+# Same as in host/wheel.mjs.
 _NO_COMPILER, _FAILED, _MORE = 3, 4, 5
 _MAX_SAID_CHARS = 120
 _MAX_LIST_BYTES = 1 << 16
@@ -33,20 +33,20 @@ _MAX_LIST_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Job:
-    """What to build: the packages of the backend, as `Package.mount` shows them, and how it is called."""
+    """A build: the packages of the backend, as in `Package.mount`, and how to call it."""
 
     packages: list[dict[str, str]]
     backend: str
     paths: list[str]
     look_for_more: bool
-    """Ask what else is needed first."""
+    """Ask for further build requirements first."""
     left_out: list[str]
-    """Modules that are not there because they compile."""
+    """Modules that are unavailable because they compile."""
 
 
 class NotBuilt(Exception):
-    """There is no wheel of a source, and why: the end of a sentence that begins with `its source`. `lasting`: another
-    time would not be better."""
+    """A source has no wheel. The text, the reason, completes a sentence that begins with `its source`. `lasting`: a
+    retry would not help."""
 
     def __init__(self, why: str, *, lasting: bool = True) -> None:
         super().__init__(why)
@@ -54,7 +54,7 @@ class NotBuilt(Exception):
 
 
 async def run_build(source: Path, job: Job, max_bytes: int) -> bytes | list[str]:
-    """The wheel, hostile; or what else the build needs. Raises NotBuilt, OSError."""
+    """The wheel, which is hostile; or further requirements of the build. Raises NotBuilt, OSError."""
     sandbox = PrivateDirectory()
     try:
         with source.open("rb") as given, tempfile.TemporaryFile() as made, tempfile.TemporaryFile() as said:
@@ -73,7 +73,7 @@ async def run_build(source: Path, job: Job, max_bytes: int) -> bytes | list[str]
     if status == _FAILED:
         text = " ".join("".join(c if c.isprintable() else " " for c in words).split())[:_MAX_SAID_CHARS]
         raise NotBuilt(f"does not build in the sandbox ({text})" if text else "does not build in the sandbox")
-    # By its own fault, or for want of a processor or of memory that others have: another time may be better.
+    # Its own fault, or other processes took the CPU or memory: a retry may help.
     raise NotBuilt("takes more than a build may", lasting=False)
 
 
@@ -92,7 +92,7 @@ def _names(text: bytes) -> list[str]:
 
 
 async def _run(sandbox: PrivateDirectory, job: Job, max_bytes: int, descriptors: list[int]) -> int:
-    """The exit status; -9 for a build that was ended."""
+    """The exit status; -9 for a build that was killed."""
     try:
         image = plain_image()
     except BuildError as error:

@@ -1,9 +1,9 @@
-"""Sources in pip's resolution: offered where no wheel runs here, looked at, and never built. Part of `pip_main`.
+"""Sources in pip's resolution: offered if no wheel runs here, examined, and never built. Part of `pip_main`.
 
-Where a name has no wheel for the guest, or only one of Pyodide's distribution that cannot be had, the newest source of
-the versions that count is fetched, and its build settings are read: what needs a compiler is refused here. What is
-chosen of the rest is for the kernel process to have built. Whatever a source says of itself is hostile, which is why it
-is read in this process, which can do nothing.
+If a name has no wheel for the guest, or only an unavailable one of Pyodide's distribution, the newest source of the
+versions that count is downloaded, and its build settings are read: sources that need a compiler are refused here. The
+kernel process builds those that pip chooses from the rest. All content of a source is hostile, so it is read in this
+process, which has no access to anything.
 """
 
 # pyright: reportPrivateUsage=false
@@ -21,7 +21,7 @@ from .compilers import ALWAYS_COMPILED
 from .reading import Refused, Source, look_at
 from .without import Tables, leave_out
 
-# Of an archive, and of one of the distribution's packages: there, a large source is one that is compiled.
+# Maximum size of an archive, and of one for a package of the distribution: a large source there means that it compiles.
 MAX_BYTES = 64 << 20
 MAX_DISTRIBUTION_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 18
@@ -29,25 +29,25 @@ _CHUNK_BYTES = 1 << 18
 REFUSED = "kernelmcp-refused"
 ABSENT = "kernelmcp-absent"
 MISSED = "kernelmcp-missed"
-# Of a package that cannot be had in any version: so many versions of what needs it are tried.
+# Number of versions of a dependent that are tried if no version of its dependency is available.
 MAX_MISSED = 8
-# Of one package, when pip asks for one version after the other: its other sources are not fetched then.
+# Refused sources of one package, when pip tries one version after the other: its other sources are not downloaded then.
 MAX_REFUSED = 3
-# Of what is never looked for: everything.
+# In the list of names for which no source is used: all names.
 ANY = "*"
-# In the folder with the sources: how each is built, by its name.
+# In the folder with the sources: how to build each, by its file name.
 FACTS = "facts.json"
-# Behind the version of a stand-in.
+# Appended to the version of a stand-in.
 STAND_IN = "pure"
-# Beside that folder: what was left out.
+# Beside that folder: the list of left out dependencies.
 LEFT_OUT = "left-out.json"
 
 
 class Rules(NamedTuple):
-    """What the kernel process says (a file): `built` wheels, by the sha256 of their source; what was `refused`, by the
-    sha256 of a source, by its name in this folder, or by the project's; the `absent` packages of the distribution with
-    their versions; `never` what sources not to look for; `files_only` what is taken from no index; whose
-    stand-ins go `behind` all wheels; and the tables of `without`."""
+    """The rules from the kernel process (a file): `built`: wheels, by the sha256 of their source; `refused`: reasons,
+    by the sha256 of a source, by its name in this folder, or by the project's; `absent`: unavailable packages of the
+    distribution, with their versions; `never`: names for which no source is used; `files_only`: names that are never
+    taken from an index; `behind`: packages whose stand-ins sort after all wheels; and the tables of `without`."""
 
     folder: str
     built: dict[str, str]
@@ -62,7 +62,7 @@ class Rules(NamedTuple):
 
 
 class Sources:
-    """The sources of one run of pip: by name and version the links to them, and what was made of them."""
+    """The sources of one run of pip: their links by name and version, and the results."""
 
     def __init__(self, rules: Rules, that_count: Callable[[Any], set[Any]]) -> None:
         self._rules = rules
@@ -75,24 +75,24 @@ class Sources:
         self.fetched: dict[str, Source] = {}
 
     def note(self, name: str, version: Any, link: Any) -> None:
-        """There is a source."""
+        """Record a source."""
         self._links.setdefault(name, {}).setdefault(version, link)
 
     def is_foreign(self, name: str, link: Any) -> bool:
-        """Is it of an index, and the package not taken from one?"""
+        """Return whether a link is from an index although the package must not be."""
         return name in self._rules.files_only and not self._is_ours(link)
 
     def _is_ours(self, link: Any) -> bool:
-        """Of a folder, or of the page that the kernel process made: an index may be one of files, too."""
+        """Return whether a link is from a folder, or from the kernel's page: an index may have file URLs, too."""
         return link.comes_from is None or link.comes_from == self._page
 
     def instead_of_stand_ins(self, name: str, found: Any) -> list[Any]:
-        """The wheels that will do, of a package with a stand-in that is for where there are none."""
+        """The usable wheels of a package whose stand-in is only for the case that there are none."""
         wheels: list[Any] = found.applicable_candidates if name in self._rules.behind else []
         return [each for each in wheels if each.version.local != STAND_IN]
 
     def offer(self, finder: Any, evaluator: Any, name: str, found: Any) -> Any:
-        """A candidate instead of none, or of a wheel that cannot be had; None where that is how it is."""
+        """A candidate if there is none, or only an unavailable wheel; None if no source should be offered."""
         only_absent = bool(found.applicable_candidates)
         if not all(each.link.filename.endswith(self._rules.stand_in) for each in found.applicable_candidates):
             return None
@@ -121,7 +121,7 @@ class Sources:
             return None
         link = self._links[name][version]
         if link.url not in self._looked and self._refused.get(name, 0) >= MAX_REFUSED:
-            return None  # how a project is built seldom changes
+            return None  # a project's build method seldom changes
         if link.url not in self._looked:
             try:
                 is_listed = any(self._is_ours(each.link) for each in found.all_candidates)
@@ -135,7 +135,7 @@ class Sources:
         return made and InstallationCandidate(name, str(version), made)
 
     def _look(self, session: Any, name: str, version: Any, link: Any, limit: int) -> Any:
-        """A link to the wheel that was built of it, or to the file as it was fetched. Raises Refused."""
+        """A link to the wheel that was built from it, or to the downloaded file. Raises Refused."""
         from pip._internal.models.link import Link
 
         file = Path(self._rules.folder, f"{name}-{version}.tar.gz")
@@ -152,7 +152,7 @@ class Sources:
         return Link(file.as_uri())
 
     def _built_of(self, source: str) -> Path | None:
-        """The wheel that was built of a source, unless it is damaged: the folder of a cached wheel is its sha256."""
+        """The wheel that was built from a source, unless it is damaged: a cached wheel's folder name is its sha256."""
         wheel = self._rules.built.get(source)
         if wheel is None or _sha256_of(Path(wheel)) != Path(wheel).parent.name:
             return None
@@ -160,7 +160,7 @@ class Sources:
 
 
 def _sha256_of(file: Path) -> str | None:
-    """None for a file that cannot be read."""
+    """The sha256, or None if the file cannot be read."""
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -169,20 +169,20 @@ def _sha256_of(file: Path) -> str | None:
 
 
 def _end(why: str, name: str) -> Exception:
-    """The error that ends pip."""
+    """The error that makes pip stop."""
     from pip._internal.exceptions import CommandError
 
     return CommandError(f"{why} {name}")
 
 
 def _say(line: str) -> None:
-    """As pip says it: the kernel process reads it."""
+    """Print a line in pip's style: the kernel process reads it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def _fetch(session: Any, link: Any, file: Path, limit: int) -> str:
-    """Fetch a source, and say its sha256. Raises Refused."""
+    """Download a source, and return its sha256. Raises Refused."""
     from pip._internal.exceptions import HashMismatch
     from pip._internal.utils.hashes import Hashes
 
@@ -232,8 +232,8 @@ def _save(chunks: Any, file: Path, limit: int) -> str:
 
 
 def take_part(rules_file: str, stand_in: str, that_count: Callable[[Any], set[Any]]) -> None:
-    """Have pip consider sources. Raises ImportError, AttributeError where this pip is made otherwise: then it takes
-    wheels only, which is what its options say."""
+    """Make pip consider sources. Raises ImportError, AttributeError if this pip has a different structure: then it uses
+    only wheels, as its options say."""
     rules = Rules(**json.loads(Path(rules_file).read_text("utf-8")), stand_in=stand_in)
     sources = Sources(rules, that_count)
     _read_instead_of_building(sources)
@@ -250,7 +250,7 @@ def _read_instead_of_building(sources: Sources) -> None:
     def prepare(self: Any, req: Any, parallel_builds: bool = False) -> Any:
         if req.link.is_wheel:
             return stock(self, req, parallel_builds)
-        source = sources.fetched[req.link.filename]  # or KeyError: another one is none of ours
+        source = sources.fetched[req.link.filename]  # or KeyError: another source is not ours
         req.local_file_path = str(source.file)
         return get_metadata_distribution(source.metadata, source.file.name, req.name)
 

@@ -1,7 +1,7 @@
-"""What was made of sources: KERNELMCP_HOME/packages/built/<sha256 of a source>.json, shared by all kernels of a user.
+"""Results of source builds: KERNELMCP_HOME/packages/built/<sha256 of a source>.json, shared by all kernels of a user.
 
-Either the wheel, which is in the cache as any other, or why there is none. Nothing here is needed: what is missing is
-built again. Blocking.
+Each is either a wheel, which is in the cache like any other, or the reason why there is none. This data can be deleted
+at any time: missing results are built again. Blocking.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 from kernelmcp_kernel.packages.errors import PackageCacheError
 from kernelmcp_kernel.packages.store import Store, Wheel
 
-# Raise it when another wheel, or another reason, would come of the same source.
+# Increase it if the same source would give a different wheel, or a different reason.
 FORMAT = 1
 _MAX_KEPT = 1000
-# A build that did not work may work with newer tools.
+# A failed build may succeed with newer tools.
 _REFUSED_SECONDS = 24 * 3600
 _MAX_BYTES = 4096
 
 
 class Kept:
-    """What was made of sources, by their sha256."""
+    """Results of source builds, by the sha256 of the source."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = store.root / "built"
 
     def read(self) -> tuple[dict[str, Wheel], dict[str, str]]:
-        """The wheels that are in the cache, and why there are none of others."""
+        """The wheels that are in the cache, and the reasons for sources without one."""
         wheels: dict[str, Wheel] = {}
         refused: dict[str, str] = {}
         for file in self._files():
@@ -67,7 +67,7 @@ class Kept:
                 file.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        """The newest first."""
+        """The result files, newest first."""
         try:
             found = [entry for entry in os.scandir(self._folder) if re.fullmatch(r"[0-9a-f]{64}\.json", entry.name)]
             return [Path(entry.path) for entry in sorted(found, key=lambda entry: -entry.stat().st_mtime)]

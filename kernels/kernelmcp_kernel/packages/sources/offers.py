@@ -1,7 +1,7 @@
-"""The sources of one resolution: what pip is told of them, and what comes of those that it chooses. And what it may do
-without.
+"""The sources of one resolution: the rules for pip, the builds of the sources that it chooses, and the dependencies
+that it may leave out.
 
-`in_pip` reads what is written here, at the other end.
+`in_pip` reads the rules at the other end.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kernelmcp_kernel.packages.standins.wheels import OF_INDEX
 from kernelmcp_kernel.packages.standins.without import DISPENSABLE
 from kernelmcp_kernel.packages.store import sha256_of
 
-# Of one installation: each takes some seconds.
+# Builds of one installation: each takes a few seconds.
 MAX_BUILDS = 5
 _MAX_FACTS_BYTES = 8 << 20
 # Nobody reads more.
 _MAX_LEFT_OUT = 20
-# As `in_pip` has them.
+# Same as in `in_pip`.
 _FOLDER, _FACTS, _RULES, _LEFT_OUT = "sources", "facts.json", "rules.json", "left-out.json"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _ABSENT = re.compile(r"^ERROR: kernelmcp-absent (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
@@ -35,12 +35,12 @@ _ANY = "*"
 
 
 class Absent(Exception):
-    """A package of the distribution is needed whose file cannot be had: its name."""
+    """A needed package of the distribution whose file is unavailable. The text is its name."""
 
 
 class Offers:
-    """What is built for one request. `builder`: None where nothing may be built. `never`: names of which only files
-    are taken, and no source or wheel of an index."""
+    """The builds for one request. `builder`: None if nothing may be built. `never`: names for which only files are
+    used, and no source or wheel from an index."""
 
     def __init__(self, builder: Builder | None, never: Iterable[str]) -> None:
         self._builder = builder
@@ -50,9 +50,9 @@ class Offers:
         self._refused: dict[str, str] = {}
         self._builds = 0
         self.absent: dict[str, str] = {}
-        """Packages of the distribution whose files cannot be had, with their versions."""
+        """Packages of the distribution whose files are unavailable, with their versions."""
         self.distribution: dict[str, list[str]] = {}
-        """Packages of the distribution whose files are at hand: sha256, version, and what each needs there."""
+        """Packages of the distribution whose files are at hand: sha256, version, dependencies there."""
         self._left_out: list[tuple[str, str, str]] = []
 
     @property
@@ -60,13 +60,13 @@ class Offers:
         return self._builder is not None
 
     async def begin(self) -> None:
-        """Look what was built before."""
+        """Load the results of earlier builds."""
         if self._builder:
             wheels, self._refused = await asyncio.to_thread(self._builder.known)
             self._built = {source: str(wheel) for source, wheel in wheels.items()}
 
     def write(self, run: Path) -> str:
-        """Write the rules for one run of pip into its folder. Gives the file."""
+        """Write the rules for one run of pip into its folder; return the file's path."""
         file = run / _RULES
         rules = {
             "folder": str(run / _FOLDER),
@@ -83,11 +83,11 @@ class Offers:
         return str(file)
 
     def read(self, run: Path) -> None:
-        """Note what a run of pip says in its folder that it did without."""
+        """Read the dependencies that a run of pip left out, from its folder."""
         self._left_out = _read(run / _LEFT_OUT)
 
     def left_out(self, there: Container[str]) -> list[str]:
-        """What was left out, in words, of the packages that are there (names) in the end."""
+        """Notes on what was left out, for the packages that are present in the end (names)."""
         return [
             _left_out(how, name, need)
             for how, name, need in self._left_out
@@ -95,17 +95,17 @@ class Offers:
         ]
 
     def _is_known(self, how: str, name: str, need: str) -> bool:
-        """It was written beside what strangers have written."""
+        """Check an entry: it was written by a process that reads hostile text."""
         listed = self.distribution.get(name)
         if how == "another":
             return listed is not None and need in listed[2:]
         return need in DISPENSABLE.get(name, {}) or listed is not None
 
     async def build(self, chosen: Sequence[Path], run: Path, asked: set[str], say: Say) -> None:
-        """Build the sources that a run of pip has chosen: the next one will find wheels, or know why there are none.
+        """Build the sources that a run of pip has chosen: the next run finds wheels, or the reasons why there are none.
         Raises PackageError, Absent, OSError."""
         facts = await asyncio.to_thread(_facts, run / _FOLDER / _FACTS)
-        for source in sorted(chosen, key=lambda source: name_of(source) not in asked):  # their failure is the end
+        for source in sorted(chosen, key=lambda source: name_of(source) not in asked):  # their failure is final
             self._builds += 1
             if self._builder is None or self._builds > MAX_BUILDS:
                 raise PackageNotSupported(
@@ -117,7 +117,7 @@ class Offers:
                 self._built[sha256] = str(await self._builder.build(source, facts.get(source.name), say))
             except NotBuilt as error:
                 name = name_of(source)
-                self._refused[sha256] = self._refused[name] = str(error)  # another version would end as this one
+                self._refused[sha256] = self._refused[name] = str(error)  # another version would fail alike
                 if name in self.absent:
                     raise Absent(name) from error
                 if name in asked:
@@ -132,7 +132,7 @@ def _left_out(how: str, name: str, need: str) -> str:
 
 
 def _read(file: Path) -> list[tuple[str, str, str]]:
-    """How, who, what: names, of pip's process."""
+    """Entries (kind, package, dependency), written by pip's process."""
     try:
         with file.open("rb") as stream:
             found = json.loads(stream.read(_MAX_FACTS_BYTES))
@@ -147,7 +147,7 @@ def is_source(file: Path) -> bool:
 
 
 def name_of(source: Path) -> str:
-    """By its file. What is named otherwise than `in_pip` does it is nobody's."""
+    """The name from the file name. A name that `in_pip` would not write matches no package."""
     try:
         return canonicalize_name(parse_sdist_filename(source.name)[0])
     except InvalidSdistFilename:
@@ -155,13 +155,13 @@ def name_of(source: Path) -> str:
 
 
 def absent_in(output: str) -> str | None:
-    """The package of the distribution for whose absence pip has ended."""
+    """The unavailable package of the distribution that made pip stop."""
     found = _ABSENT.search(output)
     return found["name"] if found else None
 
 
 def _facts(file: Path) -> dict[str, Any]:
-    """Of pip's process, which has read what strangers wrote."""
+    """Read the facts from pip's process, which has read hostile text."""
     try:
         with file.open("rb") as stream:
             text = stream.read(_MAX_FACTS_BYTES + 1)

@@ -1,6 +1,7 @@
-"""Reads what a source says of how it is built: its build settings, its metadata. Part of a run of pip (`in_pip`).
+"""Reads how a source is built: its build settings and metadata. Part of a run of pip (`in_pip`).
 
-Hostile, so it is read in pip's process, which can do nothing, under caps on bytes and members; nothing is unpacked.
+Sources are hostile, so they are read in pip's process, which has no access to anything, with limits on bytes and
+members; nothing is unpacked.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from .script import needs_compiler
 MAX_UNPACKED_BYTES = 256 << 20
 MAX_MEMBERS = 20_000
 _MAX_TEXT_BYTES = 1 << 20
-# tomllib takes time with the square of some texts.
+# tomllib takes quadratic time for some texts.
 _MAX_SETTINGS_BYTES = 1 << 17
 
-# It compiles only where its settings say so.
+# It compiles only if its settings say so.
 _BY_SETTING = "scikit-build-core"
 _LEGACY = {"build-backend": "setuptools.build_meta:__legacy__", "requires": ["setuptools", "wheel"]}
 _DAMAGED = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, TypeError, AttributeError, RecursionError)
@@ -33,11 +34,11 @@ _BACKEND = re.compile(r"[A-Za-z_][\w.]{0,200}(:[A-Za-z_][\w.]{0,200})?")
 
 
 class Refused(Exception):
-    """A source that is not to be built, and why: the end of a sentence that begins with `its source`."""
+    """A source that must not be built. The text, the reason, completes a sentence that begins with `its source`."""
 
 
 class Source(NamedTuple):
-    """A source that was fetched."""
+    """A downloaded source."""
 
     file: Path
     metadata: bytes
@@ -45,7 +46,7 @@ class Source(NamedTuple):
 
 
 def look_at(file: Path) -> Source:
-    """Read what a source says of itself. Raises Refused."""
+    """Read a source's description of itself. Raises Refused."""
     try:
         texts = _read(file)
         metadata = texts["PKG-INFO"]
@@ -63,7 +64,7 @@ def look_at(file: Path) -> Source:
 
 
 class _Bounded:
-    """What comes out of an archive, up to a number of bytes."""
+    """Decompressed data of an archive, up to a number of bytes."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -78,7 +79,7 @@ class _Bounded:
 
 
 def _read(file: Path) -> dict[str, bytes]:
-    """The files of an archive's top folder that count, by name."""
+    """The relevant files in an archive's top folder, by name."""
     found: dict[str, bytes] = {}
     with file.open("rb") as packed:
         stream: Any = _Bounded(GzipFile(fileobj=packed))  # pyright: ignore[reportArgumentType]
@@ -97,7 +98,7 @@ def _read(file: Path) -> dict[str, bytes]:
 
 
 def _facts(settings: dict[str, Any], has_script: bool, setup_requires: bool) -> dict[str, Any]:
-    """How a source is built. Raises Refused, or ValueError for settings that mean nothing."""
+    """How a source is built. Raises Refused, or ValueError for invalid settings."""
     system = settings.get("build-system", _LEGACY)
     backend = system.get("build-backend", _LEGACY["build-backend"])
     requires, paths = system.get("requires"), system.get("backend-path", [])

@@ -1,8 +1,8 @@
-"""A wheel in pure Python, written anew from the one that a build made, which is as hostile as the source.
+"""Rewrites the wheel that a build made, which is as hostile as the source, as a pure Python wheel.
 
-Taken are the files that a guest would see, by `unpack`, and the metadata, when it is of the package that the source is
-named for. Tags, signatures and lists of files are ours: what is compiled is refused, so the rest runs anywhere. The
-same files give the same wheel, byte for byte.
+Keeps the files that a guest would see, by `unpack`, and the metadata, if it belongs to the package that the source is
+named for. Tags, signatures and file lists are our own: compiled files are refused, so the rest runs anywhere. The same
+files give the same wheel, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kernelmcp_kernel.packages.unpack import unpack
 _COMPILED_NAMES = (".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".wasm", ".pyc", ".node")
 _COMPILED_BYTES = (b"\0asm", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 _MAX_METADATA_BYTES = 4 << 20
-# Written anew, or of no use: RECORD, WHEEL and what says how it was installed.
+# Rewritten, or useless: RECORD, WHEEL and files that describe an installation.
 _OURS = ("RECORD", "RECORD.jws", "RECORD.p7s", "WHEEL", "INSTALLER", "REQUESTED", "direct_url.json")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class BadWheel(Exception):
-    """What a build made is not taken, and why: the end of a sentence that begins with `its source`."""
+    """The result of a build is refused. The text, the reason, completes a sentence that begins with `its source`."""
 
 
 def rewrite(made: bytes, name: str, version: str, folder: Path, max_bytes: int) -> Path:
@@ -61,7 +61,7 @@ def rewrite(made: bytes, name: str, version: str, folder: Path, max_bytes: int) 
 
 
 def _checked_info(content: Path, name: str, version: str) -> Path:
-    """The folder of the metadata, when that is of this package."""
+    """The folder of the metadata, if it belongs to this package."""
     file = metadata_file(content)
     if file is None or len(list(content.glob("*.dist-info"))) > 1 or file.stat().st_size > _MAX_METADATA_BYTES:
         raise BadWheel("makes a wheel without metadata")

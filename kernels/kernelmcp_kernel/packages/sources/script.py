@@ -1,6 +1,6 @@
-"""What a setup.py says plainly, without running it: that it always compiles. Part of a run of pip (`in_pip`).
+"""Detects a setup.py that always compiles, without running it. Part of a run of pip (`in_pip`).
 
-Found out here it costs nothing; by a build, ten seconds. What is not plain is left to the build.
+This check costs nothing; a build, ten seconds. Anything unclear is left to the build.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import ast
 
 
 def needs_compiler(script: bytes) -> bool:
-    """Whether it calls setup() at its top level with extensions that are neither optional nor built in a way of its
-    own, and that no condition leaves out."""
+    """Return whether it calls setup() at its top level with extensions that are not optional, without a custom build,
+    and outside any condition."""
     try:
         statements = ast.parse(script).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -25,7 +25,7 @@ def needs_compiler(script: bytes) -> bool:
 
 
 def _assigned(value: ast.expr, statements: list[ast.stmt]) -> ast.expr | None:
-    """What a name stands for that is used in two places only: where it is assigned, and here."""
+    """The value of a name that occurs only twice: where it is assigned, and here."""
     if not isinstance(value, ast.Name):
         return value
     uses = [each for each in ast.walk(ast.Module(statements, [])) if isinstance(each, ast.Name) and each.id == value.id]
@@ -36,7 +36,7 @@ def _assigned(value: ast.expr, statements: list[ast.stmt]) -> ast.expr | None:
 
 
 def _has_extension(value: ast.expr | None) -> bool:
-    """Whether it is a list with an extension that must be built."""
+    """Return whether it is a list with a required extension."""
     calls = [each for each in value.elts if isinstance(each, ast.Call)] if isinstance(value, ast.List) else []
     return any(
         _name(call.func) == "Extension" and not {each.arg for each in call.keywords} & {None, "optional"}

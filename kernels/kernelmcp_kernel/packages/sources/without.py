@@ -1,8 +1,8 @@
-"""What a package can do without, left out of pip's resolution where it cannot be had. Part of `pip_main`.
+"""Omits optional dependencies from pip's resolution if they are unavailable. Part of `pip_main`.
 
-Only needs that the kernel process names: a package whose needs are not met is broken, unless somebody has looked at
-what they are for (`standins.without`), or Pyodide's distribution, whose file it is, has it without them, or with
-another version. What was left out goes to a file: what pip prints are strangers' words as well.
+Only those that the kernel process lists: a package with unmet requirements is broken, unless somebody has checked what
+they are for (`standins.without`), or Pyodide's distribution, which has the file, works without them, or with another
+version. Omissions are written to a file: pip's output also contains hostile text.
 """
 
 # pyright: reportPrivateUsage=false
@@ -20,8 +20,8 @@ ANOTHER = "another"
 
 
 class Tables(NamedTuple):
-    """By the name of a package: what is `dispensable` for it; and of a file of the `distribution` that is at hand, its
-    sha256, its version, and what it needs there. And the `file` for what was left out."""
+    """By package name: `dispensable`: its optional dependencies; `distribution`: for a file that is at hand, its
+    sha256, its version, and its dependencies there. `file`: where omissions are written."""
 
     dispensable: Mapping[str, Sequence[str]]
     distribution: Mapping[str, Sequence[str]]
@@ -34,13 +34,13 @@ class Tables(NamedTuple):
         return listed is not None and need.project_name not in listed
 
     def listed_version(self, candidate: Any, need: Any) -> str | None:
-        """Of what the distribution has a file of it need."""
+        """The version of a dependency that the distribution has with its file of this package."""
         if need.project_name not in (self._listed(candidate) or ()) or need.project_name not in self.distribution:
             return None
         return self.distribution[need.project_name][1]
 
     def _listed(self, candidate: Any) -> Sequence[str] | None:
-        """What the distribution says that this very file of it needs. It says nothing of extras."""
+        """The dependencies that the distribution lists for this very file. It lists none for extras."""
         if hasattr(candidate, "base") or candidate.source_link is None:
             return None
         sha256, _, *needs = self.distribution.get(candidate.project_name, ("", ""))
@@ -49,8 +49,8 @@ class Tables(NamedTuple):
 
 
 def leave_out(tables: Tables) -> None:
-    """Have pip look whether there is what these packages can do without, before it needs it. Raises ImportError,
-    AttributeError where this pip is made otherwise: then it needs all."""
+    """Make pip check if the optional dependencies of these packages are available, before it requires them. Raises
+    ImportError, AttributeError if this pip has a different structure: then it requires all."""
     from pip._internal.resolution.resolvelib.provider import PipProvider
 
     stock = PipProvider.get_dependencies
@@ -79,7 +79,7 @@ def leave_out(tables: Tables) -> None:
 
 
 def _in_version(provider: Any, need: Any, version: str | None) -> list[Any]:
-    """The same need, of the version that the distribution has."""
+    """The same dependency, in the distribution's version."""
     ireq = need.get_candidate_lookup()[1]
     extras = f"[{','.join(sorted(ireq.extras))}]" if ireq.extras else ""
     text = f"{need.project_name}{extras}=={version}"
@@ -97,10 +97,10 @@ def _is_there(provider: Any, need: Any) -> bool:
     if ireq is None:
         return True
     specifier = ireq.specifier
-    with suppress(AttributeError, KeyError):  # what the session has stays as it is
+    with suppress(AttributeError, KeyError):  # the session's packages are not replaced
         specifier = specifier & provider._constraints[need.project_name].specifier
     try:
         found = provider._factory._finder.find_best_candidate(need.project_name, specifier)
-    except CommandError:  # of the distribution, whose file cannot be had
+    except CommandError:  # from the distribution, and unavailable
         return False
     return found.best_candidate is not None

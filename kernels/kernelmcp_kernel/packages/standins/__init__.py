@@ -1,7 +1,7 @@
-"""Packages in plain Python in the place of compiled ones that cannot be had, and what packages can do without.
+"""Pure Python replacements for unavailable compiled packages, and dependencies that packages can do without.
 
-Each is compiled code that much else needs for little: rpds-py holds back jsonschema, and with it altair, nbformat and
-mcp; ormsgpack and uuid-utils hold back langgraph and langchain. A stand-in has the same names and gives the same
-values, slower; its version says that it is one (`+pure`). Of a package of Pyodide's distribution it is offered only
-when that one's own file is not there: with that, nothing here is used.
+Many packages need little of these compiled ones: without rpds-py there is no jsonschema, and so no altair, nbformat and
+mcp; without ormsgpack and uuid-utils there is no langgraph and langchain. A stand-in has the same names and returns the
+same values, slower; its version marks it as one (`+pure`). For a package of Pyodide's distribution it is offered only
+if the original file is unavailable; otherwise nothing here is used.
 """

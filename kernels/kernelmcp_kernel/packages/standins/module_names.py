@@ -1,6 +1,6 @@
-"""Names of modules that are another's on an index: who asks for `serial` means pyserial, and would get a stranger's.
+"""Module names that are a stranger's packages on an index: a request for `serial` means pyserial.
 
-Only well-known ones, where the name is no widely used package's own; many are in the mapping of pipreqs, too.
+Only well-known ones, whose name is not that of a widely used package; many are also in the mapping of pipreqs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _PACKAGES = {
 
 
 def packages() -> set[str]:
-    """The packages that the names lead to."""
+    """The packages that provide these modules."""
     return set(_PACKAGES.values())
 
 
 def as_packages(requirements: list[Requirement]) -> list[str]:
-    """Give each requirement that names a module the package's name; returns what to say of it.
+    """Replace the names of modules in requirements by those of their packages; return notes about it.
 
-    Raises InvalidRequirement for one with versions: they are not the package's."""
+    Raises InvalidRequirement for one with versions: these are not the package's.
+    """
     said: list[str] = []
     for requirement in requirements:
         if (package := _PACKAGES.get(canonicalize_name(requirement.name))) is None:

@@ -1,6 +1,6 @@
-"""JSON with the names and values of orjson (3.13), which is Rust; this one is Python.
+"""JSON with the names and values of orjson (3.13), which is written in Rust; this one is pure Python.
 
-What differs: it is slower, and the words of its errors are Python's.
+Differences: it is slower, and its error messages are Python's.
 """
 
 # A kind is any type.
@@ -45,18 +45,18 @@ JSONEncodeError = TypeError
 
 
 class JSONDecodeError(json.JSONDecodeError):
-    """What is no JSON."""
+    """Invalid JSON."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fragment:
-    """JSON that is written already."""
+    """Text that is already JSON."""
 
     contents: str | bytes
 
 
 def loads(obj: str | bytes | bytearray | memoryview, /) -> Any:
-    """Raises JSONDecodeError."""
+    """Parse JSON. Raises JSONDecodeError."""
     try:
         text = obj if isinstance(obj, str) else bytes(obj).decode()
         found = json.loads(text, parse_constant=_no_constant, parse_int=_integer, parse_float=_float)
@@ -85,7 +85,7 @@ def _no_constant(name: str) -> None:
 
 
 def dumps(obj: Any, /, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
-    """Raises JSONEncodeError, which is TypeError."""
+    """Serialize to JSON. Raises JSONEncodeError, which is TypeError."""
     writer = _Writer(default, option or 0)
     try:
         text = "".join(writer.write(obj, 0))
@@ -100,7 +100,7 @@ class _Writer:
     def __init__(self, default: Callable[[Any], Any] | None, option: int) -> None:
         self.default, self.option = default, option
         self.calls = 0
-        """Of `default`, for the value that is written."""
+        """Calls of `default` for the current value."""
 
     def write(self, value: Any, depth: int) -> Iterator[str]:
         if depth > _MAX_DEPTH:

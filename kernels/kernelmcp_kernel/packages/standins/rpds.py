@@ -1,6 +1,6 @@
-"""Persistent data structures with the names and values of rpds-py (0.30): a change gives another object.
+"""Persistent data structures with the names and values of rpds-py (0.30): a change returns a new object.
 
-Each change copies, so one costs as much as there is in it: what uses rpds keeps few things at a time.
+Each change copies everything: users of rpds keep few items at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["HashTrieMap", "HashTrieSet", "List", "Queue"]
 
 
 class HashTrieMap(Mapping[Any, Any]):
-    """A mapping that does not change."""
+    """An immutable mapping."""
 
     __slots__ = ("_all",)
 
@@ -27,7 +27,7 @@ class HashTrieMap(Mapping[Any, Any]):
 
     @classmethod
     def convert(cls, value: Any) -> Self:
-        """The value itself where it is one already."""
+        """Return the value itself if it already has this type."""
         return value if isinstance(value, cls) else cls(value)
 
     @classmethod
@@ -71,7 +71,7 @@ class HashTrieMap(Mapping[Any, Any]):
         return self._of({**self._all, key: val})
 
     def remove(self, key: Any) -> Self:
-        """Raises KeyError for a key that is not there."""
+        """Return a mapping without a key. Raises KeyError if it is missing."""
         found = dict(self._all)
         del found[key]
         return self._of(found)
@@ -88,7 +88,7 @@ class HashTrieMap(Mapping[Any, Any]):
 
 
 class HashTrieSet:
-    """A set that does not change."""
+    """An immutable set."""
 
     __slots__ = ("_all",)
 
@@ -133,7 +133,7 @@ class HashTrieSet:
         return type(self)(self._all | {value})
 
     def remove(self, value: Any) -> Self:
-        """Raises KeyError for what is not there."""
+        """Return a set without a value. Raises KeyError if it is missing."""
         if value not in self._all:
             raise KeyError(value)
         return type(self)(self._all - {value})
@@ -224,7 +224,7 @@ class List(_Sequence):
 
 
 class Queue(_Sequence):
-    """A queue: what came first goes first."""
+    """A first-in, first-out queue."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""JSON with the names and values of ujson (5.12), which is C; this one is Python's json with other defaults."""
+"""JSON with the names and values of ujson (5.12), which is in C; this one is Python's json with other defaults."""
 
 # A kind is any type.
 # pyright: reportUnknownVariableType=false
@@ -18,12 +18,12 @@ JSONDecodeError = json.JSONDecodeError
 
 
 def loads(obj: str | bytes | bytearray | memoryview) -> Any:
-    """Raises JSONDecodeError."""
+    """Parse JSON. Raises JSONDecodeError."""
     return json.loads(bytes(obj) if isinstance(obj, memoryview) else obj)
 
 
 def load(fp: IO[Any]) -> Any:
-    """Raises JSONDecodeError."""
+    """Parse JSON from a file. Raises JSONDecodeError."""
     return loads(fp.read())
 
 
@@ -40,7 +40,7 @@ def dumps(
     default: Callable[[Any], Any] | None = None,
     separators: tuple[str, str] | None = None,
 ) -> str:
-    """Raises OverflowError, TypeError, ValueError."""
+    """Serialize to JSON. Raises OverflowError, TypeError, ValueError."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, (bytes, bytearray)) and not reject_bytes:
@@ -71,7 +71,7 @@ def dumps(
 
 
 def _with_names(value: Any) -> Any:
-    """With texts for keys, whatever they are."""
+    """Convert all keys to text."""
     kind: Any = type(value)
     if issubclass(kind, dict):
         return {key if isinstance(key, _KEYS) else str(key): _with_names(each) for key, each in value.items()}
@@ -79,7 +79,7 @@ def _with_names(value: Any) -> Any:
 
 
 def dump(obj: Any, fp: IO[str], **options: Any) -> None:
-    """Raises as dumps."""
+    """Serialize to a file. Raises the same errors as dumps."""
     fp.write(dumps(obj, **options))
 
 

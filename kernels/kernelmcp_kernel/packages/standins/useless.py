@@ -1,8 +1,7 @@
-"""Packages that can be installed and then not even be imported: what they need of the system, or of an older Python, no
-guest has.
+"""Packages that can be installed but not imported: they need a system feature, or an older Python.
 
-Each was looked at. Who asks for one is told why not, and what does it instead; where another package needs one, it is
-installed, since that other may do without.
+Each was checked. A request for one gets the reason and an alternative; as a dependency of another package it is
+installed, since that package may work without it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _WHY = {
 
 
 def check_useful(asked: Iterable[Requirement], there: Container[str]) -> None:
-    """Raises PackageNotSupported for what is not there already."""
+    """Check requirements that are not present already. Raises PackageNotSupported."""
     for requirement in asked:
         name = canonicalize_name(requirement.name)
         if name in _WHY and name not in there:

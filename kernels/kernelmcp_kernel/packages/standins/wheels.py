@@ -12,29 +12,29 @@ from pathlib import Path
 
 from kernelmcp_kernel.packages.distribution import Listed
 
-# Of packages of the distribution, in the version that it has: name -> the module here.
+# Packages of the distribution, in its version: name -> the module here.
 OF_DISTRIBUTION = {"rpds-py": "rpds", "orjson": "orjson", "ujson": "ujson"}
-# Of packages that have no wheel for the guest anywhere, or none that is needed: name -> the module here, and the
-# version whose names and values it has.
+# Packages that have no wheel for the guest anywhere, or none that is needed: name -> the module here, and the version
+# whose names and values it has.
 OF_INDEX = {"ormsgpack": ("ormsgpack", "1.13.1"), "uuid-utils": ("uuid_utils", "0.19.0")}
-# Behind the version: pip takes it before a wheel of the same version that has nothing in it.
+# Appended to the version: pip prefers it to an empty wheel of the same version.
 _LOCAL = "+pure"
 _FOLDER = Path(__file__).parent
-_DATE = (2020, 1, 1, 0, 0, 0)  # the same file each time
+_DATE = (2020, 1, 1, 0, 0, 0)  # so that the file is reproducible
 
 
 def make(absent: Iterable[Listed], folder: Path) -> dict[str, tuple[str, Path]]:
-    """Wheels in `folder` for those of the absent packages that have a stand-in, by name: sha256 and file."""
+    """Create wheels in `folder` for the unavailable packages that have a stand-in; by name: sha256 and file."""
     return _write({each.name: each.version for each in absent if each.name in OF_DISTRIBUTION}, folder)
 
 
 def make_of_index(folder: Path) -> list[tuple[str, Path]]:
-    """Wheels in `folder` for packages that are not the distribution's: sha256 and file."""
+    """Create wheels in `folder` for packages outside the distribution: sha256 and file."""
     return list(_write({name: version for name, (_, version) in OF_INDEX.items()}, folder).values())
 
 
 def hashes(packages: Iterable[Listed]) -> frozenset[str]:
-    """The sha256 of every stand-in, where the distribution has these."""
+    """The sha256 of every stand-in for the distribution's packages."""
     versions = {package.name: package.version for package in packages if package.name in OF_DISTRIBUTION}
     versions |= {name: version for name, (_, version) in OF_INDEX.items()}
     return frozenset(_sha256_of(name, version) for name, version in versions.items())
@@ -80,7 +80,7 @@ def _wheel(name: str, version: str) -> bytes:
 
 
 def _modules(name: str) -> dict[str, bytes]:
-    """The source of a module, or of a package's, by their paths in a wheel."""
+    """The source of a module, or of a package's modules, by path in a wheel."""
     found = sorted((_FOLDER / name).glob("*.py")) or [_FOLDER / f"{name}.py"]
     return {file.relative_to(_FOLDER).as_posix(): file.read_bytes() for file in found}
 

@@ -1,12 +1,12 @@
-"""What packages need by their metadata, and can do without where it cannot be had: each was looked at, and used so.
+"""Declared dependencies that packages can do without if they are unavailable: each was checked, and tried.
 
-Only what a package itself takes for optional, or what is needed for a part of it that says so then: its code imports it
-in a `try`, or where it is used, or `inside/kernelmcp_guest/packages/shims.py` sees to it.
+Only dependencies that a package itself treats as optional, or needs only for a feature that then reports it: its code
+imports them in a `try`, or where they are used, or `inside/kernelmcp_guest/packages/shims.py` handles it.
 """
 
 from __future__ import annotations
 
-# Name of a package -> of what it needs -> what that is needed for.
+# Package name -> dependency -> its purpose.
 DISPENSABLE: dict[str, dict[str, str]] = {
     "langsmith": {"zstandard": "it sends traces uncompressed"},
     "pdfminer-six": {"cryptography": "PDFs that are encrypted with AES cannot be read"},

@@ -1,4 +1,4 @@
-"""Installing packages from inside, for `%pip`, `micropip` and imports: the kernel process does the work."""
+"""Installs packages from inside the guest, for `%pip`, `micropip` and imports: the kernel process does the work."""
 
 import contextlib
 import gc
@@ -11,20 +11,20 @@ from typing import Any
 
 from kernelmcp_guest import blocking
 
-# Where bytecode of packages is mounted: below it their own paths.
+# Where the bytecode of packages is mounted, under their own paths.
 BYTECODE = "/lib/bytecode"
 
 _MANY_FILES = 256
 
-# Where packages are mounted.
+# The mount points of packages.
 folders: list[str] = []
 
 
 class PackageError(RuntimeError):
-    """A package could not be installed; the text says why and what to do. Its subclasses are named for the kinds."""
+    """A package could not be installed; the text says why and what to do. Its subclasses are named for the causes."""
 
     def _render_traceback_(self) -> list[str]:
-        """For IPython: the lines that asked for it say nothing more."""
+        """For IPython: the lines that requested it add no information."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -32,7 +32,7 @@ _KINDS: dict[str, type[PackageError]] = {}
 
 
 def kind(name: str) -> type[PackageError]:
-    """The exception class of this name: made when it is met, because only the kernel process knows them all."""
+    """The exception class of this name, created on demand, because only the kernel process knows all of them."""
     if name == "PackageError" or not name.isidentifier():
         return PackageError
     return _KINDS.setdefault(name, type(name, (PackageError,), {"__module__": __name__}))
@@ -47,17 +47,16 @@ def add_packages(points: str) -> None:
 
 
 def find_packages() -> None:
-    """Have the packages that were mounted found, whatever has become of the list of folders."""
+    """Make mounted packages importable, even if the user's code has changed sys.path."""
     sys.path += [folder for folder in folders if folder not in sys.path]
     importlib.invalidate_caches()
 
 
 def import_all(modules: str) -> None:
-    """For the boot image: import these modules (a JSON list), where they can be, and keep no file open: an image has
-    none."""
+    """For the boot image: import these modules (a JSON list), if possible, without open files: an image has none."""
     for name in json.loads(modules):
         before, files = set(sys.modules), _open_files()
-        with contextlib.suppress(BaseException):  # whatever it does: it may still work in a session
+        with contextlib.suppress(BaseException):  # whatever it raises: it may still work in a session
             importlib.import_module(name)
         close_files()
         opened = _open_files() - files
@@ -70,10 +69,10 @@ def import_all(modules: str) -> None:
 
 
 def close_files() -> None:
-    """Let go of the files that are known to be kept open."""
+    """Close files that are known to stay open."""
     if fonts := sys.modules.get("matplotlib.font_manager"):
         vars(fonts)["_get_font"].cache_clear()
-    MetadataPathFinder.invalidate_caches()  # it keeps the standard library's zip file
+    MetadataPathFinder.invalidate_caches()  # it keeps the standard library's zip file open
     gc.collect()
 
 
@@ -87,7 +86,7 @@ def _open_files() -> set[int]:
 
 
 def check(answer: dict[str, Any]) -> None:
-    """Raise what an install's answer says."""
+    """Raise the error in an install's answer, if any."""
     if error := answer.get("error"):
         raise kind(error["name"])(error["text"])
     missing = [point for point in answer["points"] if not os.path.isdir(point)]
@@ -96,15 +95,15 @@ def check(answer: dict[str, Any]) -> None:
 
 
 def install(requirements: list[str], **options: bool) -> list[str]:
-    """Have packages. `options` are as the kernel process knows them: pre, no_deps, upgrade; captured: gives the lines
-    that would else be shown. Raises PackageError."""
+    """Install packages. `options` are those of the kernel process: pre, no_deps, upgrade; with captured, returns the
+    lines that would otherwise be shown. Raises PackageError."""
     answer = blocking.host_call("install", requirements=requirements, **options)
     check(answer)
     return answer.get("said", []) if options.get("captured") else []
 
 
 def unmet() -> list[str]:
-    """What installed packages need and do not find."""
+    """Missing dependencies of installed packages."""
     return blocking.host_call("install", check=True)["unmet"]
 
 
@@ -114,7 +113,7 @@ def available() -> list[str]:
 
 
 def installed() -> list[tuple[str, str]]:
-    """Names and versions of what can be imported."""
+    """Names and versions of the importable packages."""
     return sorted(
         {(found.metadata["Name"], found.version) for found in distributions()}, key=lambda each: each[0].lower()
     )

@@ -1,6 +1,6 @@
 """Compiles a package's modules, in a process that imports none of them (host/compile.mjs).
 
-Not imported by the package kernelmcp_guest: it stands alone.
+Not imported by the package kernelmcp_guest: it is a standalone module.
 """
 
 import importlib.util
@@ -11,12 +11,12 @@ import zipfile
 from collections.abc import Iterator
 from importlib import _bootstrap_external
 
-# Of tests there is seldom need, and often more than of the package.
+# Tests are rarely needed, and often larger than the package.
 _LEFT_OUT = ("tests", "test", "testing_data")
 
 
 def compile_all(folder: str, archive: str) -> None:
-    """Write an archive with the bytecode of every module in a folder that can be compiled."""
+    """Write an archive with the bytecode of every module in a folder that compiles."""
     warnings.simplefilter("ignore")
     with zipfile.ZipFile(archive, "w") as target:
         for module in _modules(folder):
@@ -25,8 +25,8 @@ def compile_all(folder: str, archive: str) -> None:
             try:
                 code = compile(source, f"{folder}/{module}", "exec", dont_inherit=True)
             except (SyntaxError, ValueError, RecursionError, MemoryError):
-                continue  # importing it says so
-            # Unchecked: what is mounted does not change, and looking costs as much as half of an import.
+                continue  # importing it reports the error
+            # Unchecked: mounted files do not change, and checking takes half of an import's time.
             data = vars(_bootstrap_external)["_code_to_hash_pyc"](code, importlib.util.source_hash(source), False)
             target.writestr(f"{module.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc", data)
 

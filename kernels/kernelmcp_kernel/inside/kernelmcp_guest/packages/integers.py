@@ -1,14 +1,13 @@
-"""NumPy's default integer has 64 bits for what a cell calls, as on the machine that its code was written for.
+"""Makes NumPy's default integer 64 bits wide for a cell's calls, as on the machine that its code was written for.
 
-It is C's `long` by compilation, and WebAssembly's has 32 bits: `np.arange(100000).sum()` was 704982704 and
-`np.array([50000]) ** 2` negative, in silence. So what a cell makes of Python's numbers, asks to be `int`, finds, counts
-or adds up is int64, as it is on a 64-bit Linux. What libraries call stays as it is: their compiled parts agree with
-NumPy about the size of a position (intp), which no Python can change. 32 bits remain in ufuncs of plain numbers and
-lists (`np.power(10, 10)`), `np.int_`, `np.dtype(int)`, matrices and masked arrays; where such an array is shown, it
-says `dtype=int32`.
+It is compiled as C's `long`, which has 32 bits in WebAssembly: `np.arange(100000).sum()` was 704982704 and
+`np.array([50000]) ** 2` negative, silently. So arrays that a cell makes from Python numbers or with `int`, and its
+positions, counts and sums, are int64, as on a 64-bit Linux. Calls by libraries are unchanged: their compiled parts rely
+on NumPy's size of a position (intp), which Python code cannot change. 32 bits remain in ufuncs of plain numbers and
+lists (`np.power(10, 10)`), `np.int_`, `np.dtype(int)`, matrices and masked arrays; such arrays show `dtype=int32`.
 """
 
-# What is replaced is of a package that need not be installed.
+# The replaced functions are from a package that need not be installed.
 # pyright: reportPrivateUsage=false, reportMissingImports=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownMemberType=false
 
@@ -21,12 +20,12 @@ from typing import Any
 
 from kernelmcp_guest.tracebacks import is_users
 
-# `int` is no dtype to them, what they read says its own, they look at the caller's variables, or make no integers.
+# They do not take `int` as a dtype, read files with own dtypes, inspect the caller's variables, or make no integers.
 _AS_THEY_ARE = (
     *("apply_along_axis", "apply_over_axes", "bmat", "broadcast_shapes", "frompyfunc", "load", "ndim", "piecewise"),
     *("save", "savetxt", "savez", "savez_compressed", "shape", "size"),
 )
-# They compute, or give views: what they are given must have 64 bits before they do.
+# They compute, or return views: their arguments must have 64 bits before.
 _OF_NUMBERS = (
     *("average", "broadcast_arrays", "broadcast_to", "convolve", "correlate", "cross", "cumulative_prod"),
     *("cumulative_sum", "diff", "dot", "ediff1d", "einsum", "inner", "kron", "matmul", "matrix_power", "meshgrid"),
@@ -34,7 +33,7 @@ _OF_NUMBERS = (
     *("polyval", "ptp", "tensordot", "trapezoid", "vander", "vdot", "vecdot"),
 )
 _VIEWS = ("broadcast_arrays", "broadcast_to", "meshgrid")
-# What they make has the bits of what they are given, unless that is numbers of Python.
+# Their results have as many bits as their argument, unless that consists of Python numbers.
 _AS_GIVEN = (
     "array",
     "asanyarray",
@@ -45,15 +44,15 @@ _AS_GIVEN = (
     "copy",
     "require",
 )
-# Methods of arrays that find positions.
+# Array methods that return positions.
 _FINDERS = ("argmax", "argmin", "argpartition", "argsort", "nonzero", "searchsorted")
 _DRAWING = (
     *("choice", "permutation", "binomial", "geometric", "hypergeometric", "logseries", "multinomial"),
     *("negative_binomial", "poisson", "zipf"),
 )
-# What they take of integers does not fit into 32 bits as easily. The number: where `dtype` stands behind the array.
+# Sums and products of integers overflow 32 bits more easily. The number: position of `dtype` after the array.
 _REDUCTIONS = {"sum": 1, "prod": 1, "cumsum": 1, "cumprod": 1, "trace": 3}
-# They take 32 bits only of an argument: which one it is, and its name.
+# They take only 32 bits in one argument: its position and name.
 _NARROW = {
     "binomial": (0, "n"),
     "choose": (0, ""),
@@ -67,13 +66,13 @@ _FUNCTIONS = FunctionType | BuiltinFunctionType
 _LISTS = frozenset((list, range, tuple))
 _ORDERS = frozenset("ACFK")
 _PASSED_BY = "<frozen importlib._bootstrap> of kernelmcp"
-_INT64 = 9  # the number of its dtype: those of booleans and smaller integers come before
+_INT64 = 9  # the number of its dtype: booleans and smaller integers have lower ones
 
 _libraries: dict[str, bool] = {}  # by file
 
 
 def use_64_bits(numpy: Any) -> None:
-    """For the functions of NumPy, and the methods of its arrays."""
+    """Patch NumPy's functions and the methods of its arrays."""
     if numpy.dtype(int).itemsize == 8:
         return
     in_numpy, of_arrays = vars(numpy), _methods(numpy.ndarray)
@@ -89,12 +88,12 @@ def use_64_bits(numpy: Any) -> None:
     numpy.vectorize.__call__ = _wide(numpy, numpy.vectorize.__call__)
     for maker in (numpy.lib._index_tricks_impl.AxisConcatenator, numpy.lib._index_tricks_impl.nd_grid):
         maker.__getitem__ = _wide(numpy, maker.__getitem__)
-    numpy._core.arrayprint._typelessdata[:1] = [numpy.int64]  # not said where an array is shown: the default
+    numpy._core.arrayprint._typelessdata[:1] = [numpy.int64]  # the default, so it is omitted when an array is shown
     sys._clear_type_cache()
 
 
 def draw_64_bits(random: Any) -> None:
-    """For NumPy's older generators; the newer one draws 64 bits everywhere."""
+    """Patch NumPy's older generators; the newer one draws 64 bits everywhere."""
     numpy = sys.modules["numpy"]
     if numpy.dtype(int).itemsize == 8:
         return
@@ -107,7 +106,7 @@ def draw_64_bits(random: Any) -> None:
 
 
 def use_64_bits_in_pandas(common: Any) -> None:
-    """For what pandas is asked to make `int`: its own default integer has 64 bits everywhere."""
+    """Patch pandas for dtype `int`: its own default integer has 64 bits everywhere."""
     import numpy
 
     known, wide = common.pandas_dtype, numpy.dtype(numpy.int64)
@@ -121,7 +120,7 @@ def use_64_bits_in_pandas(common: Any) -> None:
 
 
 def _methods(of: type) -> dict[str, Any]:
-    """The methods of a type that is compiled: its __dict__ is a view of this."""
+    """The methods of a compiled type: its __dict__ is a view of this dict."""
     (methods,) = gc.get_referents(of.__dict__)
     return methods
 
@@ -134,7 +133,7 @@ def _replace(numpy: Any, change: Callable[[Any, Any], Any], *those: tuple[dict[s
 
 
 def _beside_the_caller(function: Any) -> Any:
-    """A warning is its caller's: `warnings` goes past what looks like the import system."""
+    """Attribute warnings to the caller: `warnings` skips frames that look like the import system."""
     function.__code__ = function.__code__.replace(co_filename=_PASSED_BY)
     return function
 
@@ -146,19 +145,19 @@ def _called_by_a_cell() -> bool:
     if known is not None:
         return not known
     name = frame.f_globals.get("__name__")
-    if file.startswith("<"):  # made of text: by a library, if its globals are a module's that was imported
+    if file.startswith("<"):  # compiled from text: by a library, if its globals are those of an imported module
         return name == "__main__" or (name not in sys.modules and not file.startswith("<frozen"))
     known = _libraries[file] = not is_users(file, name)
     return not known
 
 
 def _is_int(value: Any) -> bool:
-    """Does an argument ask for the default integer?"""
+    """Return whether an argument requests the default integer."""
     return value is int or (type(value) is str and value == "int")
 
 
 def _of_64_bits(numpy: Any, call: Any) -> Any:
-    """`astype`: `int` is int64 for a cell."""
+    """Wrap `astype`: for a cell, `int` is int64."""
 
     @functools.wraps(call)
     def calls(array: Any, *values: Any, **named: Any) -> Any:
@@ -171,7 +170,7 @@ def _of_64_bits(numpy: Any, call: Any) -> Any:
 
 
 def _wide(numpy: Any, call: Any, *, computes: bool = False) -> Any:
-    """A function that makes arrays, or finds positions: 64 bits for a cell, unless its arguments have or name 32."""
+    """Wrap a function that makes arrays or positions: 64 bits for a cell, unless its arguments have or request 32."""
     small, wide, name = numpy.dtype(int), numpy.int64, getattr(call, "__name__", "")
     computes, views, as_given = computes or name in _OF_NUMBERS, name in _VIEWS, name in _AS_GIVEN
 
@@ -198,7 +197,7 @@ def _wide(numpy: Any, call: Any, *, computes: bool = False) -> Any:
 
 
 def _list_in_64_bits(numpy: Any, value: Any) -> Any:
-    """A list of plain integers as an array of 64 bits, where NumPy would make one of 32; anything else as it is."""
+    """A list of plain integers as a 64-bit array, if NumPy would make a 32-bit one; anything else unchanged."""
     if type(value) not in _LISTS or not _is_plain(value):
         return value
     try:
@@ -209,14 +208,14 @@ def _list_in_64_bits(numpy: Any, value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Is it a number of Python, or a list that begins with one?"""
+    """Return whether it is a Python number, or a list that begins with one."""
     while type(value) in _LISTS and len(value):
         value = value[0]
     return type(value) is int or type(value) is bool
 
 
 def _widened(numpy: Any, made: Any) -> Any:
-    """An array or a number of the default integer with 64 bits; of a list or tuple each."""
+    """Convert an array or number of the default integer to 64 bits; in a list or tuple, convert each item."""
     if getattr(made, "dtype", None) is numpy.dtype(int):
         return made.astype(numpy.int64)
     if not isinstance(made, list | tuple):
@@ -226,7 +225,7 @@ def _widened(numpy: Any, made: Any) -> Any:
 
 
 def _decide(numpy: Any, values: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Do the arguments have the default integer already, or name a dtype?"""
+    """Return whether the arguments already have the default integer, or name a dtype."""
     for value in (*values, *named.values()):
         each = value[0] if isinstance(value, list | tuple) and value else value
         if getattr(each, "dtype", None) is numpy.dtype(int) or isinstance(each, type | numpy.dtype):
@@ -242,7 +241,7 @@ def _is_dtype(numpy: Any, value: Any) -> bool:
 
 
 def _drawing(numpy: Any, call: Any) -> Any:
-    """`randint`, whose dtype is `int` unless another is given: 64 bits for a cell, and the same numbers."""
+    """Wrap `randint`, whose default dtype is `int`: 64 bits for a cell, and the same numbers."""
 
     @functools.wraps(call)
     def draws(*values: Any, **named: Any) -> Any:
@@ -255,7 +254,7 @@ def _drawing(numpy: Any, call: Any) -> Any:
 
 
 def _reduction(numpy: Any, call: Any) -> Any:
-    """A function that adds or multiplies integers: in 64 bits for a cell."""
+    """Wrap a function that adds or multiplies integers: it uses 64 bits for a cell."""
     position = _REDUCTIONS[call.__name__]
     kinds = {"b": numpy.int64, "i": numpy.int64, "u": numpy.uint64}
 
@@ -269,7 +268,7 @@ def _reduction(numpy: Any, call: Any) -> Any:
             wanted = values[position + 1] if len(values) > position + 1 else named.get("dtype")
             if (wanted is None or _is_int(wanted)) and _called_by_a_cell():
                 named["dtype"] = kinds[array.dtype.kind]
-                # By name: `out`, which is None, and what stands behind it keep their places.
+                # By name: `out`, which is None, and later arguments keep their positions.
                 values, behind = values[: position + 1], values[position + 2 :]
                 if behind:
                     return call(*values, named.pop("dtype"), *behind, **named)
@@ -279,7 +278,7 @@ def _reduction(numpy: Any, call: Any) -> Any:
 
 
 def _narrow(numpy: Any, call: Any, behind: int = 0) -> Any:
-    """A function that takes 32 bits of an argument: also 64, where the numbers fit. `behind`: what stands before it."""
+    """Wrap a function that takes 32 bits: also accept 64 if the numbers fit. `behind`: arguments before it."""
     position, name = _NARROW[call.__name__]
     position += behind
 
@@ -300,7 +299,7 @@ def _narrow(numpy: Any, call: Any, behind: int = 0) -> Any:
 
 
 def _fitting(numpy: Any, value: Any) -> Any:
-    """The same numbers as positions, if they are integers of 64 bits that fit; else None."""
+    """The same numbers as positions, if they are 64-bit integers that fit; otherwise None."""
     array = numpy.asarray(value)
     positions = array.astype(numpy.intp) if array.dtype == numpy.int64 else array
     return positions if array is not positions and (positions == array).all() else None

@@ -1,7 +1,7 @@
-"""An `import` of a package that is not there installs it: the last finder of sys.meta_path asks the kernel process.
+"""An `import` of a missing package installs it: the last finder of sys.meta_path asks the kernel process.
 
-Only for code of the user's: libraries try dozens of modules that they can do without. The kernel process knows which
-packages there are, and whether an import may install.
+Only for the user's code: libraries try to import dozens of optional modules. The kernel process knows the available
+packages, and whether an import may install them.
 """
 
 import importlib
@@ -17,25 +17,25 @@ from typing import Any
 from kernelmcp_guest import advice, blocking, packages
 from kernelmcp_guest.running import running
 
-# Where a user's own modules are.
+# Folders of a user's own modules.
 OWN_FOLDERS = ("/workspace/", "/volumes/", "/tmp/")  # noqa: S108  # the guest's
 
-# Where pandas asks for what a method needs, or could use: a call of this module says which.
+# pandas imports required and optional dependencies of a method here: the arguments say which.
 _PANDAS_OPTIONAL = "pandas.compat._optional"
-# They import what others name to them: what asks is behind them.
+# These import modules for their callers: the importer is the frame behind them.
 _FOR_OTHERS = ("_plotly_utils.optional_imports", "plotly.optional_imports")
-# Beginnings of the names of modules -> what these import only where it is needed. From the kernel process
+# Module name prefixes -> packages that these modules import only when needed. From the kernel process
 # (languages/python/companions.py).
 _needed_by: dict[str, list[str]] = {}
 
 
 def note_companions(text: str) -> None:
-    """Take over the table, a JSON object."""
+    """Add the kernel process's table, a JSON object."""
     _needed_by.update(json.loads(text))
 
 
 class MissingImports:
-    """A finder, asked when all others have found nothing."""
+    """A finder, called when all others have found nothing."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if path is not None or name in sys.stdlib_module_names or not running.active:
@@ -51,14 +51,14 @@ def install_finder() -> None:
 
 
 def _install(module: str) -> bool:
-    """Ask for the package that has a module. False: there is none, or it cannot be had."""
+    """Request the package that provides a module. False if there is none, or if it cannot be installed."""
     advice.not_installed.pop(module, None)
     try:
         answer = blocking.host_call("install", module=module)
         if "unknown" in answer:
             return False
         packages.check(answer)
-    except (RuntimeError, OSError) as error:  # where code cannot wait, too
+    except (RuntimeError, OSError) as error:  # also in code that cannot wait
         advice.not_installed[module] = str(error)
         return False
     importlib.invalidate_caches()
@@ -66,7 +66,7 @@ def _install(module: str) -> bool:
 
 
 def have(module: str) -> bool:
-    """Whether a module can be imported, once its package is installed if need be."""
+    """Return whether a module can be imported, after installing its package if needed."""
     return importlib.util.find_spec(module) is not None or (running.active and _install(module))
 
 
@@ -85,7 +85,7 @@ def _is_wanted(module: str) -> bool:
 
 
 def _importer(frame: FrameType | None) -> FrameType | None:
-    """The frame that the `import` is in: the first outside the import system and this module."""
+    """The frame of the `import`: the first outside the import system and this module."""
     while frame is not None and (_is_import_system(frame) or frame.f_globals.get("__name__") in _FOR_OTHERS):
         frame = frame.f_back
     return frame

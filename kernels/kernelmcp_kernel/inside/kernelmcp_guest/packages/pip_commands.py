@@ -1,4 +1,4 @@
-"""What `%pip`, `!pip`, `!python -m pip`, `%uv pip` and `!uv pip` do; or what to do instead."""
+"""Runs `%pip`, `!pip`, `!python -m pip`, `%uv pip` and `!uv pip`, or suggests an alternative."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ HELP = (
     "%pip freeze, %pip show NAME, %pip check"
 )
 
-# Options that change nothing here, and that people write out of habit: alone, with a value, and the short ones.
+# Options without effect here that people often write: without a value, with a value, and short ones.
 _IGNORED_FLAGS = """
 --quiet --verbose --user --no-cache-dir --no-cache --no-input --no-color --prefer-binary --isolated --compile
 --no-compile --break-system-packages --disable-pip-version-check --no-python-version-warning --no-warn-conflicts
@@ -25,7 +25,7 @@ _IGNORED_SETTINGS = """
 """
 _OF_EXTRA = re.compile(r";.*\bextra\s*==")
 _SHORT_FLAGS = re.compile(r"-[qvU]+")
-# Options that are done, by what the kernel process calls them.
+# Supported options, by the kernel process's names.
 _OPTIONS = {
     "--pre": "pre", "--prerelease=allow": "pre", "--no-deps": "no_deps", "--no-dependencies": "no_deps",
     "--upgrade": "upgrade", "--force-reinstall": "upgrade", "--ignore-installed": "upgrade", "-I": "upgrade",
@@ -64,17 +64,17 @@ _COMMANDS = {
 }
 _NO_PROJECTS = "there are no projects and environments of uv's here: a session is one; use %pip install NAME"
 
-# How pip is started; sys.executable is empty here, so that `{sys.executable} -m pip` may begin with -m.
+# Ways to start pip; sys.executable is empty here, so that `{sys.executable} -m pip` may begin with -m.
 _STARTS = re.compile(
     r"\s*(?:(?:(?:\{sys\.executable\}|(?:\S*/)?python[\d.]*)\s+)?-m\s+pip|(?:\S*/)?pip[\d.]*|(?:\S*/)?uv(?P<uv>))(?=\s|$)"
 )
 _INSTALLS = re.compile(r"\s(?:install|add|sync)\b")
-# Where the rest of a shell's line is not pip's. A version may have the sign of a redirection before it.
+# The rest of a shell line that is not pip's. A version before it may contain a redirection's character.
 _REDIRECTION = re.compile(r"(?<=\s)[012&]?>>?(?!=)\s*(?:&\d|(?=[^\s\"']*[A-Za-z/])[^\s\"']+)")
 
 
 def pip(line: str, *, captured: bool = False) -> None:
-    """`%pip`: install packages into this session, or list what there is. `captured`: what an installation says goes to
+    """`%pip`: install packages into this session, or list packages. `captured`: print an installation's output to
     sys.stdout, which is a program's."""
     words, options = _without_habits(_split(line))
     command, *arguments = words or ["help"]
@@ -96,7 +96,7 @@ def pip(line: str, *, captured: bool = False) -> None:
 
 
 def uv(line: str) -> None:
-    """`%uv pip`: as `%pip`."""
+    """`%uv pip`: same as `%pip`."""
     command, _, rest = line.strip().partition(" ")
     if command != "pip":
         raise PackageError(f"uv {command} is not available: {_NO_PROJECTS}")
@@ -104,19 +104,19 @@ def uv(line: str) -> None:
 
 
 def is_pip(command: str) -> bool:
-    """`!pip install x` is what people type."""
+    """Return whether a line calls pip, such as `!pip install x`."""
     return _STARTS.match(command) is not None
 
 
 def is_only_pip(command: str) -> bool:
-    """Is every command of a shell's line pip, with nothing to be done by a shell? What an installation puts out is for
-    people, whatever it goes through."""
+    """Return whether every command of a shell line is pip, and no shell is needed. Output of an installation is for
+    people, so pipes after it are ignored."""
     parts = _parts(command)
     return all(map(is_pip, parts)) and ("|" not in _words(command) or all(map(_INSTALLS.search, parts)))
 
 
 def run_command(command: str) -> None:
-    """Do a line that begins with pip, as far as it can be done without a shell."""
+    """Run a line that begins with pip, as far as possible without a shell."""
     for part in _parts(command):
         if found := _STARTS.match(part):
             (pip if found["uv"] is None else uv)(part[found.end() :])
@@ -125,7 +125,7 @@ def run_command(command: str) -> None:
 
 
 def _parts(command: str) -> list[str]:
-    """The commands of a shell's line, without redirections and what their output goes through."""
+    """The commands of a shell line, without redirections and the commands that their output is piped to."""
     found: list[list[str]] = [[]]
     piped = False
     for word in _words(command):
@@ -138,13 +138,13 @@ def _parts(command: str) -> list[str]:
 
 
 def _words(command: str) -> list[str]:
-    """A shell's line without redirections: its words, and what stands between its commands."""
+    """The words of a shell line without redirections, including the operators between its commands."""
     try:
         words = shlex.shlex(_REDIRECTION.sub("", command), posix=False, punctuation_chars=";&|")
         words.whitespace_split, words.commenters = True, "#"
         return list(words)
     except ValueError:
-        return [command]  # `pip` says what is wrong with it
+        return [command]  # `pip` reports the error
 
 
 def _split(line: str) -> list[str]:
@@ -166,7 +166,7 @@ def _install(arguments: list[str], options: dict[str, bool]) -> None:
 
 
 def _requirements(arguments: list[str], inside: tuple[str, ...] = ()) -> list[str]:
-    """`inside`: the files that these are from, each named in the one before."""
+    """The requirements in pip's arguments. `inside`: the files that contain them, each named in the previous one."""
     found: list[str] = []
     words = iter(arguments)
     for word in words:
@@ -188,7 +188,7 @@ def _requirements(arguments: list[str], inside: tuple[str, ...] = ()) -> list[st
 
 
 def _without_habits(words: list[str]) -> tuple[list[str], dict[str, bool]]:
-    """The words without options that change nothing here, before the command or behind it; and those that do."""
+    """The words without ineffective options, before or after the command; and the effective options."""
     flags, settings = _IGNORED_FLAGS.split(), _IGNORED_SETTINGS.split()
     kept: list[str] = []
     options: dict[str, bool] = {}
@@ -197,7 +197,7 @@ def _without_habits(words: list[str]) -> tuple[list[str], dict[str, bool]]:
         if word in _OPTIONS:
             options[_OPTIONS[word]] = True
         elif word in settings:
-            next(rest, None)  # its value
+            next(rest, None)  # skips its value
         elif _SHORT_FLAGS.fullmatch(word):
             options |= {"upgrade": True} if "U" in word else {}
         elif not (word in flags or word.partition("=")[0] in settings):
@@ -216,7 +216,7 @@ def _read_requirements(file: str, inside: tuple[str, ...]) -> list[str]:
         if line.startswith("-"):
             found += _requirements(_split(line), (*inside, file))
         elif line and not line.startswith("#"):
-            found.append(" ".join(line.split()))  # with its hashes: the kernel process compares them
+            found.append(" ".join(line.split()))  # with its hashes, which the kernel process compares
     return found
 
 

@@ -1,11 +1,11 @@
-"""Packages that start threads to wait in, and here wait for the one event loop instead; and what shows figures.
-And packages that import for a part of them what may not be there (`packages/standins/without.py`).
+"""Shims for packages that start threads and here wait for the only event loop instead, for figures, and for packages
+that import optional dependencies which may be missing (`packages/standins/without.py`).
 
-All shims are in this table, each put in place when its module has been imported. Only honest ones: what a thread would
-have done is done, in order, by the thread there is; nothing pretends to go on at the same time.
+All shims are in this table; each is applied when its module has been imported. They must be honest: a thread's work is
+done, in order, by the only thread; nothing pretends to run in parallel.
 """
 
-# What is replaced is of packages that need not be installed.
+# The replaced functions are from packages that need not be installed.
 # pyright: reportAttributeAccessIssue=false, reportPrivateUsage=false, reportUnknownLambdaType=false
 
 import asyncio
@@ -26,7 +26,7 @@ from kernelmcp_guest.shown import figures
 
 
 class WaitingFuture(concurrent.futures.Future[Any]):
-    """A future of another thread: who asks for its result lets the event loop go on until it is there."""
+    """A future of another thread: waiting for its result runs the event loop until it is available."""
 
     def result(self, timeout: float | None = None) -> Any:
         self._wait(timeout)
@@ -42,9 +42,10 @@ class WaitingFuture(concurrent.futures.Future[Any]):
 
 
 def _blocking_portals(from_thread: Any) -> None:
-    """anyio's portals, by which synchronous code calls coroutines: FastAPI's and Starlette's TestClient are made of it.
+    """anyio's portals, by which synchronous code calls coroutines: FastAPI's and Starlette's TestClient use them.
 
-    The event loop that a thread would run is the one that there is."""
+    Instead of a thread's event loop, they use the only one.
+    """
 
     def check_running(portal: Any) -> None:
         if portal._event_loop_thread_id is None:
@@ -69,7 +70,7 @@ def _blocking_portals(from_thread: Any) -> None:
             yield portal
             failed = False
         finally:
-            with suppress(RuntimeError):  # it was stopped in the block
+            with suppress(RuntimeError):  # it was stopped inside the block
                 portal.call(portal.stop, failed)
             asyncio.get_event_loop().run_until_complete(running)
 
@@ -80,7 +81,7 @@ def _blocking_portals(from_thread: Any) -> None:
 
 
 def _worker_threads(backend: Any) -> None:
-    """anyio.to_thread.run_sync does no more than asyncio.to_thread here: it calls the function."""
+    """anyio.to_thread.run_sync, reduced to what asyncio.to_thread does here: it calls the function."""
 
     async def run_sync_in_worker_thread(cls: Any, func: Any, args: Any, *_: Any, **__: Any) -> Any:
         await cls.checkpoint()
@@ -90,12 +91,12 @@ def _worker_threads(backend: Any) -> None:
 
 
 def _nested_loops(nest_asyncio: Any) -> None:
-    """What it is asked for is so already: run_until_complete and asyncio.run work while the loop runs (blocking.py)."""
+    """nest_asyncio.apply is a no-op: run_until_complete and asyncio.run work while the loop runs (blocking.py)."""
     nest_asyncio.apply = lambda loop=None: None
 
 
 def _calls_in_order(config: Any) -> None:
-    """langchain-core's executor, which calls what langgraph and its own chains have in parallel."""
+    """langchain-core's executor, with which langgraph and its own chains run calls in parallel."""
 
     def submit(_: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -109,25 +110,25 @@ def _calls_in_order(config: Any) -> None:
 
 
 def _one_scheduler(base: Any) -> None:
-    """dask's schedulers of threads and processes: what they would do is done in order, by the one there is here."""
+    """dask's schedulers for threads and processes: the only one here does their work in order."""
     names = ("threads", "threading", "processes", "multiprocessing")
     base.named_schedulers.update(dict.fromkeys(names, base.named_schedulers["sync"]))
 
 
 def _greenlet_when_used(concurrency: Any) -> None:
-    """SQLAlchemy looks for greenlet when sqlalchemy.ext.asyncio is imported, and here misses it when that is used."""
+    """SQLAlchemy checks for greenlet when sqlalchemy.ext.asyncio is imported; here it fails only when it is used."""
     concurrency._concurrency_shim._initialize(raise_=False)
 
 
 def _sealed_when_used(request_state: Any) -> None:
-    """mcp's server makes a key for what its requests keep when it is made; here that is missed when it seals."""
+    """mcp's server creates a key to seal request state when it is created; here this fails only when it seals."""
     if PathFinder.find_spec("cryptography") is None:
         package, why = _PARTS["mcp.server.request_state"]
         request_state.AESGCMRequestStateCodec = lambda keys: _Absent(package, why)
 
 
 def _bars_without_threads(progress: Any) -> None:
-    """dask's progress bar, drawn when it is done: what would draw it meanwhile is a thread."""
+    """dask's progress bar: drawn when it is finished, since there is no thread to draw it meanwhile."""
 
     def start(bar: Any, dsk: Any) -> None:
         bar._state, bar._running = None, True
@@ -139,13 +140,12 @@ def _bars_without_threads(progress: Any) -> None:
 
 
 def _live_without_threads(live: Any) -> None:
-    """rich's live displays (progress, status), drawn when they begin, change and end: what would draw them meanwhile is
-    a thread."""
+    """rich's live displays (progress, status): drawn when they begin, change and end, since there is no thread."""
     live._RefreshThread.start = lambda thread: None
 
 
 def _tracked_without_threads(progress: Any) -> None:
-    """rich's `track`, whose bar moves when all is done: what would move it meanwhile is a thread."""
+    """rich's `track`: its bar moves when all is finished, since there is no thread to move it meanwhile."""
 
     def end(thread: Any) -> None:
         thread.progress.update(thread.task_id, completed=thread.completed, refresh=True)
@@ -155,7 +155,7 @@ def _tracked_without_threads(progress: Any) -> None:
 
 
 class _ScipyWhenUsed:
-    """seaborn's `_no_scipy`: asked where scipy is needed, it has it installed."""
+    """seaborn's `_no_scipy`: where scipy is needed, evaluating it installs scipy."""
 
     def __init__(self, module: Any, scipy_module: str, name: str) -> None:
         self._module, self._scipy_module, self._name = module, scipy_module, name
@@ -172,7 +172,7 @@ class _ScipyWhenUsed:
 
 
 def _scipy_for_densities(module: Any) -> None:
-    """seaborn looks for scipy when it is imported, and without it draws densities by a method of its own."""
+    """seaborn checks for scipy when it is imported, and draws densities by its own method without it."""
     if not module._no_scipy:
         return
     own, missing = module.gaussian_kde, _ScipyWhenUsed(module, "scipy.stats", "gaussian_kde")
@@ -184,7 +184,7 @@ def _scipy_for_densities(module: Any) -> None:
 
 
 def _scipy_for_clusters(matrix: Any) -> None:
-    """As above, for clustermap."""
+    """Same as above, for clustermap."""
     if matrix._no_scipy:
         matrix._no_scipy = _ScipyWhenUsed(matrix, "scipy.cluster", "hierarchy")
 
@@ -221,7 +221,7 @@ _SHIMS: dict[str, Callable[[Any], None]] = {
 }
 
 
-# Module -> the package that it imports for a part of it, and what that part is.
+# Module -> an optional package that it imports, and the feature that needs it.
 _PARTS = {
     "gymnasium.vector.async_vector_env": ("_multiprocessing", "there is one process, and it has one thread"),
     "gymnasium.vector.utils.shared_memory": ("_multiprocessing", "there is one process, and it has one thread"),
@@ -233,7 +233,7 @@ _PARTS = {
 
 
 class _AbsentClass(type):
-    """A class of a module that is not there: it may be caught, asked for and derived from, and not be made."""
+    """A class of a missing module: it can be caught, inspected and subclassed, but not instantiated."""
 
     _of: "_Absent"
 
@@ -242,7 +242,7 @@ class _AbsentClass(type):
 
 
 class _Absent(ModuleType):
-    """A module that is not there, for one that can do without; what is used of it says so."""
+    """A missing module, for a module that can work without it; using its members reports the reason."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(name)
@@ -262,7 +262,7 @@ class _Absent(ModuleType):
 
 
 class _AbsentParts(Loader):
-    """While a module of the table is imported: finds, for it alone, what it can do without."""
+    """A finder while a module of the table is imported: finds its missing optional package, for this module only."""
 
     def __init__(self, module: str, package: str, why: str) -> None:
         self._module, self._package, self._why = module, package, why
@@ -278,7 +278,7 @@ class _AbsentParts(Loader):
 
 
 def _importer() -> str:
-    """The name of the module that imports something now."""
+    """The name of the module that is importing now."""
     frame = sys._getframe(1)
     while frame and (frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code.co_filename == __file__):
         frame = frame.f_back
@@ -302,7 +302,7 @@ def _without_parts(module: str) -> Iterator[None]:
 
 
 class _Shimmed:
-    """The first finder: of modules in the table, those that all others would find, with their shim behind them."""
+    """The first finder: loads modules of the table as the other finders would, and then applies their shims."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         shim = _SHIMS.get(name)
@@ -315,7 +315,7 @@ class _Shimmed:
             with _without_parts(name):
                 execute(module)
             if shim:
-                with suppress(AttributeError):  # another version of it, made differently
+                with suppress(AttributeError):  # another version with a different structure
                     shim(module)
 
         spec.loader.exec_module = exec_module
@@ -323,5 +323,5 @@ class _Shimmed:
 
 
 def install() -> None:
-    """Be asked for modules first (for the boot image)."""
+    """Register as the first finder (for the boot image)."""
     sys.meta_path.insert(0, _Shimmed())

@@ -1,9 +1,9 @@
-"""Builds a wheel from a source, by the hook of its build backend, in a process for nothing else (host/wheel.mjs).
+"""Builds a wheel from a source, by its build backend's hook, in a separate process (host/wheel.mjs).
 
-There are no programs in WebAssembly. A build that starts Python gets it here, in this very process; one that starts
-a compiler is told that there is none, which is what optional extensions are made for.
+There are no programs in WebAssembly. A build that starts Python runs it in this process; one that starts a compiler is
+told that there is none, which optional extensions allow for.
 
-Not imported by the package kernelmcp_guest: it stands alone.
+Not imported by the package kernelmcp_guest: it is a standalone module.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 _SOURCE, _MADE = "/build/source", "/build/made"
 _PYTHON = "/usr/bin/python3"
-# Raised by distutils and its kin where a compiler is missing.
+# Raised by distutils and similar tools if there is no compiler.
 _OF_COMPILERS = {
     "CCompilerError", "CompileError", "ExecError", "DistutilsExecError", "LinkError", "LibError", "PreprocessError",
     "UnknownFileError", "PlatformError", "DistutilsPlatformError",
@@ -32,7 +32,7 @@ _MAX_SAID_CHARS = 120
 
 
 class Popen(subprocess.Popen[Any]):
-    """Runs Python, at once and to its end, in this process. Raises FileNotFoundError for anything else."""
+    """Runs Python to completion, in this process. Raises FileNotFoundError for anything else."""
 
     missing: ClassVar[list[str]] = []
 
@@ -57,10 +57,10 @@ class Popen(subprocess.Popen[Any]):
         return self._kind(printed.getvalue() if self._kind is io.StringIO else printed.getvalue().encode())
 
     def __del__(self, *_: Any) -> None:
-        """Nothing is left of it."""
+        """Nothing is left to clean up."""
 
     def __exit__(self, *_: Any) -> None:
-        """It has ended."""
+        """It has already ended."""
 
     def communicate(self, *_: Any, **__: Any) -> Any:
         return tuple(stream and stream.read() for stream in (self.stdout, self.stderr))
@@ -114,7 +114,7 @@ def _run_python(words: list[str], cwd: Any, env: Any) -> int:
 
 
 def build(job_json: str) -> str:
-    """Build the wheel of a job: {archive, points, backend, paths, look_for_more, left_out}. Gives JSON: {wheel},
+    """Build the wheel of a job: {archive, points, backend, paths, look_for_more, left_out}. Returns JSON: {wheel},
     {requires}, {compiler: true} or {error}."""
     job = json.loads(job_json)
     try:
@@ -154,7 +154,7 @@ def _build(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason(error: BaseException, left_out: list[str]) -> dict[str, Any]:
-    """Whether it is for want of a compiler; else the last words."""
+    """The reason: a missing compiler, or the last error message."""
     seen: BaseException | None = error
     for _ in range(20):
         if seen is None:
@@ -167,6 +167,6 @@ def _reason(error: BaseException, left_out: list[str]) -> dict[str, Any]:
     if Popen.missing:
         return {"error": f"it starts {Popen.missing[-1][:_MAX_SAID_CHARS]}"}
     if isinstance(error, SystemExit) and not isinstance(error.code, str):
-        return {"error": ""}  # what it has said before is not kept
+        return {"error": ""}  # its earlier output is not kept
     lines = str(error).strip().splitlines()
     return {"error": (lines[-1] if lines else type(error).__name__)[:_MAX_SAID_CHARS]}

@@ -1,4 +1,4 @@
-"""matplotlib in a session: figures as pictures, drawn within the cell's time, where there is no screen to look at.
+"""matplotlib in a session: figures become images, drawn within the cell's time, since there is no screen.
 
-Each module here is for one of matplotlib's; `packages/shims.py` puts it in place when that one is imported.
+Each module here is for one of matplotlib's; `packages/shims.py` applies it when that one is imported.
 """

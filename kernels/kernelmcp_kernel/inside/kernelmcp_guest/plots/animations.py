@@ -1,6 +1,6 @@
-"""Animations of matplotlib: a model sees the first frame of what plays in a browser, and videos need a program."""
+"""matplotlib animations: a model sees the first frame of an animation for browsers; videos need a missing program."""
 
-# What is used of matplotlib has no types here.
+# The matplotlib API used here has no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import os
@@ -9,19 +9,19 @@ from typing import Any
 
 _NO_VIDEO = "no video can be written here, because there is no ffmpeg"
 _VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv")
-# As matplotlib's HTMLWriter embeds them.
+# The format in which matplotlib's HTMLWriter embeds frames.
 _FIRST_FRAME = re.compile(r'frames\[0\] = "data:(image/(?:png|jpeg));base64,([A-Za-z0-9+/=\\\s]+)"')
 _ONE_FRAME = re.compile(r"^ *frames\[\d+\] = ", re.MULTILINE)
 _BREAK = re.compile(r"[\\\s]+")
 
 
 class AnimationHTML(str):
-    """What `to_jshtml` returns. It knows its first frame, and what a line of text says of it."""
+    """The result of `to_jshtml`, with its first frame and a line that describes it."""
 
     __slots__ = ()
 
     def first_frame(self) -> dict[str, str]:
-        """A mime bundle; empty when no frame is embedded."""
+        """A mime bundle; empty if no frame is embedded."""
         found = _FIRST_FRAME.search(self)
         return {found[1]: _BREAK.sub("", found[2]), "text/plain": "<the first frame>"} if found else {}
 
@@ -30,7 +30,7 @@ class AnimationHTML(str):
 
 
 def know_what_can_be_written(animation: Any) -> None:
-    """For matplotlib.animation."""
+    """Patch matplotlib.animation."""
     kind = animation.Animation
     stock_save, stock_video, stock_html = kind.save, kind.to_html5_video, kind.to_jshtml
 

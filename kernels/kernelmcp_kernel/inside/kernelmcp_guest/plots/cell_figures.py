@@ -1,10 +1,10 @@
-"""Figures of matplotlib that a cell shows, or leaves open at its end: drawing them is part of the cell.
+"""matplotlib figures that a cell shows, or leaves open at its end: drawing them is part of the cell.
 
-matplotlib_inline closes all of them when the drawing is interrupted. Here each is closed when it has been drawn, so
-those that were not are there for the next cell, and the reply says how many they are.
+matplotlib_inline closes all of them if the drawing is interrupted. Here each is closed after it has been drawn, so that
+the others are available to the next cell, and the reply gives their number.
 """
 
-# What is used of matplotlib has no types here.
+# The matplotlib API used here has no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import sys
@@ -12,18 +12,18 @@ import time
 from typing import Any
 
 _BACKEND = "matplotlib_inline.backend_inline"
-# Until no more figures are begun of a cell that was interrupted: what it has plotted so far is of interest, and the
-# server ends a guest that goes on for long.
+# After this time, no more figures of an interrupted cell are drawn: its plots so far are of interest, but the server
+# ends a guest that continues for long.
 SECONDS_AFTER_INTERRUPT = 1.0
 _MAX_NAMED = 8
 
 
 class _Cell:
-    """The figures of the cell that runs."""
+    """The figures of the running cell."""
 
     drawn = 0
     interrupted = False
-    """In the middle of drawing."""
+    """Interrupted while drawing."""
 
 
 _cell = _Cell()
@@ -35,7 +35,7 @@ def begin() -> None:
 
 
 def draw_one_by_one(backend: Any) -> None:
-    """For matplotlib_inline.backend_inline, before matplotlib takes its functions."""
+    """Patch matplotlib_inline.backend_inline, before matplotlib takes its functions."""
     stock = backend.show
 
     def show(close: bool | None = None, block: bool | None = None) -> None:
@@ -49,8 +49,8 @@ def draw_one_by_one(backend: Any) -> None:
 
 
 def draw_what_is_seen(helpers: Any) -> None:
-    """For matplotlib._pylab_helpers: after a cell pyplot draws the open figures that have changed, for their windows.
-    There are none here, and what an interrupt has just ended would be drawn all the same."""
+    """Patch matplotlib._pylab_helpers: after a cell, pyplot redraws changed open figures in their windows. There are
+    none here, and it would draw figures whose drawing was just interrupted."""
     stock = helpers.Gcf.draw_all.__func__
 
     def draw_all(cls: Any, force: bool = False) -> None:
@@ -61,7 +61,7 @@ def draw_what_is_seen(helpers: Any) -> None:
 
 
 def _draw(backend: Any, managers: list[Any], close: bool, deadline: float | None = None) -> None:
-    """Raises KeyboardInterrupt; figures that were not drawn are open then."""
+    """Draw figures. Raises KeyboardInterrupt; then undrawn figures stay open."""
     before = _cell.drawn
     try:
         for manager in managers:
@@ -76,7 +76,7 @@ def _draw(backend: Any, managers: list[Any], close: bool, deadline: float | None
     except KeyboardInterrupt:
         _cell.interrupted = True
         if close:
-            for manager in managers[: _cell.drawn - before]:  # it may have come while the last of them was closed
+            for manager in managers[: _cell.drawn - before]:  # it may have come while the last of them was being closed
                 backend.Gcf.destroy(manager)
         raise
     except BaseException:
@@ -86,7 +86,7 @@ def _draw(backend: Any, managers: list[Any], close: bool, deadline: float | None
 
 
 def finish(shell: Any) -> str:
-    """Draw the figures that the cell leaves open, as Jupyter does. Returns what to say when some were not drawn."""
+    """Draw the figures that the cell leaves open, as Jupyter does. Returns a message if some were not drawn."""
     backend = sys.modules.get(_BACKEND)
     is_shown = backend is not None and backend.flush_figures in shell.events.callbacks["post_execute"]
     if backend is None or not is_shown or not backend.show._draw_called:

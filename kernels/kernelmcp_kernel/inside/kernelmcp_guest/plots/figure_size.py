@@ -1,7 +1,6 @@
-"""The size of a figure's picture: one with more pixels than a result can show is drawn with fewer.
+"""The size of a figure's image: if it has more pixels than a result can show, it is drawn with fewer.
 
-6,000 x 4,500 pixels take a guest ten seconds, and nobody sees more than a third of them. `savefig` writes what it is
-asked for.
+6,000 x 4,500 pixels take a guest ten seconds, and at most a third are visible. `savefig` writes the requested size.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -12,8 +11,7 @@ from typing import Any
 
 from IPython.core import pylabtools
 
-# Sides, in pixels: beyond the first, results show a picture smaller (kernelmcp/pictures/headers.py). Then it has the
-# second.
+# Sides, in pixels: results scale down images above the first (kernelmcp/pictures/headers.py). These get the second.
 MAX_SIDE, LOWERED_SIDE = 4096, 2048
 _PIXEL_FORMATS = ("png", "retina", "jpg", "jpeg", "webp")
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -22,21 +20,21 @@ _stock: Any = vars(pylabtools)["print_figure"]
 
 
 def install() -> None:
-    """For the boot image: the formatters of figures call it by its name."""
+    """For the boot image: the formatters of figures look it up by name."""
     pylabtools.print_figure = print_figure
 
 
 def print_figure(
     fig: Any, fmt: str = "png", bbox_inches: Any = "tight", base64: bool = False, **kwargs: Any
 ) -> str | bytes | None:
-    """IPython's, with as many dots an inch as there is room for."""
+    """IPython's print_figure, with as many dots per inch as fit."""
     if fmt not in _PIXEL_FORMATS:
         return _stock(fig, fmt, bbox_inches, base64, **kwargs)
     asked: float = kwargs.get("dpi", fig.dpi * (2 if fmt == "retina" else 1))
     longer: float = max(fig.get_size_inches())
     dpi = asked if longer * asked <= MAX_SIDE else LOWERED_SIDE / longer
     drawn = _stock(fig, fmt, bbox_inches, False, **kwargs | {"dpi": dpi})
-    # What lies outside of a figure is in its picture as well.
+    # Artists outside a figure are also in its image.
     if (sides := _sides(drawn)) and max(sides) > MAX_SIDE:
         dpi *= LOWERED_SIDE / max(sides)
         drawn = _stock(fig, fmt, bbox_inches, False, **kwargs | {"dpi": dpi})

@@ -1,10 +1,9 @@
-"""Fonts that are asked for and not here: one of matplotlib's own stands in, or it is said once, with what to do.
+"""Requested fonts that are missing: one of matplotlib's own replaces them, or one warning says what to do.
 
-matplotlib comes with DejaVu, STIX (Times) and Humor Sans (xkcd), and says that it lacks a font for each text that is
-drawn.
+matplotlib includes DejaVu, STIX (Times) and Humor Sans (xkcd), and warns about missing fonts for each text.
 """
 
-# What is used of matplotlib has no types here.
+# The matplotlib API used here has no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 
 import dataclasses
@@ -14,7 +13,7 @@ import sys
 import warnings
 from typing import Any
 
-# A font that is here -> names by which it is taken, without a word.
+# An included font -> names for which it is used without a warning.
 _STANDS_FOR = {
     "DejaVu Sans": (
         "Arial",
@@ -36,20 +35,20 @@ _ADD = (
 )
 _NOT_FOUND = "findfont: Font family %r not found."
 
-# What was said in this session: fonts that are missing, or messages about them; and fonts that lack a character.
+# Reported in this session: missing fonts, or messages about them; and fonts that lack a character.
 _missing: set[str] = set()
 _lacking: set[str] = set()
 
 
 def stand_in(font_manager: Any) -> None:
-    """For matplotlib.font_manager."""
+    """Patch matplotlib.font_manager."""
     fonts = font_manager.fontManager
     aliases = _aliases(fonts.ttflist)
     fonts.ttflist += aliases
     stock = font_manager.FontManager.addfont
 
     def addfont(manager: Any, path: Any) -> None:
-        """A font of the user's comes before one that stands in for it."""
+        """A font that the user adds takes precedence over its replacement."""
         before = len(manager.ttflist)
         stock(manager, path)
         added = {each.name for each in manager.ttflist[before:]}
@@ -72,7 +71,7 @@ def _aliases(fonts: list[Any]) -> list[Any]:
 
 
 def _say_once(record: logging.LogRecord) -> bool:
-    """A filter of matplotlib's messages about fonts: one for all that a program asks for and that are missing."""
+    """A filter for matplotlib's messages about fonts: one for all missing fonts that a program requests."""
     text = record.getMessage()
     if not text.startswith("findfont: "):
         return True
@@ -87,7 +86,7 @@ def _say_once(record: logging.LogRecord) -> bool:
 
 
 def _asked_and_missing(record: logging.LogRecord) -> list[str]:
-    """The font of this message, and others that are asked for with it. Empty for messages about something else."""
+    """The font of this message, and others requested with it. Empty for messages about something else."""
     if record.msg != _NOT_FOUND or not isinstance(record.args, tuple) or len(record.args) != 1:
         return []
     family = str(record.args[0])
@@ -105,7 +104,7 @@ def _used() -> str:
 
 
 def warn_once(text_helpers: Any) -> None:
-    """For matplotlib._text_helpers: of the characters that a font lacks, the first is named."""
+    """Patch matplotlib._text_helpers: name only the first character that a font lacks."""
 
     def warn_on_missing_glyph(codepoint: int, fontnames: str) -> None:
         if fontnames in _lacking:

@@ -1,18 +1,18 @@
-"""What of matplotlib needs a screen and a mouse: `%matplotlib qt`, `plt.ginput`."""
+"""matplotlib features that need a screen and a mouse: `%matplotlib qt`, `plt.ginput`."""
 
 import importlib.util
 import sys
 from typing import Any, NoReturn
 
 _NO_CLICKS = "nobody can click or press a key in a figure here, which is a picture: write the coordinates into the code"
-# Backends that draw files and pictures, by their names for %matplotlib.
+# Backends that draw files and images, by their names for %matplotlib.
 _WITHOUT_SCREEN = ("agg", "cairo", "inline", "pdf", "pgf", "ps", "svg", "template")
 _OF_PAGES = ("ipympl", "nbagg", "notebook", "widget")
 _IPYMPL = ("ipympl", "widget")
 
 
 def usable_gui(gui: str | None) -> str | None:
-    """What `%matplotlib` takes where this is asked for; a line says so when it is something else."""
+    """The backend that `%matplotlib` uses for this request; prints a line if it is a different one."""
     name = (gui or "auto").lower()
     has_ipympl = name in _IPYMPL and importlib.util.find_spec("ipympl") is not None
     if name == "auto":
@@ -27,7 +27,7 @@ def usable_gui(gui: str | None) -> str | None:
 
 
 def refuse_clicks(blocking_input: Any) -> None:
-    """For matplotlib._blocking_input: plt.ginput, plt.waitforbuttonpress, clabel(manual=True)."""
+    """Patch matplotlib._blocking_input: plt.ginput, plt.waitforbuttonpress, clabel(manual=True)."""
 
     def blocking_input_loop(*_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(_NO_CLICKS)

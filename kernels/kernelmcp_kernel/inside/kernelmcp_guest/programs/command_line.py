@@ -1,4 +1,4 @@
-"""What `python ...`, `pip ...` and `pytest ...` mean, and which commands are nothing more than that."""
+"""Parses `python ...`, `pip ...` and `pytest ...`, and decides which commands need no shell."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ _PYTHON = re.compile(r"(?:.*/)?python(?:3(?:\.\d+)?)?")
 _PIP = re.compile(r"(?:.*/)?pip(?:3(?:\.\d+)?)?")
 _PYTEST = re.compile(r"(?:.*/)?(?:pytest|py\.test)")
 
-# Options of Python's without and with a value.
+# Python's options without and with a value.
 _FLAGS = frozenset("bBdEIOPqRsSuvx")
 _WITH_VALUE = frozenset("WXcm")
 
@@ -21,7 +21,7 @@ _SERVERS = ("http.server", "uvicorn", "gunicorn", "hypercorn", "waitress", "stre
 _INTERACTIVE = "nobody can type here: give it a file, -c CODE, -m MODULE, or a program as its input"
 _HELP = "usage: python [-c CODE | -m MODULE | FILE | -] [ARGUMENT ...]"
 
-# What makes a command a matter for the shell, outside quotes. In double quotes these few do.
+# Characters for which a command needs a shell: outside quotes, and in double quotes.
 _SYNTAX = re.compile(r"[|&;<>()$`*?\[\]{}~#!\n\\]")
 _IN_DOUBLE_QUOTES = re.compile(r"[$`\\!]")
 _QUOTED = re.compile(r"""'[^']*'|"([^"]*)\"""")
@@ -30,7 +30,7 @@ _ASSIGNMENT = re.compile(r"\w+=")
 
 @dataclass(frozen=True)
 class Program:
-    """`text` is the file, code or module; for `say` and `refuse` what is put out."""
+    """A parsed program. `text` is the file, code or module; for `say` and `refuse`, the output."""
 
     kind: Literal["file", "code", "module", "stdin", "pip", "say", "refuse"]
     text: str = ""
@@ -40,12 +40,12 @@ class Program:
 
 
 def is_program(name: str) -> bool:
-    """Is it one that this guest runs?"""
+    """Return whether this guest runs a program of this name."""
     return name == sys.executable or any(form.fullmatch(name) for form in (_PYTHON, _PIP, _PYTEST))
 
 
 def simple_program(command: str) -> list[str] | None:
-    """The words of a command that is one program of Python's and needs no shell."""
+    """The words of a command that is one Python program and needs no shell."""
     quoted = [found[1] or "" for found in _QUOTED.finditer(command)]
     bare = _QUOTED.sub("", command)
     if _SYNTAX.search(bare) or any(map(_IN_DOUBLE_QUOTES.search, quoted)):
@@ -58,7 +58,7 @@ def simple_program(command: str) -> list[str] | None:
 
 
 def parse(argv: Sequence[str], has_input: bool) -> Program:
-    """What a program is asked to do. `has_input`: it does not stand before somebody who could type."""
+    """Parse a program's arguments. `has_input`: its input is not from a person who could type."""
     name, *words = argv
     if _PIP.fullmatch(name):
         return Program("pip", arguments=words)
@@ -89,7 +89,7 @@ def _python(words: list[str], has_input: bool) -> Program:
 
 
 def _option(letter: str, value: str, words: list[str], isolated: bool) -> Program | None:
-    """What an option says is to be done; None: it says something else."""
+    """The action that an option selects; None if it selects none."""
     if letter == "c":
         return Program("code", value, words, isolated)
     if letter == "m":
@@ -105,7 +105,7 @@ def _flags(word: str) -> str:
 
 
 def _last(word: str) -> tuple[str, str]:
-    """The first letter of `-uIcCODE` that is no flag, or the last flag; and what is behind it."""
+    """The first letter of `-uIcCODE` that is not a flag, or the last flag; and the text after it."""
     at = min(1 + len(_flags(word)), len(word) - 1)
     return word[at], word[at + 1 :]
 

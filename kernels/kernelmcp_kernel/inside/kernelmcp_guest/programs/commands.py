@@ -1,7 +1,7 @@
-"""Has commands done: programs of Python's here, everything else by the session's shell, which is another guest.
+"""Runs commands: Python programs here, everything else in the session's shell, which is another guest.
 
-The shell may need a program of Python's meanwhile (`cat x | python y.py`). This guest waits for the shell then, so the
-program is the answer to its question.
+The shell may need a Python program meanwhile (`cat x | python y.py`). Since this guest then waits for the shell, the
+program arrives as the answer to its request.
 """
 
 import base64
@@ -21,7 +21,7 @@ from kernelmcp_guest.programs.run import Finished, run, run_captured, run_for_sh
 from kernelmcp_guest.programs.surroundings import running_programs
 from kernelmcp_guest.streams import OutStream
 
-# The variables that the guest was given: the shell has its own.
+# The guest's initial variables: the shell has its own.
 _given: dict[str, str] = {}
 
 
@@ -30,13 +30,13 @@ class NoShell(OSError):
 
 
 def note_environment() -> None:
-    """The variables are what the guest was started with."""
+    """Record the guest's initial variables."""
     _given.clear()
     _given.update(os.environ)
 
 
 def own_streams() -> tuple[TextIO, TextIO]:
-    """Where what is not captured goes: the running program's stdout and stderr, or the cell's."""
+    """The targets of uncaptured output: the running program's stdout and stderr, or the cell's."""
     if running_programs:
         streams = running_programs[-1].streams
         return streams.stdout, streams.stderr
@@ -53,7 +53,7 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> Finished:
-    """Have a command done: a shell's line, or words. `merged`: stderr among stdout.
+    """Run a command: a shell line, or words. `merged`: stderr within stdout.
 
     Raises NoShell, OSError with a reason, KeyboardInterrupt.
     """

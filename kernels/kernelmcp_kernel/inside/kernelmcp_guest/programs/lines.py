@@ -1,6 +1,6 @@
-"""Lines of a cell that are commands: `!cmd`, `x = !cmd`, `%ls`, and cells of the shell's that a cell runs."""
+"""Lines of a cell that are commands: `!cmd`, `x = !cmd`, `%ls`, and shell cells that a Python cell runs."""
 
-# IPython declares much of what is used here without types that a checker understands.
+# IPython declares much of the API used here without types that a checker understands.
 # pyright: reportUnknownMemberType=false
 
 import contextlib
@@ -21,7 +21,7 @@ _NO_RAISE = "--no-raise-error"
 
 
 def run(shell: Any, line: str) -> None:
-    """Do a line; its output is the cell's, or goes where the cell's is redirected to."""
+    """Run a line; its output goes to the cell, or where the cell's output is redirected to."""
     __tracebackhide__ = True
     if pip_commands.is_pip(line) and pip_commands.is_only_pip(line):
         pip_commands.run_command(line)
@@ -40,7 +40,7 @@ def run(shell: Any, line: str) -> None:
 
 
 def output_of(line: str) -> str:
-    """What a line puts out."""
+    """The output of a line."""
     __tracebackhide__ = True
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -53,7 +53,7 @@ def output_of(line: str) -> str:
 
 
 def shell_magic(line: str, cell: str | None = None) -> None:
-    """A cell of the shell's that a cell of Python's runs."""
+    """Run a shell cell inside a Python cell."""
     __tracebackhide__ = True
     if unknown := set(line.split()) - {_NO_RAISE}:
         raise UsageError(f"{' '.join(sorted(unknown))} is known only where the magic begins a cell")
@@ -65,7 +65,7 @@ def shell_magic(line: str, cell: str | None = None) -> None:
 
 
 def _run(line: str, *, capture: bool, merged: bool = False) -> Finished | None:
-    """None where there is no shell, and pip was done without it."""
+    """Run a line. None if there is no shell, and pip was run without it."""
     __tracebackhide__ = True
     try:
         return run_command(line, capture=capture, merged=merged)

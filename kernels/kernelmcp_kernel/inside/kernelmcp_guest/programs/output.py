@@ -1,4 +1,4 @@
-"""The standard streams of a program: bytes that it is given, bytes that it puts out."""
+"""The standard streams of a program, as bytes."""
 
 import io
 from typing import TYPE_CHECKING
@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# What a program may put out, stdout and stderr each.
+# Maximum output of a program, for stdout and stderr each.
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 
 _TOO_MUCH = f"a program's output is cut at {MAX_OUTPUT_BYTES >> 20} MiB: write it to a file"
 
 
 class Output:
-    """What was put out, up to the limit."""
+    """A program's output, up to the limit."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.is_cut = False
 
     def write(self, raw: bytes) -> None:
-        """Raises BrokenPipeError for what is too much: a program that would go on for ever ends, as before `head`."""
+        """Append bytes. Raises BrokenPipeError beyond the limit: an endless program ends, as with `head`."""
         self.data += raw[: MAX_OUTPUT_BYTES - len(self.data)]
         if len(self.data) == MAX_OUTPUT_BYTES and raw:
             self.is_cut = True
             raise BrokenPipeError(_TOO_MUCH)
 
     def finish(self, other: "Output") -> None:
-        """Say on another one that this is not everything."""
+        """Append a note to another output if this one is incomplete."""
         if self.is_cut:
             other.data += f"{_TOO_MUCH}\n".encode()
 
@@ -58,5 +58,5 @@ class OutputStream(io.TextIOWrapper):
 
 
 def input_stream(data: bytes | None) -> io.TextIOWrapper:
-    """sys.stdin of a program; without input it is at its end."""
+    """sys.stdin of a program; without input, it is at its end."""
     return io.TextIOWrapper(io.BytesIO(data or b""), "utf-8", "surrogateescape")

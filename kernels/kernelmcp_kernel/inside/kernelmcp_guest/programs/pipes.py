@@ -1,5 +1,5 @@
-"""The ends of a command's pipes, as subprocess.Popen has them: the command begins when its input is complete, and what
-it puts out is there when it has ended."""
+"""The ends of a command's pipes, as in subprocess.Popen: the command begins when its input is complete, and its output
+is available when it has ended."""
 
 import io
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class PipeInput(io.BytesIO):
-    """stdin=PIPE: the command begins when all is written."""
+    """stdin=PIPE: the command begins when all input is written."""
 
     def __init__(self, begin: Callable[[bytes], None]) -> None:
         super().__init__()
@@ -21,16 +21,16 @@ class PipeInput(io.BytesIO):
             begin(data)
 
     def __del__(self) -> None:
-        """What nobody waits for is not begun."""
+        """A command that nobody waits for is not started."""
 
 
 class PipeTextInput(io.TextIOWrapper):
     def __del__(self) -> None:
-        """As above."""
+        """Same as above."""
 
 
 class PipeOutput(io.RawIOBase):
-    """stdout=PIPE: what the command has put out, once it has ended."""
+    """stdout=PIPE: the command's output, once it has ended."""
 
     def __init__(self, ended: Callable[[], bytes]) -> None:
         self._ended = ended

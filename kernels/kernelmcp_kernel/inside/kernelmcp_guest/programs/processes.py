@@ -1,9 +1,9 @@
-"""subprocess, os.system and os.popen, where a command is done before the call returns.
+"""subprocess, os.system and os.popen, whose commands finish before the call returns.
 
-A process that was started with Popen has ended as soon as anybody could look: what it put out is there as a file.
+A process started with Popen has ended before code can check: its output is available as a file.
 """
 
-# Parts of the standard library are replaced in places that their type stubs do not know.
+# Parts of the standard library are replaced at places that their type stubs do not declare.
 # pyright: reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
 
 import functools
@@ -25,7 +25,7 @@ from kernelmcp_guest.programs.surroundings import running_programs
 _NOT_FOUND = 127
 _PIECE = 65_536
 
-# Of the subprocess.run or call that makes a Popen: its command is done before anybody waits for it.
+# Timeout of the subprocess.run or call that creates a Popen, whose command ends before the wait.
 _timeout: ContextVar[float | None] = ContextVar("timeout", default=None)
 _numbers = count(2)
 
@@ -86,7 +86,7 @@ class Process(subprocess.Popen[Any]):
         return self._wrapped(io.BufferedReader(PipeOutput(ended)))
 
     def _begin(self, data: bytes | None) -> None:
-        """Do the command; its output is where it belongs when this returns."""
+        """Run the command; its output is in place when this returns."""
         __tracebackhide__ = True
         self._waiting = False
         out, err = self._targets
@@ -114,7 +114,7 @@ class Process(subprocess.Popen[Any]):
             _put(2 if err is None else err, finished.stderr)
 
     def _is_missing(self, finished: Finished, capture: bool) -> bool:
-        """Was there no such program? One that is there may end with that status, too, and says so otherwise."""
+        """Return whether there was no such program. An existing one with that status has other output."""
         if finished.exit_code != _NOT_FOUND or isinstance(self._command, str):
             return False
         said = finished.stdout + finished.stderr
@@ -153,13 +153,13 @@ class Process(subprocess.Popen[Any]):
             raise subprocess.TimeoutExpired(self.args, limit, finished.stdout, finished.stderr)
 
     def send_signal(self, sig: int) -> None:
-        """It has ended."""
+        """Does nothing: the process has ended."""
 
     def terminate(self) -> None:
-        """It has ended."""
+        """Does nothing: the process has ended."""
 
     def kill(self) -> None:
-        """It has ended."""
+        """Does nothing: the process has ended."""
 
     def __enter__(self) -> "Process":
         return self
@@ -170,7 +170,7 @@ class Process(subprocess.Popen[Any]):
                 stream.close()
 
     def __del__(self, *_: object) -> None:
-        """There is nothing to wait for."""
+        """Does nothing: there is no process to wait for."""
 
 
 def _command(args: Any, shell: bool) -> str | list[str]:
@@ -182,7 +182,7 @@ def _command(args: Any, shell: bool) -> str | list[str]:
 
 
 def _target(where: Any) -> int | None:
-    """None: where its own goes; PIPE, STDOUT, DEVNULL; or a descriptor, of which 1 and 2 are its own."""
+    """None: its own target; PIPE, STDOUT, DEVNULL; or a descriptor, of which 1 and 2 are its own."""
     if where is None or isinstance(where, int):
         return where
     if hasattr(where, "flush"):
@@ -200,7 +200,7 @@ def _put(target: int, raw: bytes) -> None:
 
 
 def _read(where: Any) -> bytes | None:
-    """All of what stdin names."""
+    """Read everything from the given stdin."""
     if where is None:
         return None
     if where == subprocess.DEVNULL:
@@ -226,7 +226,7 @@ def _timed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def system(command: str) -> int:
-    """os.system: the exit status as wait() has it."""
+    """os.system: returns the exit status in the form of wait()."""
     __tracebackhide__ = True
     try:
         return run_command(os.fsdecode(command), capture=False).exit_code << 8
@@ -235,7 +235,7 @@ def system(command: str) -> int:
 
 
 class _Pipe:
-    """What os.popen gives: a stream whose `close` says how the command ended."""
+    """The result of os.popen: a stream whose `close` returns how the command ended."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -269,7 +269,7 @@ def popen(cmd: str, mode: str = "r", buffering: int = -1) -> _Pipe:
 
 
 def leave(status: int = 0, /) -> NoReturn:
-    """os._exit: of the program that runs, or of the guest."""
+    """os._exit: for the running program, or for the guest."""
     if running_programs:
         running_programs[-1].at_exit.clear()
         raise SystemExit(status)
@@ -277,7 +277,7 @@ def leave(status: int = 0, /) -> NoReturn:
 
 
 def install() -> None:
-    """Replace what starts processes."""
+    """Replace functions that start processes."""
     subprocess.Popen = Process
     subprocess.run, subprocess.call = _timed(subprocess.run), _timed(subprocess.call)
     os.system, os.popen, os._exit = system, popen, leave

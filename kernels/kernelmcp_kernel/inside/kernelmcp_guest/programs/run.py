@@ -1,5 +1,5 @@
-"""Runs a program of Python's, as a process of its own would: a fresh `__main__` with its own arguments, streams, folder
-and environment. `surroundings` puts everything back."""
+"""Runs a Python program as a separate process would: with a new `__main__`, its own arguments, streams, folder and
+environment. `surroundings` restores everything."""
 
 import base64
 import builtins
@@ -23,7 +23,7 @@ from kernelmcp_guest.programs.command_line import Program, parse
 from kernelmcp_guest.programs.output import Output, OutputStream, input_stream
 from kernelmcp_guest.programs.surroundings import Streams, World, put_back, running_programs
 
-# A program that runs itself ends here, and not the stack.
+# A program that runs itself ends at this depth, before the stack does.
 MAX_NESTED = 5
 
 EXIT_INTERRUPTED = 130
@@ -32,12 +32,12 @@ _BUSY = "another program runs in this Python already: wait until it has ended"
 _NESTED = f"programs that run programs are nested more than {MAX_NESTED} deep"
 
 _within: ContextVar[World | None] = ContextVar("within", default=None)
-"""The program that this code is of. Only what is started by the newest one can be put back in order."""
+"""The program that this code belongs to. Only programs started by the newest one can be restored in order."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A program or a command has ended. The bytes are empty where they were put out already."""
+    """The result of a program or a command. The bytes are empty if they were already written."""
 
     exit_code: int
     stdout: bytes = b""
@@ -48,7 +48,7 @@ class Finished:
 def run_program(
     argv: list[str], cwd: str | None, environment: dict[str, str] | None, stdin: str | None, output: str | None
 ) -> dict[str, Any]:
-    """The request of the kernel process, for the session's shell. Raises KeyboardInterrupt."""
+    """Handle the kernel process's request, made for the session's shell. Raises KeyboardInterrupt."""
     memory.hold()
     return {"status": "ok", **run_for_shell(argv, cwd, environment, stdin, output, (sys.stdout, sys.stderr))}
 
@@ -61,9 +61,8 @@ def run_for_shell(
     output: str | None,
     streams: tuple[TextIO, TextIO],
 ) -> dict[str, Any]:
-    """Run a program, and give its exit code and what it has put out; bytes are base64. With an `output` it puts out on
-    the streams ("merged": all on the first), and nothing is given. Raises KeyboardInterrupt.
-    """
+    """Run a program; return its exit code and output, with bytes as base64. With an `output`, it writes to the streams
+    instead ("merged": all to the first). Raises KeyboardInterrupt."""
     __tracebackhide__ = True
     given = None if stdin is None else base64.b64decode(stdin)
     if output is None:
@@ -86,7 +85,7 @@ def run_captured(
     stdin: bytes | None = None,
     merged: bool = False,
 ) -> Finished:
-    """Run a program and keep what it puts out; `merged`: stderr among stdout. Raises KeyboardInterrupt."""
+    """Run a program and capture its output; `merged`: stderr within stdout. Raises KeyboardInterrupt."""
     out = Output()
     err = out if merged else Output()
     stdout, stderr = OutputStream(out, 1), OutputStream(err, 2)
@@ -106,7 +105,7 @@ def run(
     environment: dict[str, str] | None = None,
     stdin: bytes | None = None,
 ) -> int:
-    """Run a program on these streams; gives its exit code. Raises KeyboardInterrupt, as what waits for it does."""
+    """Run a program on these streams; return its exit code. Raises KeyboardInterrupt, like blocking calls in it."""
     __tracebackhide__ = True
     program = parse(argv, stdin is not None)
     if program.kind == "say":
@@ -130,7 +129,7 @@ def run(
 
 
 def _guarded(program: Program, stderr: TextIO) -> int:
-    """Whatever it raises is its own end."""
+    """Run the program; any exception ends only the program."""
     __tracebackhide__ = True
     try:
         return _start(program, stderr)
@@ -146,7 +145,7 @@ def _guarded(program: Program, stderr: TextIO) -> int:
 
 
 def _guarded_exit(functions: list[Any], stderr: TextIO, code: int) -> int:
-    """What the program has left with atexit."""
+    """Run the functions that the program registered with atexit."""
     while functions:
         function, args, kwargs = functions.pop()
         try:
@@ -238,7 +237,7 @@ def _show(error: BaseException, stderr: TextIO) -> None:
     own = error.__traceback__
     while own is not None and own.tb_frame.f_code.co_filename == __file__:
         own = own.tb_next
-    with suppress(BrokenPipeError):  # what it says is cut already
+    with suppress(BrokenPipeError):  # its output is already cut
         _print(error, own, stderr)
         _advise(advice.advice(error), stderr)
 

@@ -1,4 +1,4 @@
-"""What a program changes of the interpreter that it shares with the notebook, and how all of it is put back."""
+"""The parts of the interpreter that a program shares with the notebook and may change, and how they are restored."""
 
 import asyncio
 import atexit
@@ -40,19 +40,19 @@ class Streams:
 
 @dataclass(eq=False)
 class World:
-    """A program that runs."""
+    """A running program."""
 
     streams: Streams
     at_exit: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list[Any])
 
 
 running_programs: list[World] = []
-"""Each was started by the one before it."""
+"""Each was started by the previous one."""
 
 
 @contextmanager
 def put_back(streams: Streams, cwd: str, environment: dict[str, str]) -> Iterator[World]:
-    """A world for one program. An interrupt that comes while it is put back is raised afterwards."""
+    """Create a world for one program, and restore everything afterwards; an interrupt meanwhile is raised then."""
     __tracebackhide__ = True
     world = World(streams)
     undo: list[Callable[[], object]] = []
@@ -82,7 +82,7 @@ def _raise_early() -> None:
 def _change(world: World, cwd: str, environment: dict[str, str], undo: list[Callable[[], object]]) -> None:
     streams = world.streams
     undo.extend(_attribute(holder, name) for holder, names in _CHANGED.items() for name in names.split())
-    undo.append(find_packages)  # what it has installed stays
+    undo.append(find_packages)  # packages that it installed stay
     undo.extend(map(_items, (sys.argv, sys.path, sys.meta_path, sys.path_hooks, sys.warnoptions)))
     variables = dict(os.environ)
     undo.append(lambda: _set_environment(variables))
@@ -139,7 +139,7 @@ def _signal_handler(number: int) -> Callable[[], object]:
 
 
 def _modules() -> Callable[[], object]:
-    """The user's own modules are imported anew by each program, and the notebook keeps its own."""
+    """Each program imports the user's own modules anew, and the notebook keeps its own."""
     kept = {name: module for name, module in sys.modules.items() if name == "__main__" or is_own(module)}
     for name in kept:
         if name != "__main__":
@@ -154,7 +154,7 @@ def _modules() -> Callable[[], object]:
 
 
 def is_own(module: ModuleType) -> bool:
-    """Is it in a file of the user's?"""
+    """Return whether it is in one of the user's files."""
     found: object = vars(module).get("__file__") if isinstance(module, ModuleType) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # anything may be put there
     if found is None:
         places: Any = getattr(module, "__path__", None)
@@ -164,14 +164,14 @@ def is_own(module: ModuleType) -> bool:
 
 
 def _tasks() -> Callable[[], object]:
-    """Nothing of it goes on when a process has ended."""
+    """When a process has ended, none of its tasks continue."""
     loop = asyncio.get_event_loop()
     before = asyncio.all_tasks(loop)
     return lambda: [task.cancel() for task in asyncio.all_tasks(loop) - before]
 
 
 def _figures() -> Callable[[], object]:
-    """Figures that it has left open would be shown under the next cell."""
+    """Figures that it left open would be shown below the next cell."""
 
     def numbers() -> set[int]:
         pyplot = sys.modules.get("matplotlib.pyplot")

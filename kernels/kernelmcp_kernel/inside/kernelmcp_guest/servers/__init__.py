@@ -1,6 +1,6 @@
 """Tools of the user's other MCP servers as functions: `from servers.NAME import TOOL`.
 
-The kernel process mounts their files at /servers. What those import is here: the decorator, and the kinds of results.
+The kernel process mounts their files at /servers. These import the decorator and the types of results from here.
 """
 
 from kernelmcp_guest.servers.results import Blob, Text

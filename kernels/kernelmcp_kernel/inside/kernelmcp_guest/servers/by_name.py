@@ -1,4 +1,4 @@
-"""`callMCPTool`: a tool by its name in a string, as other systems have it."""
+"""`callMCPTool`: calls a tool by its name in a string, as in other systems."""
 
 import inspect
 import sys
@@ -8,14 +8,15 @@ from typing import Any
 from kernelmcp_guest.servers import calls, offered, search
 from kernelmcp_guest.servers.errors import ServerUnavailable, ToolError
 
-# Code within an expression, which belongs to the function that it is written in.
+# Code within an expression, which belongs to the enclosing function.
 _WITHIN = ("<genexpr>", "<lambda>", "<listcomp>", "<setcomp>", "<dictcomp>")
 
 
 def call_mcp_tool(name: str, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
-    """Call "server.tool", or a tool that one server alone has. Raises ToolError.
+    """Call "server.tool", or a tool that only one server has. Raises ToolError.
 
-    In a coroutine, or a cell that awaits, it is awaited; elsewhere it waits for the result."""
+    In a coroutine, or in a cell that awaits, await the call; elsewhere it waits and returns the result.
+    """
     server, tool = _find(name)
     call = calls.call_async if _is_awaiting() else calls.call
     return call(server, tool, {**(arguments or {}), **more})
@@ -29,7 +30,7 @@ def _is_awaiting() -> bool:
 
 
 def _find(wanted: str) -> tuple[str, str]:
-    """The names of the server and the tool, as they call themselves."""
+    """The server's and the tool's own names."""
     servers = offered.current()
     if servers is None:
         raise ServerUnavailable(offered.NO_OFFER)
@@ -56,7 +57,7 @@ def _only_one(wanted: str, servers: dict[str, offered.Server]) -> tuple[str, str
 def _matching(
     wanted: str, servers: dict[str, offered.Server], spelled: Callable[[str], str]
 ) -> dict[str, tuple[str, str]]:
-    """What a name may mean, by how it is imported; names are the same where they are when they are so spelled."""
+    """The tools that a name may mean, by import name; two names are equal if `spelled` maps them to the same text."""
     found: dict[str, tuple[str, str]] = {}
     for server, content in servers.items():
         for name, (original, *_) in content["tools"].items():
@@ -68,5 +69,5 @@ def _matching(
 
 
 def _folded(name: str) -> str:
-    """getDeal is get_deal."""
+    """Normalize a name, so that getDeal matches get_deal."""
     return name.replace("_", "").replace("-", "").lower()

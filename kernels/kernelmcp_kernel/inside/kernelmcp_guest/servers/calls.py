@@ -1,7 +1,7 @@
-"""Calls of tools: `call` waits, `call_async` gives what can be awaited.
+"""Calls of tools: `call` waits, `call_async` returns an awaitable.
 
-The calls of one turn of the event loop leave in one host call, and one host call at a time waits for replies, whatever
-number of them comes with it. The kernel process answers each call once, whatever happens (docs/languages.md).
+The calls of one turn of the event loop go in one host call, and one host call at a time waits for replies, any number
+of which come with it. The kernel process always answers each call once (docs/languages.md).
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from kernelmcp_guest.bridge import bridge, request_id
 from kernelmcp_guest.servers.errors import LimitExceeded, ServerUnavailable, ToolError, error_of
 from kernelmcp_guest.servers.results import value_of
 
-# Calls that the kernel process has at a time; it refuses more than 256. The rest wait here.
+# Calls that the kernel process has at a time; it refuses more than 256. The others wait here.
 _MAX_SENT = 192
-# Arguments in one host call, characters: what is larger goes alone.
+# Arguments in one host call, characters: larger arguments go alone.
 _MAX_CHARS = 16 * 1024 * 1024
 
 _INTERRUPTED = "interrupted"
@@ -30,8 +30,8 @@ _numbers = itertools.count(1)
 
 
 class PendingCall(asyncio.Future[Any]):
-    """A call under way. It is a future that asyncio also takes for a coroutine: `gather` needs no task for it, and
-    `create_task` and `run` accept it. It has begun already when it is made."""
+    """A call under way. This future also counts as a coroutine for asyncio: `gather` needs no task for it, and
+    `create_task` and `run` accept it. The call begins when the object is created."""
 
     def __init__(self, number: int, name: str, channel: "_Channel") -> None:
         super().__init__()
@@ -72,13 +72,13 @@ class _Channel:
         self.pending: dict[int, PendingCall] = {}
         self.unsent: deque[tuple[int, str]] = deque()
         self.cancelled: list[int] = []
-        self.asked = 0  # which host call waits for replies; 0: none
+        self.asked = 0  # the host call that waits for replies; 0: none
         self.scheduled = False
 
     def begin(self, server: str, tool: str, arguments: dict[str, Any]) -> PendingCall:
         name = f"{server}.{tool}"
         text = _as_json(arguments, name)
-        if len(text) > _MAX_CHARS:  # more than the kernel process reads
+        if len(text) > _MAX_CHARS:  # more than the kernel process accepts
             raise LimitExceeded(f"{name}: the arguments have {len(text):,} bytes of JSON; send them in parts")
         number = next(_numbers)
         call = PendingCall(number, name, self)
@@ -87,7 +87,7 @@ class _Channel:
         return call
 
     def give_up(self, number: int) -> None:
-        """Nobody waits for this call any more."""
+        """Cancel a call that nobody waits for any longer."""
         if self.pending.pop(number, None) is None:
             return
         before = len(self.unsent)
@@ -96,10 +96,10 @@ class _Channel:
             self.cancelled.append(number)
             self.schedule()
 
-    # -- what is asked
+    # -- requests
 
     def schedule(self) -> None:
-        """Ask when this turn of the event loop is over."""
+        """Make a host call after this turn of the event loop."""
         if not self.scheduled:
             self.scheduled = True
             asyncio.get_event_loop().call_soon(self._flush)
@@ -118,7 +118,7 @@ class _Channel:
         return bool(self.unsent) and len(self.pending) - len(self.unsent) < _MAX_SENT
 
     def next_request(self) -> tuple[int, str]:
-        """The next host call: its serial number and its text, with as many calls as may be sent."""
+        """The next host call: its serial number and its text, with as many calls as allowed."""
         calls: list[str] = []
         size = 0
         while self._has_room() and (not size or size + len(self.unsent[0][1]) < _MAX_CHARS):
@@ -130,17 +130,17 @@ class _Channel:
         given_up = f',"cancelled":{cancelled}' if cancelled else ""
         return self.asked, f'{{"call":"tools","calls":[{",".join(calls)}]{given_up}}}'
 
-    # -- what is answered
+    # -- answers
 
     def _answered(self, serial: int, text: str) -> None:
         self.take(serial, text)
-        self.schedule()  # behind those who have been given a result, and may go on to the next call
+        self.schedule()  # after the code that has received results, which may make further calls
 
     def _failed(self, serial: int, error: JsException) -> None:
         self.fail(serial, error.message)
 
     def take(self, serial: int, text: str) -> None:
-        """Hand out the replies of an answer."""
+        """Deliver the replies of an answer."""
         head, *lines = text.split("\n")
         replies = json.loads(head)
         is_newest = serial == self.asked
@@ -150,11 +150,11 @@ class _Channel:
             if (call := self.pending.get(number)) is not None:
                 _settle(call, reply, lines)
                 self.pending.pop(number, None)
-        if is_newest and not replies:  # nothing is under way: what was sent has been lost in an interrupt
+        if is_newest and not replies:  # nothing is under way: an interrupt has lost the sent calls
             self._end_sent(_INTERRUPTED)
 
     def fail(self, serial: int, reason: str) -> None:
-        """The host call was refused, or interrupted: so are the calls that wait."""
+        """The host call was refused or interrupted, and so are the waiting calls."""
         if serial == self.asked:
             self.asked = 0
             self._end_sent(reason)
@@ -217,7 +217,7 @@ def _as_json(arguments: dict[str, Any], name: str) -> str:
 
 
 def call_async(server: str, tool: str, arguments: dict[str, Any]) -> PendingCall:
-    """Begin a call; await it, or gather several. Raises ToolError there."""
+    """Begin a call; await it, or gather several. Awaiting raises ToolError."""
     channel = _channel()
     begun = channel.begin(server, tool, arguments)
     channel.schedule()
@@ -233,16 +233,16 @@ def call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     try:
         if is_alone:
             _ask_and_wait(channel, begun)
-        if not begun.done():  # others are under way: the event loop asks for all
+        if not begun.done():  # others are under way: the event loop makes the host call for all
             channel.schedule()
             blocking.run_sync_interruptible(begun)
         return begun.result()
     finally:
-        begun.cancel()  # where nobody waits for it any more
+        begun.cancel()  # if nobody waits for it any longer
 
 
 def _ask_and_wait(channel: _Channel, begun: PendingCall) -> None:
-    """Ask without the event loop, for as long as nobody else does."""
+    """Make host calls without the event loop, as long as no other code does."""
     while not begun.done() and not channel.asked:
         serial, text = channel.next_request()
         try:

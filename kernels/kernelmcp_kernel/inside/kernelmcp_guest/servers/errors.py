@@ -1,24 +1,24 @@
-"""What a call of a tool can raise. Each is a ToolError, and what Python calls that kind of failure."""
+"""Exceptions of tool calls. Each is a ToolError, and the built-in exception for that kind of failure."""
 
 
 class ToolError(Exception):
-    """The tool answered with an error, or could not be called. The text is the tool's own, or says what to do."""
+    """The tool returned an error, or could not be called. The text is the tool's own, or says what to do."""
 
 
 class ToolDenied(ToolError, PermissionError):
-    """The policy of the server's owner, or the user who was asked, says no."""
+    """The server owner's policy, or the user who was asked, denied the call."""
 
 
 class ToolTimeout(ToolError, TimeoutError):
-    """The tool did not answer in time. It may have done its work all the same."""
+    """The tool did not answer in time. It may still have done its work."""
 
 
 class ServerUnavailable(ToolError, ConnectionError):
-    """The MCP server is not running, or ended while it worked on the call."""
+    """The MCP server is not running, or ended during the call."""
 
 
 class LimitExceeded(ToolError):
-    """Too many calls, or too much in one."""
+    """Too many calls, or too much data in one."""
 
 
 KINDS: dict[str, type[ToolError]] = {

@@ -1,7 +1,6 @@
-"""How `servers` and `skills` are imported: `servers.NAME` is made of the files in /servers, and a tool's module is its
-function.
+"""Imports of `servers` and `skills`: `servers.NAME` is created from files in /servers; a tool's module is its function.
 
-A user's own module `servers` is found where nothing is offered, and so is one called `skills`.
+A user's own module `servers` is found if nothing is offered; the same holds for one called `skills`.
 """
 
 import ast
@@ -21,7 +20,7 @@ from kernelmcp_guest.servers.offered import NO_OFFER, ROOT
 
 NAME = "servers"
 SKILLS = "skills"
-# What `servers` has beside the servers.
+# Functions that `servers` has besides the servers.
 OWN: dict[str, Any] = {
     **errors.KINDS,
     "Blob": results.Blob,
@@ -33,7 +32,7 @@ OWN: dict[str, Any] = {
 
 
 class Package(ModuleType):
-    # `servers`, or `servers.NAME`. What is in it is looked for when it is asked for: it is never an old one.
+    # `servers`, or `servers.NAME`. Its attributes are looked up at each access, so they are never outdated.
 
     @property
     def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -56,20 +55,20 @@ class Package(ModuleType):
         if full not in sys.modules or sys.modules[full] is not value:
             super().__setattr__(name, value)
         elif not isinstance(value, Package):
-            del sys.modules[full]  # a function that was imported: the next import looks again
+            del sys.modules[full]  # an imported function: the next import looks it up again
 
     def __dir__(self) -> list[str]:
         return sorted([*_names(self.__name__), *(OWN if self.__name__ == NAME else ())])
 
 
 class Loader:
-    """Makes the packages, and the functions of tools."""
+    """Creates the packages, and the functions of tools."""
 
     def create_module(self, spec: ModuleSpec) -> Any:
         return function(spec.name) if spec.submodule_search_locations is None else Package(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """All is done."""
+        """Does nothing: the module is complete."""
 
 
 def function(name: str) -> Any:
@@ -86,7 +85,7 @@ def function(name: str) -> Any:
 
 
 class Offered:
-    """A finder, asked first."""
+    """The first finder."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         first, *rest = name.split(".")
@@ -98,13 +97,13 @@ class Offered:
         if not rest:
             return _spec(name, is_package=True) if servers is not None else None
         if not isinstance(sys.modules.get(NAME), Package):
-            return None  # a user's own
+            return None  # a user's own module
         if rest[-1] in _names(".".join([NAME, *rest[:-1]])):
             return _spec(name, is_package=len(rest) == 1)
         raise ModuleNotFoundError(_missing(name.rpartition(".")[0], rest[-1]))
 
 
-# What an import of what is not there says: a package of that name is something else.
+# Errors for missing modules: a package of that name on an index is something else.
 _NOTHING = {
     NAME: NO_OFFER,
     SKILLS: f"there are no skills: one is {skills.OWN}/NAME.py, with a docstring and test_* functions",
@@ -112,7 +111,7 @@ _NOTHING = {
 
 
 class NotOffered:
-    """A finder, asked when those that know the user's files have found nothing, and before anything is installed."""
+    """A finder, called if the finders of the user's files have found nothing, and before anything is installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         is_import = sys._getframe(2).f_code.co_name == "_find_and_load_unlocked"  # pyright: ignore[reportPrivateUsage]
@@ -122,10 +121,10 @@ class NotOffered:
 
 
 def install() -> None:
-    """Before the finder that installs packages is there."""
+    """Register the finders, before the one that installs packages."""
     sys.meta_path.insert(0, Offered())
     sys.meta_path.append(NotOffered())
-    # Below the user's names: theirs come first, and no list of them has it.
+    # In the builtins: the user's names take precedence, and no listing of them shows it.
     builtins.callMCPTool = call_mcp_tool  # pyright: ignore[reportAttributeAccessIssue]
     call_mcp_tool.__name__ = call_mcp_tool.__qualname__ = "callMCPTool"
 
@@ -177,7 +176,7 @@ def _documentation(name: str) -> str | None:
 
 
 def _skill(name: str) -> ModuleSpec | None:
-    """`skills`, in both folders; `skills.NAME`, as its file is now."""
+    """`skills`, in both folders; `skills.NAME`, from the current file."""
     folders = skills.folders()
     if name == SKILLS:
         users = PathFinder.find_spec(name, [*sys.path, os.path.dirname(skills.OWN)])
@@ -190,7 +189,7 @@ def _skill(name: str) -> ModuleSpec | None:
     package = sys.modules.get(SKILLS)
     imported = set(getattr(package, "__path__", ()))
     if package is None or not imported or not imported <= {skills.OWN, skills.PROMOTED}:
-        return None  # a user's own
-    package.__path__ = folders  # one of them may be newer than the import of the package
+        return None  # a user's own module
+    package.__path__ = folders  # one of them may be newer than the package's import
     path = next((path for folder in folders if os.path.isfile(path := f"{folder}/{name.partition('.')[2]}.py")), None)
     return importlib.util.spec_from_file_location(name, path) if path else None

@@ -1,7 +1,7 @@
-"""What is offered to this kernel now, as /servers says: the kernel process may replace the files at any moment.
+"""The offer to this kernel, as described in /servers: the kernel process may replace the files at any moment.
 
-The index is read again when it is another file, and what was made of the files before is forgotten. Without it nothing
-is offered.
+If the index file has changed, it is read again, and functions made from the earlier files are dropped. Without an
+index, nothing is offered.
 """
 
 import json
@@ -19,11 +19,11 @@ class Server(TypedDict):
     name: str
     about: str
     tools: dict[str, list[str]]
-    """By their names here: the name, how it is called, what comes back, what it does."""
+    """By their names here: own name, signature, result, description."""
 
 
 class _Offered:
-    """The index, and the functions that were made of the files, by the names of their modules."""
+    """The index, and the functions created from the files, by module name."""
 
     def __init__(self) -> None:
         self.stamp: tuple[int, ...] | None = None
@@ -37,7 +37,7 @@ _offered = _Offered()
 
 
 def current() -> dict[str, Server] | None:
-    """The servers, by their names here; None: there is no offer."""
+    """The servers, by their names here; None if there is no offer."""
     try:
         status = os.stat(INDEX)
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -58,12 +58,12 @@ def connecting() -> list[str]:
 
 
 def note() -> list[str]:
-    """A line about these, if there are any."""
+    """A line about these servers, if there are any."""
     return [_offered.note] if _offered.note else []
 
 
 def made() -> dict[str, Any]:
-    """The functions that were made of the files of this offer, to be filled."""
+    """The functions created from the files of this offer; filled by the caller."""
     return _offered.made
 
 

@@ -1,4 +1,4 @@
-"""What a call of a tool returns: the value that an MCP result stands for."""
+"""The return value of a tool call, converted from an MCP result."""
 
 import base64
 import json
@@ -7,28 +7,28 @@ from typing import Any
 
 from kernelmcp_guest.servers.errors import ToolError
 
-# What is text in a bundle; other pictures are bytes.
+# Image types that are text in a bundle; other images are bytes.
 _TEXT_PICTURES = ("image/svg+xml",)
 
 
 class Text(str):
-    """A result that is text."""
+    """A text result."""
 
     __slots__ = ()
 
     def json(self) -> Any:
-        """The value, where the text is JSON."""
+        """Parse the text as JSON."""
         return json.loads(self)
 
 
 class Blob(bytes):
-    """A result that is a picture, audio or a file. A picture is shown when it is a cell's last expression."""
+    """An image, audio or file result. An image is shown if it is a cell's last expression."""
 
     mime_type: str = "application/octet-stream"
     uri: str | None = None
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write it to a file; the file's path."""
+        """Write it to a file; return the file's path."""
         with open(path, "wb") as file:
             file.write(self)
         return os.fspath(path)
@@ -49,10 +49,10 @@ class Blob(bytes):
 
 
 def value_of(result: dict[str, Any], name: str) -> Any:
-    """The structured content as it is; else the one part, or the list of parts. Raises ToolError, with `name` for the
-    tool, for a result that says it is an error or is none."""
+    """The structured content unchanged; otherwise the only part, or the list of parts. Raises ToolError, with `name`
+    for the tool, for an error result or an invalid result."""
     try:
-        if "structuredContent" in result and not result.get("isError"):  # any JSON value: None and 0 are some
+        if "structuredContent" in result and not result.get("isError"):  # any JSON value, including null and 0
             return result["structuredContent"]
         content: list[dict[str, Any]] = result["content"]
         if result.get("isError"):
@@ -75,7 +75,7 @@ def _part(block: dict[str, Any]) -> Any:
         if "blob" in resource:
             return _blob(resource["blob"], resource.get("mimeType"), resource.get("uri"))
         return Text(resource["text"])
-    return block  # a link, or what is newer than this
+    return block  # a link, or a newer type
 
 
 def _blob(data: str, mime_type: str | None, uri: str | None) -> Blob:

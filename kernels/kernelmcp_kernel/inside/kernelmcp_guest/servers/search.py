@@ -1,4 +1,4 @@
-"""`servers.search`: the tools and skills that fit a few words, best first, one line each."""
+"""`servers.search`: the tools and skills that match a few words, best first, one line each."""
 
 import math
 import re
@@ -10,13 +10,13 @@ from kernelmcp_guest.servers import offered, skills
 
 _LINE_CHARS = 112
 _MIN_DESCRIPTION_CHARS = 30
-# What scores less than this part of the best one is not shown.
+# Results that score less than this fraction of the best one are omitted.
 _GOOD_ENOUGH = 0.25
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
 _EMPTY = frozenset(
     ("a", "all", "an", "and", "by", "for", "from", "in", "is", "it", "my", "of", "on", "or", "the", "to", "with")
 )
-# Words that servers use for one thing.
+# Words that servers use as synonyms.
 _SAME = (
     "get read fetch show retrieve view open",
     "list find search query lookup",
@@ -30,13 +30,13 @@ _SAME = (
     "user person member people",
 )
 _SYNONYMS = {word: set(group.split()) - {word} for group in _SAME for word in group.split()}
-# How much a word is worth by where it is found.
+# The weight of a word, by the place where it is found.
 _IN_NAME, _IN_SERVER, _IN_DESCRIPTION = 4.0, 2.0, 1.0
 _BEGINNING, _SYNONYM = 0.5, 0.4
 
 
 class Found(str):
-    """Lines, shown as they are."""
+    """Result lines; the repr is the text itself."""
 
     __slots__ = ()
 
@@ -50,7 +50,7 @@ class _Entry:
     brief: str
     about: str
     weights: dict[str, float]
-    """What each word in it is worth."""
+    """The weight of each word in it."""
 
     @property
     def line(self) -> str:
@@ -60,7 +60,7 @@ class _Entry:
 
 
 def words(text: str) -> list[str]:
-    """Lower case, without the s of a plural; `camelCase` and `snake_case` are two each."""
+    """Words in lower case, without a plural s; `camelCase` and `snake_case` are two words each."""
     return [_singular(word.lower()) for word in _WORD.findall(text)]
 
 
@@ -69,7 +69,7 @@ def _singular(word: str) -> str:
 
 
 def search(text: str = "", limit: int = 8) -> Found:
-    """The tools (and skills) that fit a few words best, one line each: how to call it, what comes back, what it is."""
+    """Find the tools (and skills) that best match a few words; one line each: call, result and description."""
     entries = list(_entries())
     wanted = list(dict.fromkeys(word for word in words(text) if word not in _EMPTY))
     rarity = _rarity(entries)
@@ -83,7 +83,7 @@ def search(text: str = "", limit: int = 8) -> Found:
 
 
 def suggestions(text: str, limit: int = 3) -> list[str]:
-    """Names that somebody may have meant."""
+    """Similar names that may have been meant."""
     entries = list(_entries())
     rarity = _rarity(entries)
     scored = sorted((-_score(entry, words(text), rarity), entry.name) for entry in entries)
@@ -118,7 +118,7 @@ def _score(entry: _Entry, wanted: list[str], rarity: dict[str, float]) -> float:
 
 
 def _worth(wanted: str, entry: _Entry, rarity: dict[str, float]) -> float:
-    """Of the best word for this one."""
+    """The score of the entry's best word for this one."""
     if wanted in entry.weights:
         return entry.weights[wanted] * rarity[wanted]
     worth = 0.0

@@ -1,7 +1,7 @@
-"""Skills: functions that were written in a session and kept, `/workspace/skills/NAME.py` with a docstring and tests.
+"""Skills: functions saved in a session as `/workspace/skills/NAME.py`, with a docstring and tests.
 
-A person may promote one (`kernelmcp skills promote`): it lies in /servers/skills then, in every session of its user,
-where no guest can change it. The session's own comes before a promoted one of the same name.
+A person may promote one (`kernelmcp skills promote`): it is then in /servers/skills, in every session of its user,
+where no guest can change it. The session's own takes precedence over a promoted one of the same name.
 """
 
 import ast
@@ -39,7 +39,7 @@ def folders() -> list[str]:
 
 
 def found() -> list[Skill]:
-    """By name; a file that is no skill is left out."""
+    """Skills by name; invalid files are omitted."""
     skills: dict[str, Skill] = {}
     for folder in folders():
         for entry in sorted(os.listdir(folder))[:_MAX_SKILLS]:
@@ -63,7 +63,7 @@ def _about(path: str) -> str | None:
 
 
 def run_tests(name: str | None = None) -> "Report":
-    """Run each `test_*` function of the skills, or of one; what failed, and where."""
+    """Run each `test_*` function of the skills, or of one skill; report failures and their locations."""
     tested = [skill for skill in found() if name in (None, skill.name)]
     if name is not None and not tested:
         raise ValueError(f"there is no skill {name!r}: it would be {OWN}/{name}.py")
@@ -73,7 +73,7 @@ def run_tests(name: str | None = None) -> "Report":
 
 
 class Report(str):
-    """Lines, shown as they are."""
+    """Report lines; the repr is the text itself."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ def _test(skill: Skill) -> str:
 
 
 def _loaded(skill: Skill) -> ModuleType:
-    """As the file is now, whatever was imported before."""
+    """Load the current file, regardless of earlier imports."""
     spec = importlib.util.spec_from_file_location(f"skills.{skill.name}", skill.path)
     if spec is None or spec.loader is None:
         raise ImportError(skill.path)
@@ -119,7 +119,7 @@ def _failure(test: Callable[[], Any], path: str) -> str | None:
 
 
 def _told(error: Exception, path: str) -> str:
-    """One line: what, and the last line of the skill that it came from."""
+    """One line: the error, and the last line of the skill in its traceback."""
     line, entry = None, error.__traceback__
     while entry is not None:
         if entry.tb_frame.f_code.co_filename == path:

@@ -1,6 +1,6 @@
-"""The decorator of the files in /servers: a signature with a docstring becomes a function that calls the tool.
+"""The decorator in the files of /servers: turns a signature with a docstring into a function that calls the tool.
 
-Wrong arguments are found here, without a call. `...` is an argument that is not sent.
+Wrong arguments are detected here, without a call. `...` is an argument that is not sent.
 """
 
 import inspect
@@ -13,7 +13,7 @@ Function = Callable[..., Any]
 
 
 class _Shown:
-    """Stands for an annotation or a default in a signature, as the file has it."""
+    """An annotation or a default in a signature, shown as in the file."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -26,8 +26,8 @@ _NOT_SENT = _Shown("...")
 
 
 def tool(server: str, name: str, renamed: Mapping[str, str] | None = None) -> Callable[[Function], Function]:
-    """`server` and `name` are as the server's owner and the server call them, `renamed` its names of arguments that are
-    no names in Python, by those that they have here."""
+    """Decorate a stub. `server` is the owner's name for the server, `name` the server's name for the tool; `renamed`
+    maps Python names of arguments to the server's names that are not valid in Python."""
     keys = dict(renamed or {})
     here = {key: own for own, key in keys.items()}
 
@@ -63,7 +63,7 @@ def tool(server: str, name: str, renamed: Mapping[str, str] | None = None) -> Ca
 
 
 def _as_written(stub: Function, signature: inspect.Signature) -> inspect.Signature:
-    """The signature as a reader of the file sees it."""
+    """The signature as it appears in the file."""
 
     def shown(annotation: Any) -> Any:
         if annotation is inspect.Signature.empty:

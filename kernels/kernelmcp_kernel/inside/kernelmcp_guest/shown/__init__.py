@@ -1,1 +1,1 @@
-"""What a notebook shows by itself, and a model gets as text and pictures."""
+"""Objects that a notebook displays itself, for a model as text and images."""

@@ -1,10 +1,10 @@
-"""A glyph of bokeh with the columns that it is made of.
+"""A bokeh glyph with its data columns.
 
-A property of a glyph is a value, or names a column of its source: as text where that cannot be a value, or as an
-object with a field and a transformation of it.
+A property of a glyph is a value, or names a column of its source: as text if that cannot be a value, or as an object
+with a field and its transformation.
 """
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ def factor_name(factor: Any) -> str:
 
 
 def coordinate(value: Any, axis: Axis) -> float:
-    """A place on an axis: also of a category, and beside it."""
+    """A position on an axis, including that of a category or beside one."""
     if axis.categories is not None:
         shift = 0.0
         if isinstance(value, tuple | list) and value and isinstance(value[-1], int | float):
             *value, shift = value
             value = value[0] if len(value) == 1 else tuple(value)
         if isinstance(value, int | float):
-            return float(value) - 0.5  # bokeh counts from the edge of the first
+            return float(value) - 0.5  # bokeh counts from the edge of the first category
         if (place := axis.index.get(factor_name(value))) is None:
             raise NotDrawn("a category that the axis does not have")
         return place + shift
@@ -46,7 +46,7 @@ class Glyph:
     chart: Chart
     renderer: Any
     labels: list[Any]
-    """What the legend has for it: items."""
+    """Its legend items."""
 
     def __post_init__(self) -> None:
         if self.renderer.__class__.__name__ != "GlyphRenderer":
@@ -62,7 +62,7 @@ class Glyph:
             raise NotDrawn(f"{self.length:,} marks, more than {drawing.MAX_POINTS:,}")
 
     def column(self, name: str) -> list[Any]:
-        """A property of each mark."""
+        """A property's value for each mark."""
         found = getattr(self.glyph, name)
         kind = type(found).__name__
         if kind == "Value":
@@ -114,12 +114,12 @@ class Glyph:
 
     @property
     def name(self) -> str | None:
-        """Of all of it, in the legend."""
+        """The name of the whole glyph in the legend."""
         wholes = (item.label for item in self.labels if type(item.label).__name__ == "Value" and item.index is None)
         return next((text(label.value) for label in wholes), None)
 
     def add(self, mark: Mark, color: str = "fill_color", alpha: str = "fill_alpha") -> None:
-        """With its colour, and its name or those of its groups."""
+        """Add a mark with its colour, and its name or those of its groups."""
         try:
             colors = [drawing.color(each) for each in self.column(color)]
         except _ByValue as found:
@@ -135,7 +135,7 @@ class Glyph:
         self.chart.marks.append(mark)
 
     def _enter(self, item: Any, colors: list[str | None]) -> None:
-        """In the legend: one of its marks, or one for each value of a column."""
+        """Add legend entries: for one of its marks, or for each value of a column."""
         if type(item.label).__name__ == "Field":
             for name, color in zip(map(text, self.data[item.label.field]), colors, strict=False):
                 self.chart.entries.setdefault(name, color)
@@ -144,7 +144,7 @@ class Glyph:
 
 
 class _ByValue(Exception):
-    """Colours come from a scale."""
+    """Colours are from a scale."""
 
     def __init__(self, values: list[float]) -> None:
         super().__init__()

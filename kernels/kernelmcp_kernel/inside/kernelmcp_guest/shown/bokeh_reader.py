@@ -1,4 +1,4 @@
-"""Reads a figure of bokeh: the glyphs that most figures are made of, on one pair of axes."""
+"""Reads a bokeh figure: the glyphs that most figures consist of, on one pair of axes."""
 
 import math
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from kernelmcp_guest.shown.chart import (
 )
 
 _STEPS = {"before": "steps-pre", "after": "steps-post", "center": "steps-mid"}
-# What stands in the picture beside the glyphs.
+# Parts of the picture other than glyphs.
 _FRAME = ("Grid", "Legend", "LinearAxis", "LogAxis", "CategoricalAxis", "DatetimeAxis", "ColorBar", "Title")
 
 
@@ -91,7 +91,7 @@ def _limit(value: Any, axis: Axis) -> float | None:
 
 
 def _in_legend(model: Any) -> dict[str, list[Any]]:
-    """What the legend has for each renderer."""
+    """The legend items of each renderer."""
     found: dict[str, list[Any]] = {}
     for item in [item for legend in model.legend if legend.visible for item in legend.items if item.visible]:
         for renderer in item.renderers:
@@ -142,7 +142,7 @@ def _lying_bars(of: Glyph) -> None:
 
 
 def _widths(of: Glyph, name: str, axis: Axis) -> list[float]:
-    """On an axis of dates in milliseconds, or as a timedelta."""
+    """Widths: in milliseconds on an axis of dates, or as timedelta."""
     if getattr(of.glyph, f"{name}_units", "data") != "data":
         raise NotDrawn("widths in pixels")
     found = [

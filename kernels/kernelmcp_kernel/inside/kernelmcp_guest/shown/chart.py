@@ -1,11 +1,11 @@
-"""A chart as data: what the readers of plotly, altair and bokeh make of their figures, and drawing.py draws.
+"""A chart as data: the readers of plotly, altair and bokeh create it from their figures, and drawing.py draws it.
 
-Every coordinate is a number: on an axis of categories the place of a category, 0, 1, 2 ...; on one of dates days since
-1970, as matplotlib counts them. A reader raises NotDrawn at whatever it does not know, because a picture that shows
-something else than the chart would be believed.
+Every coordinate is a number: on an axis of categories the position of a category, 0, 1, 2 ...; on one of dates the days
+since 1970, as in matplotlib. A reader raises NotDrawn for anything unknown to it, because people would believe a
+picture that differs from the chart.
 """
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import math
@@ -25,18 +25,18 @@ _DATE_FORMS = ("%Y", "%Y-%m", "%Y/%m/%d", "%m/%d/%Y", "%b %d %Y", "%b %d, %Y", "
 _YEAR_FIRST = re.compile(r"\d{4}-\d\d?(-\d\d?([T ].*)?)?")
 
 Color = str | Sequence[str | None] | None
-"""Of all, or of each; None: one that is free."""
+"""For all marks, or for each; None: the next unused colour."""
 
 
 class NotDrawn(ValueError):
-    """Why there is no picture, in a few words."""
+    """There is no picture; the text gives the reason in a few words."""
 
 
 @dataclass
 class Axis:
     title: str = ""
     categories: list[str] | None = None
-    """Their names, in the order of their places."""
+    """Their names, in the order of their positions."""
     dates: bool = False
     log: bool = False
     reversed: bool = False
@@ -44,18 +44,18 @@ class Axis:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The places of categories, which no longer change."""
+        """The positions of categories, which no longer change."""
         return {name: place for place, name in enumerate(self.categories or ())}
 
 
 @dataclass(kw_only=True)
 class Mark:
-    """What is of one kind and has one name in the legend."""
+    """Marks of one type with one name in the legend."""
 
     name: str | None = None
     color: Color = None
     values: list[float] | None = None
-    """To be coloured by, in place of colours."""
+    """Values of a colour scale, instead of colours."""
     opacity: float = 1.0
 
     def count(self) -> int:
@@ -64,7 +64,7 @@ class Mark:
 
 @dataclass
 class Bars(Mark):
-    """Rectangles: how wide they are along the axis that they stand on."""
+    """Rectangles. `width`: along the axis that they stand on."""
 
     at: list[float]
     low: list[float]
@@ -78,7 +78,7 @@ class Line(Mark):
     x: list[float]
     y: list[float]
     style: str = "-"
-    """As matplotlib writes it."""
+    """matplotlib's line style."""
     width: float = 1.5
     markers: bool = False
     step: str = "default"
@@ -119,7 +119,7 @@ class BoxPlot(Mark):
 
 @dataclass
 class Grid(Mark):
-    """A cell for each place of both axes, row by row from below."""
+    """One cell for each position on both axes, row by row from the bottom."""
 
     rows: list[list[float]]
 
@@ -137,7 +137,7 @@ class Pie(Mark):
 
 @dataclass
 class Rules(Mark):
-    """Lines through the whole picture at these places of the y axis, or upright of the x axis."""
+    """Lines across the whole picture at these positions of the y axis, or (upright) of the x axis."""
 
     at: list[float]
     upright: bool = False
@@ -167,7 +167,7 @@ class Texts(Mark):
     y: list[float]
     texts: list[str]
     offset: tuple[float, float] = (0.0, 0.0)
-    """To the right and up, in points."""
+    """To the right and upward, in points."""
     align: str = "center"
     baseline: str = "center"
 
@@ -181,20 +181,20 @@ class Chart:
     legend: bool = True
     legend_title: str = ""
     entries: dict[str, str | None] = field(default_factory=dict[str, str | None])
-    """Colours in the legend that marks do not bring."""
+    """Colours in the legend that do not belong to marks."""
     values_title: str = ""
-    """Beside the scale of the colours."""
+    """The title of the colour scale."""
 
 
 @dataclass
 class Described:
-    """What is said of a chart, whether or not it can be drawn."""
+    """The description of a chart, whether or not it can be drawn."""
 
     library: str
     kinds: list[str]
     title: str = ""
     data: str = ""
-    """How many of them, in words."""
+    """The amount of data, in words."""
 
     def line(self, why_not: str | None) -> str:
         counted = [f"{count} x {kind}" if count > 1 else kind for kind, count in Counter(self.kinds).items()]
@@ -206,13 +206,13 @@ class Described:
 
 
 def text(value: Any) -> str:
-    """Of a title, whose markup is left out."""
+    """The text of a title, without its markup."""
     lines = "\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value or "")
     return re.sub(r"<[^>]*>", "", re.sub(r"<br */?>", "\n", lines))[:_MAX_TEXT_CHARS]
 
 
 def number(value: Any) -> float:
-    """What is missing is nan. Raises NotDrawn for what is no number."""
+    """Convert to a number; missing values are nan. Raises NotDrawn if it is not a number."""
     if value is None:
         return math.nan
     if isinstance(value, str):
@@ -232,7 +232,7 @@ def is_date(value: Any) -> bool:
 
 
 def days(value: Any) -> float:
-    """Since 1970, of a date in one of Python's forms, numpy's or ISO's. Raises NotDrawn."""
+    """Days since 1970 of a date in a Python, numpy or ISO form. Raises NotDrawn."""
     if value is None:
         return math.nan
     if type(value).__name__ == "datetime64":
@@ -245,7 +245,7 @@ def days(value: Any) -> float:
         return math.nan
     if not isinstance(value, datetime):
         raise NotDrawn(f"{type(value).__name__} in place of dates")
-    return value.replace(tzinfo=UTC).timestamp() / _DAY_SECONDS  # as it is written, in whatever zone
+    return value.replace(tzinfo=UTC).timestamp() / _DAY_SECONDS  # as written, ignoring the time zone
 
 
 def _written_date(value: str) -> datetime:
@@ -258,19 +258,18 @@ def _written_date(value: str) -> datetime:
 
 
 def looks_like_dates(values: Sequence[Any]) -> bool:
-    """Whether all are texts that begin with year and month."""
+    """Return whether all are texts that begin with year and month."""
     return bool(values) and all(isinstance(value, str) and _YEAR_FIRST.fullmatch(value) for value in values)
 
 
 def step_of(at: Sequence[float]) -> float:
-    """The least distance between two places; 1 where there are not two."""
+    """The smallest distance between two positions; 1 if there are fewer than two."""
     places = sorted({place for place in at if not math.isnan(place)})
     return min((b - a for a, b in pairwise(places)), default=1.0)
 
 
 def stacked(keys: Sequence[Any], heights: Sequence[float], ends: dict[tuple[Any, bool], float]) -> list[float]:
-    """Where each begins when it stands on what was stacked before (`ends`, which grows): positive ones up, others
-    down."""
+    """The start of each when stacked on the earlier ones (`ends`, updated): positive upward, others downward."""
     begins: list[float] = []
     for key, height in zip(keys, heights, strict=True):
         begin = ends.get((key, height < 0), 0.0)

@@ -1,6 +1,6 @@
-"""Draws a chart (chart.py) with matplotlib, as a PNG. Nothing here knows where the chart came from."""
+"""Draws a chart (chart.py) with matplotlib, as a PNG. Nothing here depends on the source of the chart."""
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import io
@@ -34,21 +34,21 @@ from kernelmcp_guest.shown.surroundings import MAX_NAME_CHARS, draw_axis, draw_l
 _DPI = 100
 MAX_POINTS, MAX_SHAPES = 100_000, 2_000
 _COLORED = (Line, Points, Area, Histogram, Bars, Polygons)
-# Kinds that are one object of matplotlib, whatever they hold.
+# Mark types that are a single matplotlib object, whatever their size.
 _CHEAP = (Line, Points, Area, Grid, Histogram, Polygons)
 _MAX_BINS = 2_000
 
 
 def picture(chart: Chart) -> str:
-    """In base64, with a legend beside it. Raises NotDrawn, and whatever matplotlib does with what a chart holds."""
+    """The picture in base64, with a legend beside it. Raises NotDrawn, and matplotlib's errors for the contents."""
     _check(chart)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they would be about our code, to somebody who has not called it
+        warnings.simplefilter("ignore")  # they would be about our code, for a user who has not called it
         return _drawn(chart)
 
 
 def _check(chart: Chart) -> None:
-    """That matplotlib can draw it in seconds."""
+    """Check that matplotlib can draw it within seconds. Raises NotDrawn."""
     if not any(mark.count() for mark in chart.marks):
         raise NotDrawn("it is empty")
     cheap = [mark for mark in chart.marks if isinstance(mark, _CHEAP)]
@@ -82,7 +82,7 @@ def _drawn(chart: Chart) -> str:
 
 
 def color(value: Any) -> str | None:
-    """One that matplotlib knows, too; else None, which is one of its own."""
+    """A colour that matplotlib also knows; otherwise None, for one of matplotlib's own."""
     if not isinstance(value, str):
         return None
     inner = value.strip().lower()
@@ -93,7 +93,7 @@ def color(value: Any) -> str | None:
 
 
 def _label(mark: Mark) -> str | None:
-    """With a space, because matplotlib leaves names out of the legend that begin with an underscore."""
+    """The label with a leading space, because matplotlib omits names that begin with an underscore from the legend."""
     return mark.name and f" {mark.name}"
 
 
@@ -105,7 +105,7 @@ def _options(mark: Mark) -> dict[str, Any]:
 
 
 def _scale_of_colors(axes: Any, values: list[float], title: str) -> Any:
-    """Beside the picture; by what a value is its colour."""
+    """Draw the scale beside the picture; return the mapping from values to colours."""
     low = min((value for value in values if not math.isnan(value)), default=0.0)
     high = max((value for value in values if not math.isnan(value)), default=1.0)
     scale = import_module("matplotlib.cm").ScalarMappable(import_module("matplotlib.colors").Normalize(low, high))
@@ -161,7 +161,7 @@ def _histogram(axes: Any, mark: Histogram, _: Chart) -> None:
 
 
 def _bins(samples: list[float]) -> int:
-    """How many show them well, by numpy's own rule: one sample far away asks for any number."""
+    """A suitable number of bins, by numpy's rule, but limited: a single distant sample would require any number."""
     if len(samples) < 2 or min(samples) == max(samples):
         return 1
     low, _, high = statistics.quantiles(samples)

@@ -1,10 +1,10 @@
-"""How a figure of plotly, altair or bokeh is shown where nobody can click it: a line of text, and a picture.
+"""Shows a figure of plotly, altair or bokeh without interaction: a line of text, and a picture.
 
-The interactive figure is the HTML beside it, as its library makes it. The picture is drawn by matplotlib of what a
-reader makes of the figure; where it cannot be, the line says why.
+The interactive figure is the HTML beside it, created by its library. matplotlib draws the picture from the chart that a
+reader makes of the figure; if that is impossible, the line gives the reason.
 """
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import json
@@ -24,12 +24,12 @@ Bundle = dict[str, Any]
 publish: Callable[[Bundle], None] = vars(display_functions)["publish_display_data"]
 
 _BOKEH_HEIGHT, _BOKEH_MARGIN = 600, 30
-# A message that is larger than the server reads is dropped as a whole: line and picture, too.
+# A message that exceeds the server's limit is dropped as a whole, including line and picture.
 _MAX_FORM_BYTES = 8 * 1024 * 1024
 
 
 def show_plotly(renderers: Any) -> None:
-    """For plotly.io._renderers: `figure.show()`, and a figure as a result, which comes here, too."""
+    """Patch plotly.io._renderers: `figure.show()`, and a figure as a result, which uses it too."""
 
     def show(fig: Any, *_: Any, **__: Any) -> None:
         if isinstance(fig, dict):
@@ -41,7 +41,7 @@ def show_plotly(renderers: Any) -> None:
 
 
 def show_altair(api: Any) -> None:
-    """For altair.vegalite.v5.api and its successors: what the chosen renderer makes of a chart, and a picture."""
+    """Patch altair.vegalite.v5.api and its successors: the output of the selected renderer, and a picture."""
     usual = api.TopLevelMixin._repr_mimebundle_
 
     def bundle(chart: Any, *args: Any, **options: Any) -> Any:
@@ -59,11 +59,11 @@ def show_altair(api: Any) -> None:
 
 
 def show_bokeh(showing: Any) -> None:
-    """For bokeh.io.showing: `show(figure)`, which is a file and a browser, or JavaScript that others have loaded."""
+    """Patch bokeh.io.showing: `show(figure)` would need a file and a browser, or JavaScript loaded elsewhere."""
     usual = showing._show_with_state
 
     def show_with_state(obj: Any, state: Any, browser: Any, new: Any, notebook_handle: bool = False) -> Any:
-        if notebook_handle:  # to be changed from here: that needs bokeh's own way
+        if notebook_handle:  # for later changes from here, which need bokeh's own way
             import_module("bokeh.io.notebook").load_notebook()
             state.output_notebook()
             return usual(obj, state, browser, new, notebook_handle=True)
@@ -76,7 +76,7 @@ def show_bokeh(showing: Any) -> None:
 
 
 def load_nothing(output: Any) -> None:
-    """For bokeh.io.output: each figure brings its JavaScript, so `output_notebook()` has nothing to load."""
+    """Patch bokeh.io.output: each figure includes its JavaScript, so `output_notebook()` has nothing to load."""
 
     def run_notebook_hook(*_: Any, **__: Any) -> None:
         pass
@@ -85,7 +85,7 @@ def load_nothing(output: Any) -> None:
 
 
 def show_bokeh_results(layouts: Any) -> None:
-    """For bokeh.models.layouts: a figure as a result is shown, and not its many properties."""
+    """Patch bokeh.models.layouts: a figure as a result is shown, instead of its many properties."""
 
     def bundle(model: Any, *_: Any, **__: Any) -> Bundle:
         return _bokeh_bundle(model)
@@ -95,7 +95,7 @@ def show_bokeh_results(layouts: Any) -> None:
 
 def _bokeh_bundle(model: Any) -> Bundle:
     resources = import_module("bokeh.resources").CDN
-    # In a document of its own: another figure may have been shown that shares its data.
+    # In a separate document: a figure shown earlier may share its data.
     document = import_module("bokeh.embed").file_html(model, resources, "Bokeh", _always_new=True)
     height = model.height if isinstance(model.height, int) else _BOKEH_HEIGHT
     frame = f'<iframe style="width: 100%; height: {height + _BOKEH_MARGIN}px; border: 0" srcdoc="{escape(document)}">'

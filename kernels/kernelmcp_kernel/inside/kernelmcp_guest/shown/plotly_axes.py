@@ -1,6 +1,6 @@
-"""The axes of a figure of plotly, which finds out itself what is on them: numbers, dates or categories."""
+"""The axes of a plotly figure, which detects their type from the data: numbers, dates or categories."""
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from kernelmcp_guest.shown.chart import Axis, NotDrawn, days, is_date, looks_lik
 
 
 def read_axis(layout: Any, name: str, traces: list[Any]) -> Axis:
-    """Of numbers, dates or categories, by what the traces have on it."""
+    """An axis of numbers, dates or categories, depending on the data of the traces."""
     axis = Axis(text(layout.title.text), log=layout.type == "log", reversed=layout.autorange == "reversed")
     drawn = [trace for trace in traces if trace.type in ("bar", "scatter", "scattergl", "histogram")]
     found = list(chain.from_iterable(values_of(getattr(trace, name)) for trace in drawn))
@@ -25,7 +25,7 @@ def read_axis(layout: Any, name: str, traces: list[Any]) -> Axis:
         axis.dates = True
     elif any(isinstance(value, str) for value in there):
         names = list(dict.fromkeys(map(str, there)))
-        axis.categories = None if all(map(_is_number, names)) else names  # plotly reads them
+        axis.categories = None if all(map(_is_number, names)) else names  # plotly converts them to numbers
     if axis.categories is not None:
         axis.categories = _in_order(axis.categories, layout)
     if layout.range is not None:

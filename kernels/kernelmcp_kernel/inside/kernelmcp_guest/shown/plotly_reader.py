@@ -1,6 +1,6 @@
-"""Reads a figure of plotly: the kinds of traces that most figures are made of, on one pair of axes."""
+"""Reads a plotly figure: the trace types that most figures consist of, on one pair of axes."""
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from collections import Counter
@@ -32,7 +32,7 @@ from kernelmcp_guest.shown.chart import (
 )
 from kernelmcp_guest.shown.plotly_axes import places, read_axis, values_of
 
-# What would make the picture another one.
+# Properties that would change the picture.
 _LEFT_OUT = ("base", "histnorm", "stackgroup")
 _DASHES = {"dash": "--", "dot": ":", "dashdot": "-.", "longdash": "--", "longdashdot": "-."}
 _MARKERS = {"circle": "o", "square": "s", "diamond": "D", "cross": "P", "x": "X", "triangle-up": "^", "star": "*",
@@ -92,7 +92,7 @@ def _fade(marks: list[Mark], trace: Any) -> None:
 
 
 def _check(trace: Any) -> None:
-    """That it is of a kind that is drawn, on the first axes, and without what would be left out."""
+    """Check that a trace has a supported type, the first axes, and no unsupported properties. Raises NotDrawn."""
     if trace.type not in _READ:
         raise NotDrawn(f"{trace.type} is not drawn")
     allowed = {"xaxis": (None, "x"), "yaxis": (None, "y")} | dict.fromkeys(_LEFT_OUT, (None, "", False))
@@ -108,7 +108,7 @@ def _check(trace: Any) -> None:
 
 
 def _add_shapes(chart: Chart, layout: Any) -> None:
-    """Lines through the whole picture, as `add_hline` makes them; texts at a point."""
+    """Lines across the whole picture, as `add_hline` makes them; texts at a point."""
     for shape in layout.shapes:
         level, upright = (
             shape.y0 == shape.y1 and shape.xref == "x domain",
@@ -126,7 +126,7 @@ def _add_shapes(chart: Chart, layout: Any) -> None:
 
 
 def _colors(value: Any) -> tuple[Any, list[float] | None]:
-    """One colour or each one's, or numbers to be coloured by."""
+    """One colour or one per mark, or numbers for a colour scale."""
     if value is None or isinstance(value, str):
         return drawing.color(value), None
     found = values_of(value)
@@ -136,7 +136,7 @@ def _colors(value: Any) -> tuple[Any, list[float] | None]:
 
 
 def _bars(chart: Chart, traces: list[Any], mode: str | None) -> None:
-    """Side by side, or on top of each other, as `barmode` says."""
+    """Bars side by side, or stacked, depending on `barmode`."""
     grouped = mode in (None, "group") and len(traces) > 1
     across = any(trace.orientation == "h" for trace in traces)
     if any((trace.orientation == "h") != across for trace in traces):
@@ -145,7 +145,7 @@ def _bars(chart: Chart, traces: list[Any], mode: str | None) -> None:
     keys = [places(_keys(trace, across), axis) for trace in traces]
     step = step_of(list(chain.from_iterable(keys)))
     width = 0.8 * step / (len(traces) if grouped else 1)
-    ends: dict[tuple[Any, bool], float] = {}  # of what is stacked already, up and down
+    ends: dict[tuple[Any, bool], float] = {}  # ends of the stacked bars, upward and downward
     for place, (trace, at) in enumerate(zip(traces, keys, strict=True)):
         heights = numbers(0 if value is None else value for value in values_of(trace.x if across else trace.y))
         low = stacked(at, heights, ends) if mode in ("stack", "relative") else [0.0] * len(at)
@@ -199,7 +199,7 @@ def _scatter(chart: Chart, trace: Any) -> None:
 
 
 def _sizes(size: Any, trace: Any) -> float | list[float]:
-    """In square points: a diameter in pixels, or the areas that plotly.express asks for."""
+    """In square points: from a diameter in pixels, or from plotly.express's areas."""
     if isinstance(size, int | float):
         return (0.75 * float(size)) ** 2
     reference = float(trace.marker.sizeref or 1)
@@ -254,7 +254,7 @@ def _heatmap(chart: Chart, trace: Any) -> None:
 
 
 def _with_the_others(chart: Chart, trace: Any) -> None:
-    """Bars are read all together."""
+    """Does nothing: all bars are read together."""
 
 
 _READ: dict[str, Callable[[Chart, Any], None]] = {

@@ -1,7 +1,7 @@
-"""How a large list, tuple, dict or set is shown as a result: how many items it has, the first and the last of them.
+"""Shows a large list, tuple, dict or set as a result: its number of items, the first and the last of them.
 
-IPython alone shows the first thousand, one per line. Arrays (numpy) do this by themselves; tables: tables.py.
-`print(x)` shows all of it.
+IPython alone shows the first thousand, one per line. numpy arrays do this themselves; for tables, see tables.py.
+`print(x)` shows everything.
 """
 
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from typing import Any
 
 from IPython.lib.pretty import RepresentationPrinter
 
-# More items than this are summarised, and so many of each end are shown.
+# Containers with more items than this are summarized, with this many items from each end.
 MANY, SHOWN = 500, 10
-# The same in what a summary shows.
+# The same for containers inside a summary.
 NESTED_MANY, NESTED_SHOWN = 12, 3
-# Summaries in summaries: each is six times as much.
+# Depth of nested summaries: each level is six times as large.
 MAX_DEPTH = 3
 
 Printer = Callable[[Any, RepresentationPrinter, bool], None]
 
 
 def install(shell: Any) -> None:
-    """Teach the formatter of plain text."""
+    """Register with the plain text formatter."""
     formatter = shell.display_formatter.formatters["text/plain"]
     for kind, brackets in ((list, "[]"), (tuple, "()"), (dict, "{}"), (set, "{}"), (frozenset, "{}")):
         usual: Any = formatter.lookup_by_type(kind)
@@ -49,7 +49,7 @@ def _printer(usual: Printer, kind: type, brackets: str) -> Printer:
 def _summarise(value: Any, printer: RepresentationPrinter, kind: type, brackets: str, shown: int) -> None:
     is_dict = kind is dict
     items: Any = value.items() if is_dict else value
-    # A set has no order, so no last ones.
+    # A set has no order, so it has no last items.
     last: list[Any] = [] if kind in (set, frozenset) else list(islice(reversed(items), shown))[::-1]
     printer.begin_group(1, brackets[0])
     for item in islice(items, shown):

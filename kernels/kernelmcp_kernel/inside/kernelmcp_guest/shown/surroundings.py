@@ -1,6 +1,6 @@
-"""What is drawn around the marks of a chart: its axes, its legend; and where the picture ends."""
+"""Draws a chart's surroundings: axes and legend; and determines the edges of the picture."""
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from importlib import import_module
@@ -10,20 +10,20 @@ from kernelmcp_guest.shown.chart import Axis, Chart
 
 _INCHES = (7.0, 4.5)
 _MAX_INCHES_HIGH, _INCHES_A_NAME = 9.0, 0.2
-# Of a picture with all that is written around its axes.
+# Maximum size of a picture, including the text around its axes.
 _MAX_INCHES = 16.0
 _MAX_TICKS, _MAX_TICK_CHARS, MAX_NAME_CHARS = 30, 80, 40
 _MAX_IN_LEGEND = 20
 
 
 def size_of(chart: Chart) -> tuple[float, float]:
-    """In inches, without what is written around the axes."""
+    """Size in inches, without the text around the axes."""
     names = min(len(chart.y.categories or ()), 2 * _MAX_TICKS)
     return _INCHES[0], max(_INCHES[1], min(_MAX_INCHES_HIGH, names * _INCHES_A_NAME))
 
 
 def edges(drawn: Any) -> Any:
-    """Around all that is drawn, but for what lies far outside."""
+    """The edges of everything drawn, except parts far outside."""
     around = drawn.get_tightbbox().padded(0.1)
     wide, high = ((_MAX_INCHES - size) / 2 for size in drawn.get_size_inches())
     box = import_module("matplotlib.transforms").Bbox
@@ -55,7 +55,7 @@ def draw_axis(axes: Any, side: str, axis: Axis, *, across: bool) -> None:
 
 
 def draw_legend(axes: Any, chart: Chart) -> None:
-    """Beside the picture, where it covers nothing."""
+    """Draw the legend beside the picture, where it covers nothing."""
     handles, names = axes.get_legend_handles_labels()
     first: dict[str, Any] = {}
     for handle, name in zip(handles, names, strict=True):

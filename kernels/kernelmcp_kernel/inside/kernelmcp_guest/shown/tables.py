@@ -1,8 +1,8 @@
-"""How a DataFrame is shown as a result: pandas' own text, with as many columns as fit and each row on one line.
+"""Shows a DataFrame as a result: pandas' own text, with as many columns as fit and each row on one line.
 
-pandas itself breaks lines at 80 characters, into blocks that repeat the index, and leaves out columns after the
-twentieth; and it shows sixty rows of any width, of which a result's budget then loses the middle. Whoever sets one of
-pandas' options gets what they say. Notebooks show the HTML, which is as it is.
+pandas itself breaks lines at 80 characters, into blocks that repeat the index, and omits columns after the twentieth;
+and it shows sixty rows of any width, the middle of which a result's budget then cuts. If the user sets one of pandas'
+options, it applies. Notebooks show the HTML, which is unchanged.
 """
 
 import sys
@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from IPython.lib.pretty import RepresentationPrinter
 
-# What pandas would show is shown up to here, and more columns up to there, in characters.
+# Character limits for the rows and columns that pandas would show, and for more columns.
 MAX_CHARS, MAX_WIDE_CHARS = 7_000, 4_000
-# A column with its space, at least: to see without trying that a table is too large.
+# Minimum width of a column with its space: detects tables that are too large without formatting them.
 _MIN_COLUMN_CHARS = 4
-# pandas' own; different ones are the user's.
+# pandas' defaults; other values are the user's.
 _DEFAULTS = {
     "display.max_rows": 60,
     "display.min_rows": 10,
@@ -23,16 +23,16 @@ _DEFAULTS = {
     "display.expand_frame_repr": True,
     "display.large_repr": "truncate",
 }
-# Rows and columns (None: all), from the most to the least.
+# Rows and columns (None: all), in decreasing order.
 _USUAL_COLUMNS = 20
 _BETWEEN = " | "
 _SHAPES = ((60, None), (60, _USUAL_COLUMNS), (10, None), (10, _USUAL_COLUMNS))
 
 
 def install(shell: Any) -> None:
-    """Teach the formatter of plain text."""
+    """Register with the plain text formatter."""
     formatter = shell.display_formatter.formatters["text/plain"]
-    for module in ("pandas", "pandas.core.frame"):  # by its version
+    for module in ("pandas", "pandas.core.frame"):  # depends on pandas' version
         formatter.for_type_by_name(module, "DataFrame", _show)
     formatter.for_type_by_name("pandas.io.formats.style", "Styler", _show_styler)
 
@@ -41,7 +41,7 @@ def _show(frame: Any, printer: RepresentationPrinter, cycle: bool) -> None:
     for number, line in enumerate(_text(frame, nested=len(cast("list[int]", printer.stack)) > 1).splitlines()):
         if number:
             printer.break_()
-        printer.text(line.rstrip())  # a header of several lines has spaces at the end
+        printer.text(line.rstrip())  # a multi-line header has trailing spaces
 
 
 def _show_styler(styler: Any, printer: RepresentationPrinter, cycle: bool) -> None:
@@ -52,7 +52,7 @@ def _show_styler(styler: Any, printer: RepresentationPrinter, cycle: bool) -> No
 
 
 def _styled_text(styler: Any) -> str:
-    """With its formats and its caption, and without its colours, which are in the HTML."""
+    """Text with the Styler's formats and caption, but without its colours, which are in the HTML."""
     rows, columns = styler.data.shape
     shown = rows if rows <= _SHAPES[0][0] else 10
     text = styler.to_string(delimiter=_BETWEEN, max_rows=shown, max_columns=_USUAL_COLUMNS)

@@ -1,4 +1,4 @@
-"""Bars and areas of Vega-Lite: marks with a length, which stand beside each other or are stacked."""
+"""Vega-Lite bars and areas: marks with a length, side by side or stacked."""
 
 import math
 from typing import Any
@@ -96,7 +96,7 @@ def areas(of: View) -> list[Mark]:
 
 
 def in_order(of: View, rows: list[Row]) -> list[Row]:
-    """Along the axis, as Vega draws them, or as the channel `order` says."""
+    """Rows in order along the axis, as Vega draws them, or in the order of the channel `order`."""
     if "order" in of.encoding:
         return sorted(rows, key=lambda row: number(row["order"]))
     base, _ = of.stands_on()

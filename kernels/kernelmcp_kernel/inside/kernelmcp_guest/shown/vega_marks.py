@@ -1,4 +1,4 @@
-"""Makes marks (chart.py) of a layer of Vega-Lite."""
+"""Creates marks (chart.py) from a Vega-Lite layer."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,7 +86,7 @@ def _points(of: View) -> list[Mark]:
 
 
 def _sizes(of: View) -> Callable[[list[Row]], list[float]] | None:
-    """Areas by data: from the smallest, or nothing, to the largest."""
+    """Areas by data: from the smallest, or zero, to the largest."""
     definition = of.encoding.get("size", {})
     if not definition or "value" in definition:
         return None if not definition else lambda rows: [float(definition["value"]) * 0.56] * len(rows)

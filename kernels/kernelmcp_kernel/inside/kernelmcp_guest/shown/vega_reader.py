@@ -1,6 +1,6 @@
-"""Reads a specification of Vega-Lite, which is what a chart of altair is: one view, or layers, with their data."""
+"""Reads a Vega-Lite specification, the content of an altair chart: one view, or layers, with their data."""
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import operator
@@ -15,7 +15,7 @@ from kernelmcp_guest.shown.vega_scales import Layer, axis_of, is_discrete, palet
 
 _Spec = dict[str, Any]
 
-# Of a view, beside what it shows: how large it is, and what a mouse does.
+# Properties of a view besides its content: its size, and mouse actions.
 _HARMLESS = {
     "$schema", "autosize", "background", "config", "datasets", "description", "height", "name", "padding", "params",
     "title", "usermeta", "view", "width",
@@ -27,7 +27,7 @@ _PARTS = ("layer", "hconcat", "vconcat", "concat")
 _SEVERAL = {"concat", "facet", "hconcat", "repeat", "vconcat"}
 _MAX_LAYERS = 50
 _MAX_PARTS = 1_000
-# As altair writes `alt.datum.x > 5`.
+# altair's form of `alt.datum.x > 5`.
 _COMPARISON = re.compile(
     r"\(?datum(?:\.(\w+)|\['([^'\\]+)'\]) *(===?|!==?|<=?|>=?) *(-?[\d.]+|'[^'\\]*'|true|false)\)?"
 )
@@ -46,7 +46,7 @@ def describe(spec: _Spec) -> Described:
 
 
 def _flat(spec: _Spec) -> list[_Spec]:
-    """It and its parts, of which one that holds itself would have no end."""
+    """A specification and its parts, up to a limit, since one could contain itself."""
     found = [spec]
     for each in found:
         inner = [part for name in _PARTS for part in each.get(name, ())]
@@ -85,7 +85,7 @@ def read(spec: _Spec) -> Chart:
 
 
 def _selections(spec: _Spec) -> set[str]:
-    """The names of what can be selected, and where nothing is yet."""
+    """The names of selections that are still empty."""
     params = [param for each in _flat(spec) for param in each.get("params", ())]
     return {param["name"] for param in params if "select" in param and "value" not in param}
 
@@ -153,7 +153,7 @@ def _holds(compare: Callable[[Any, Any], bool], found: Any, value: Any) -> bool:
 
 
 def _channels(encoding: _Spec, mark: _Spec, selections: set[str]) -> dict[str, Definition]:
-    """What is drawn, with colour under one name, and as it is while nothing is selected."""
+    """The encoded channels, with colour under one name, in the state without a selection."""
     found: dict[str, Definition] = {}
     for channel, definition in encoding.items():
         if channel in _OF_A_MOUSE or definition is None or (channel == "order" and "value" in definition):

@@ -1,10 +1,10 @@
-"""The rows behind a chart of Vega-Lite, as its encoding transforms them: bins, units of time, aggregates.
+"""The rows of a Vega-Lite chart, transformed by its encoding: bins, units of time, aggregates.
 
-An encoding is a dict from channels (x, y, color ...) to definitions, as the specification has them. What comes out are
-rows whose values are found by the channel, whatever the fields are called.
+An encoding is a dict from channels (x, y, color ...) to definitions, as in the specification. The resulting rows have
+their values by channel, whatever the names of the fields.
 """
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import math
@@ -43,13 +43,13 @@ _UNIT_NAMES = {"month": _MONTHS, "day": _DAYS, "quarter": ["Q1", "Q2", "Q3", "Q4
 
 @dataclass
 class Table:
-    """Rows by channel, and what each channel became."""
+    """Rows by channel, and the results of transformations."""
 
     rows: list[Row]
     bins: dict[str, float] = field(default_factory=dict[str, float])
-    """How wide they are; a row has where its bin begins."""
+    """Their widths; a row has the beginning of its bin."""
     units: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """The names of units that come again, whose places the rows have."""
+    """The names of recurring units; rows have their positions."""
 
 
 def _quantile(share: float) -> Callable[[list[float]], float]:
@@ -81,7 +81,7 @@ _COUNTED: dict[str, Callable[[list[Any]], int]] = {
     "valid": lambda values: sum(not is_missing(value) for value in values),
     "missing": lambda values: sum(is_missing(value) for value in values),
 }
-# Those whose parts add up to the whole.
+# Aggregates whose parts add up to the whole.
 SUMS = ("count", "sum", "distinct", "valid", "missing")
 
 
@@ -90,7 +90,7 @@ def is_missing(value: Any) -> bool:
 
 
 def kind_of(definition: Definition) -> str:
-    """The type of a channel, and what it is where it is not written."""
+    """The type of a channel, or its default if it is not given."""
     if "type" in definition:
         return definition["type"]
     if definition.get("aggregate") or definition.get("bin"):
@@ -115,7 +115,7 @@ def aggregate(values: list[Any], name: str) -> float:
 
 
 def transformed(rows: list[Row], encoding: dict[str, Definition]) -> Table:
-    """Each channel's value of each row, and of each group of rows where something is aggregated."""
+    """The value of each channel for each row, or for each group of rows if something is aggregated."""
     table = Table([{} for _ in rows])
     for channel, definition in encoding.items():
         for row, value in zip(table.rows, _column(rows, channel, definition, table), strict=True):
@@ -130,7 +130,7 @@ def transformed(rows: list[Row], encoding: dict[str, Definition]) -> Table:
 
 
 def grouped(rows: Iterable[Row], channels: list[str]) -> list[list[Row]]:
-    """Rows with the same values of these channels, in the order of the first of each."""
+    """Groups of rows with the same values in these channels, ordered by their first rows."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(map(_as_key, map(row.get, channels))), []).append(row)
@@ -150,7 +150,7 @@ def _column(rows: list[Row], channel: str, definition: Definition, table: Table)
     if "datum" in definition:
         found: list[Any] = [_date_of(definition["datum"])] * len(rows)
     elif definition.get("field") is None:
-        return [None] * len(rows)  # a count
+        return [None] * len(rows)  # a count needs no field
     else:
         name = definition["field"]
         if not isinstance(name, str):
@@ -167,7 +167,7 @@ def _column(rows: list[Row], channel: str, definition: Definition, table: Table)
 
 
 def _date_of(value: Any) -> Any:
-    """Vega's form of a date, a dict."""
+    """Convert Vega's form of a date, a dict."""
     if not isinstance(value, dict):
         return value
     try:
@@ -177,7 +177,7 @@ def _date_of(value: Any) -> Any:
 
 
 def _moment(value: Any) -> float:
-    """Days since 1970; a number is the milliseconds since."""
+    """Days since 1970; a number means milliseconds since then."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value) / 86_400_000
     return days(value)
@@ -200,7 +200,7 @@ def _units(values: list[Any], channel: str, unit: Any, table: Table) -> list[Any
 
 
 def _binned(values: list[Any], channel: str, wish: Any, table: Table) -> list[float]:
-    """Where the bin of each begins, by Vega's own rule for nice bins."""
+    """The beginning of each value's bin, by Vega's rule for nice bins."""
     if wish == "binned":
         raise NotDrawn("bins that were made before")
     options: dict[str, Any] = wish if isinstance(wish, dict) else {}

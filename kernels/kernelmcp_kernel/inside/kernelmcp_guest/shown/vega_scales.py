@@ -1,6 +1,6 @@
-"""Scales of Vega-Lite: where the values of x and y lie, in which order categories come, which colour each has."""
+"""Vega-Lite scales: the positions of x and y values, the order of categories, and their colours."""
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import math
@@ -12,7 +12,7 @@ from kernelmcp_guest.shown import drawing
 from kernelmcp_guest.shown.chart import Axis, NotDrawn, days, number, text
 from kernelmcp_guest.shown.vega_rows import Definition, Row, Table, is_missing, kind_of, transformed
 
-# Vega's own, of ten; of more.
+# Vega's default palettes: of ten colours; of more.
 _PALETTE = ["#4c78a8", "#f58518", "#e45756", "#72b7b2", "#54a24b", "#eeca3b", "#b279a2", "#ff9da6", "#9d755d",
             "#bab0ac"]  # fmt: skip
 _PALETTE_OF_20 = [
@@ -31,7 +31,7 @@ _BOTH = {"x": ("x", "x2"), "y": ("y", "y2")}
 
 @dataclass
 class Layer:
-    """One mark, what it encodes, its rows as they came and as they are drawn."""
+    """One mark, its encoding, its rows as given and as drawn."""
 
     mark: dict[str, Any]
     encoding: dict[str, Definition]
@@ -76,7 +76,7 @@ def scale_of(definition: Definition) -> dict[str, Any]:
 
 
 def name_of(value: Any) -> str:
-    """As Vega writes it."""
+    """A value in Vega's notation."""
     if is_missing(value):
         return "null"
     if isinstance(value, bool):
@@ -85,7 +85,7 @@ def name_of(value: Any) -> str:
 
 
 def category(layer: Layer, channel: str, value: Any) -> str:
-    """The name of the category that a row has on a channel."""
+    """The name of a row's category on a channel."""
     table = layer.table
     if channel in table.units:
         return "null" if is_missing(value) else table.units[channel][int(value)]
@@ -101,7 +101,7 @@ def _natural(value: Any) -> tuple[bool, Any]:
 
 
 def categories(layers: list[Layer], channel: str) -> list[str]:
-    """Of all layers, in their order."""
+    """The categories of all layers, in order."""
     found: dict[str, Any] = {}
     for layer in layers:
         for row in layer.table.rows:
@@ -134,7 +134,7 @@ def categories(layers: list[Layer], channel: str) -> list[str]:
 
 
 def _by_another(layers: list[Layer], channel: str, order: Any) -> list[str]:
-    """The categories, sorted by what another channel, or a field, is for each."""
+    """The categories, sorted by another channel, or by a field."""
     layer, *others = layers
     down = str(order).startswith("-") or (isinstance(order, dict) and order.get("order") == "descending")
     other = str(order).removeprefix("-") if isinstance(order, str) else order.get("encoding")
@@ -154,7 +154,7 @@ def _by_another(layers: list[Layer], channel: str, order: Any) -> list[str]:
 
 
 def axis_of(layers: list[Layer], name: str) -> Axis:
-    """Shared by all layers."""
+    """An axis shared by all layers."""
     used = [(layer, channel) for layer in layers for channel in _BOTH[name] if channel in layer.encoding]
     if not used:
         return Axis()
@@ -171,7 +171,7 @@ def axis_of(layers: list[Layer], name: str) -> Axis:
         if len(here) < len(used):
             raise NotDrawn("ranges of categories")
         axis.categories = categories(here, name)
-        axis.reversed ^= name == "y"  # the first is above
+        axis.reversed ^= name == "y"  # the first category is at the top
         return axis
     kinds = {kind_of(each) for each in definitions if "datum" not in each} or {kind_of(definitions[0])}
     if not kinds <= {"quantitative", "temporal"} or (len(kinds) > 1 and len(used) == len(firsts)):
@@ -203,7 +203,7 @@ def place(layer: Layer, channel: str, axis: Axis, value: Any) -> float:
 
 
 def palette(layers: list[Layer], channel: str) -> dict[str, str]:
-    """The colours of the categories, in their order."""
+    """The colours of the categories, in order."""
     here = [layer for layer in layers if channel in layer.encoding and is_discrete(layer.encoding[channel])]
     if not here:
         return {}

@@ -1,6 +1,6 @@
-"""One layer of Vega-Lite as its marks are made of it: which groups it has, where their rows lie, what is stacked."""
+"""One Vega-Lite layer in the form that its marks need: groups, positions of their rows, stacking."""
 
-# What a chart holds has no types.
+# The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from kernelmcp_guest.shown.vega_scales import (
 
 _EVERYWHERE = {"x", "y", "color", "opacity", "detail"}
 _RANGES = {"x2", "y2"}
-# Channels that a mark has beside those; in others they would make another picture.
+# Additional channels of each mark; on other marks they would change the picture.
 _CHANNELS = {
     "arc": {"theta", "order"}, "area": _RANGES, "bar": _RANGES | {"xOffset", "yOffset"}, "circle": {"size"},
     "line": {"order", "strokeDash"}, "point": {"shape", "size"}, "rect": _RANGES, "rule": _RANGES, "square": {"size"},
@@ -33,17 +33,17 @@ _COLORED_BY_NUMBERS = ("bar", "circle", "point", "rect", "square", "tick")
 
 @dataclass
 class Group:
-    """The rows that have one name and colour."""
+    """The rows with one name and colour."""
 
     name: str | None
     color: str
     rows: list[Row]
     number: int
-    """Of the name, in the legend."""
+    """The position of the name in the legend."""
 
 
 class View:
-    """A layer with the chart that it becomes part of."""
+    """A layer, and the chart that it is added to."""
 
     def __init__(self, chart: Chart, layer: Layer, colors: dict[str, str]) -> None:
         self.chart, self.layer, self.colors = chart, layer, colors
@@ -65,7 +65,7 @@ class View:
 
     @property
     def one_color(self) -> str:
-        """Where data do not say."""
+        """The colour if the data do not determine it."""
         mark = self.layer.mark
         given = (
             self.encoding.get("color", {}).get("value") or mark.get("color") or mark.get("fill") or mark.get("stroke")
@@ -76,7 +76,7 @@ class View:
         return drawing.color(given) or plain
 
     def by_color(self) -> str | None:
-        """The channel that makes groups with names: of several, all must be of the same field."""
+        """The channel that defines named groups; if there are several, all must use the same field."""
         found = [name for name in ("color", "shape", "strokeDash") if self._is_group(name)]
         if len({self.encoding[name].get("field") for name in found}) > 1:
             raise NotDrawn("groups of two kinds")
@@ -86,7 +86,7 @@ class View:
         return name in self.encoding and "value" not in self.encoding[name] and is_discrete(self.encoding[name])
 
     def groups(self, *others: str) -> Iterator[Group]:
-        """In the order of the legend."""
+        """Groups in the order of the legend."""
         channel = self.by_color()
         names = categories([self.layer], channel) if channel else [None]
         of_name: dict[str | None, list[Row]] = {}
@@ -101,7 +101,7 @@ class View:
                 yield Group(name, color, rows, place)
 
     def values(self, rows: list[Row]) -> list[float] | None:
-        """To be coloured by."""
+        """Values for the colour scale."""
         definition = self.encoding.get("color", {})
         if not definition or "value" in definition or is_discrete(definition):
             return None
@@ -112,7 +112,7 @@ class View:
         return [number(row["color"]) for row in rows]
 
     def where(self, channel: str, rows: list[Row]) -> list[float]:
-        """Places on an axis; of a bin its middle."""
+        """Positions on an axis; for a bin, its middle."""
         if channel not in self.encoding or "value" in self.encoding[channel]:
             raise NotDrawn(f"a mark without data for {channel}")
         axis = self.axis(channel)
@@ -124,7 +124,7 @@ class View:
         return self.chart.x if channel[0] == "x" else self.chart.y
 
     def stands_on(self) -> tuple[str, str]:
-        """The channels along which marks stand side by side, and along which they have their length."""
+        """The channel along which marks stand side by side, and the one along which they have their length."""
         x, y = self.encoding.get("x"), self.encoding.get("y")
         if "x2" in self.encoding or y is None:
             across = "y2" not in self.encoding
@@ -147,7 +147,7 @@ class View:
         )  # fmt: skip
 
     def is_stacked(self, length: str) -> str | None:
-        """How: "zero" or "normalize"."""
+        """The type of stacking: "zero" or "normalize"."""
         definition = self.encoding[length]
         if "stack" in definition:
             wish = {True: "zero", False: None}.get(definition["stack"], definition["stack"])

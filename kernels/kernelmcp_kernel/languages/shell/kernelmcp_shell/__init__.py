@@ -1,1 +1,1 @@
-"""What runs in a shell guest's process. Imports little of the standard library: each module delays the first cell."""
+"""The code of a shell guest's process. Imports little of the standard library: each module delays the first cell."""

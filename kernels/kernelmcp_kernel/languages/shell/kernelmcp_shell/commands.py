@@ -1,4 +1,4 @@
-"""What the commands that are ours get and give: text, as bashkit hands it to them."""
+"""The arguments and results of our own commands: text, in the form that bashkit passes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     Ask = Callable[[dict[str, Any]], dict[str, Any]]
-    """Makes a host call; its answer has `value` or `error`."""
+    """Makes a host call; the answer has `value` or `error`."""
     Command = Callable[["Call"], "Result"]
 
 
 class Call:
-    """A command line. `stdin`: None where nothing is there to read."""
+    """A command line. `stdin`: None if there is no input."""
 
     def __init__(self, name: str, argv: list[str], stdin: str | None, cwd: str, environment: dict[str, str]) -> None:
         self.name = name
@@ -24,7 +24,7 @@ class Call:
         self.environment = environment
 
     def path(self, name: str) -> str:
-        """A name as an absolute path."""
+        """Resolve a name to an absolute path."""
         return name if name.startswith("/") else f"{self.cwd.rstrip('/')}/{name}"
 
 

@@ -1,4 +1,4 @@
-"""`curl`, with the options that people use; one that would lower security is refused, not ignored."""
+"""`curl`, with its common options; an option that would lower security is refused, not ignored."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_curl(ask: Ask, files: Files) -> Command:
 
 
 class _Line:
-    """What a command line asks for."""
+    """The parsed arguments of a command line."""
 
     def __init__(self, call: Call, files: Files) -> None:
         self._call = call
@@ -70,7 +70,7 @@ class _Line:
         self.write_out = ""
 
     def read(self) -> None:
-        """Raises CommandFailed."""
+        """Parse the arguments. Raises CommandFailed."""
         for option, value in _options(self._call.argv):
             self._take(option, value)
         if not self.urls:
@@ -96,12 +96,12 @@ class _Line:
             self.headers.append((name.strip(), text.strip()))
 
     def default_headers(self, *pairs: tuple[str, str]) -> None:
-        """Headers that count where the same name was not given."""
+        """Add headers whose names were not given."""
         given = {name.lower() for name, _ in self.headers}
         self.headers += [pair for pair in pairs if pair[0].lower() not in given]
 
     def contents(self, value: str) -> bytes:
-        """A value, or the file that it names. Raises CommandFailed."""
+        """The value itself, or the content of the file that it names. Raises CommandFailed."""
         if value[:1] != "@":
             return value.encode()
         if value == "@-":
@@ -176,7 +176,7 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _transfer(line: _Line, url: str, call: Call, ask: Ask, files: Files) -> bytes:
-    """Request one URL: what goes to stdout. Raises CommandFailed."""
+    """Request one URL; return the output for stdout. Raises CommandFailed."""
     if line.body:
         line.default_headers(("Content-Type", "application/x-www-form-urlencoded"))
     method = line.method or ("HEAD" if "I" in line.flags else "POST" if line.body else "GET")

@@ -1,8 +1,8 @@
-"""Whether what a script's programs put out goes straight to its cell. Then they stream; else what they put out is
-bashkit's to pass on, which has it when they have ended.
+"""Determines whether the output of a script's programs goes straight to its cell. If so, it is streamed; otherwise
+bashkit passes it on, which has it only after they have ended.
 
-Only what is plainly so counts: known commands one after the other, in loops and conditions too. A pipe with a program
-in it, a redirection of what one puts out, a substitution, a subshell or a function may take the output elsewhere.
+Only clear cases count: known commands in sequence, also in loops and conditions. A pipe that contains a program, a
+redirection of a program's output, a substitution, a subshell or a function may send the output elsewhere.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 PROGRAMS = ("python", "python3", "pip", "pip3", "pytest")
 
-# They run no other commands, and leave the cell's own streams where they are.
+# These run no other commands, and do not change the cell's own streams.
 _OTHERS = (
     *(
         "cat",
@@ -57,7 +57,7 @@ _TOKEN = re.compile(
 )
 
 Token = tuple[str, str]
-"""Its kind (a group of the pattern above), and how it is written."""
+"""Its kind (a group of the pattern above), and its text."""
 
 
 class _NotPlainError(Exception):
@@ -65,8 +65,8 @@ class _NotPlainError(Exception):
 
 
 def output_of_programs(code: str) -> str | None:
-    """Where the programs of a script put out straight to the cell: "apart" for stdout and stderr as they are, "merged"
-    for both on stdout (`2>&1`). None: they do not, or not plainly."""
+    """How the programs of a script write straight to the cell: "apart" for stdout and stderr unchanged, "merged" for
+    both on stdout (`2>&1`). None: they do not, or it is not clear."""
     try:
         commands = _split(_tokens(code), _SEPARATORS) if len(code) <= _MAX_CHARS else []
         found = {_of_pipeline(_split(command, ("|",))) for command in commands} - {""}
@@ -77,7 +77,7 @@ def output_of_programs(code: str) -> str | None:
 
 def _tokens(code: str) -> list[Token]:
     tokens: list[Token] = []
-    documents: list[Token] = []  # here-documents that begin at the next line: their operator, and what ends them
+    documents: list[Token] = []  # here-documents that begin at the next line: operator and delimiter
     at = 0
     while at < len(code):
         match = _TOKEN.match(code, at)
@@ -100,7 +100,7 @@ def _tokens(code: str) -> list[Token]:
 
 
 def _after_document(code: str, at: int, operator: str, end: str) -> int:
-    """Where a here-document is over. Substitutions in it are commands, unless its end is written in quotes."""
+    """The position after a here-document. Substitutions in it are commands, unless its delimiter is quoted."""
     plain_end = re.sub(r"""['"\\]""", "", end)
     start = at
     while at < len(code):
@@ -157,7 +157,7 @@ def _of_command(command: list[Token]) -> str:
 
 
 def _words(command: list[Token]) -> tuple[list[str], list[Token]]:
-    """The words of a command, and its redirections: the operator, and where to."""
+    """The words of a command, and its redirections: each with operator and target."""
     words: list[str] = []
     redirections: list[Token] = []
     rest = iter(command)

@@ -1,4 +1,4 @@
-"""`nproc`, `free`, `df`, `uname` and `file`: they tell of the session, as its Python does."""
+"""`nproc`, `free`, `df`, `uname` and `file`: they describe the session, as its Python does."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _OFFICE = (
 
 
 def make_facts(system: dict[str, Any], files: Files, quota: Quota) -> dict[str, Command]:
-    """`system`: memory_mb, and sysname, nodename, release, version and machine as Python's os.uname() has them."""
+    """`system`: memory_mb, and sysname, nodename, release, version and machine as in Python's os.uname()."""
 
     def nproc(call: Call) -> Result:
-        return Result("1\n")  # as os.cpu_count()
+        return Result("1\n")  # same as os.cpu_count()
 
     def free(call: Call) -> Result:
         letter = next(

@@ -1,7 +1,7 @@
-"""The session's folders as the shell sees them: /workspace, /tmp and /volumes/NAME, some devices, and nothing else.
-Convenience, never a boundary: what a link leads to, and what a process may touch at all, the operating system decides.
+"""The session's folders as the shell sees them: /workspace, /tmp and /volumes/NAME, some devices, and nothing else. A
+convenience, never a boundary: the operating system decides where links lead and what a process may access.
 
-Every path is the shell's, absolute and as text. Errors are OSErrors with the words that programs use.
+All paths are the shell's: absolute, as text. Errors are OSErrors with the messages that programs use.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
     from kernelmcp_shell.quota import Quota
 
-# A command of bashkit's holds a file whole, several times over.
+# A bashkit command holds a whole file in memory, several times over.
 MAX_READ_BYTES = 64 * 1024 * 1024
 
 STANDARD_INPUT = "/dev/shell-input"
-"""What a request gives its commands to read."""
+"""The standard input of a request's commands."""
 
 _MAX_CHANGED = 1000
 _COPY_BYTES = 1 << 20
-# A device is a file that ends: bashkit reads whole files. More than a pipe holds, so that `cat /dev/zero` is refused.
+# A device is a finite file: bashkit reads whole files. More than a pipe holds, so that `cat /dev/zero` is refused.
 _ZERO_BYTES = 40 << 20
 _RANDOM_BYTES = 4 << 20
-_OPEN = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe that lies in a folder would block for ever
+_OPEN = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe in a folder would otherwise block forever
 
 
 class Folder:
-    """A folder of the host, and where the shell sees it. `noted`: what stands before the path of a file that changes in
-    it, in the list of those; None: it is not listed."""
+    """A folder of the host, and its path in the shell. `noted`: the prefix of its files' paths in the list of changed
+    files; None: its files are not listed."""
 
     def __init__(
         self, point: str, root: str, *, counted: bool = False, noted: str | None = None, read_only: bool = False
@@ -47,7 +47,7 @@ class Folder:
 
 
 class Facts:
-    """`kind`: FILE, FOLDER or LINK. `modified`: seconds since 1970."""
+    """A file's metadata. `kind`: FILE, FOLDER or LINK. `modified`: seconds since 1970."""
 
     def __init__(self, kind: int, size: int, mode: int, modified: float) -> None:
         self.kind = kind
@@ -56,7 +56,7 @@ class Facts:
         self.modified = modified
 
 
-FILE, FOLDER, LINK = range(3)  # as bashkit numbers them
+FILE, FOLDER, LINK = range(3)  # bashkit's own numbers
 _NO_FOLDER, _A_DEVICE = Facts(FOLDER, 0, 0o555, 0.0), Facts(FILE, 0, 0o666, 0.0)
 
 
@@ -64,7 +64,7 @@ class Files:
     def __init__(self, folders: list[Folder], quota: Quota) -> None:
         self._folders = folders
         self._quota = quota
-        self._modes: dict[str, int] = {}  # the system lets a guest change none: a script's are kept here
+        self._modes: dict[str, int] = {}  # the system lets no guest change modes: a script's changes are kept here
         self._changed: dict[str, None] = {}
         self.standard_input = b""
         self._devices: dict[str, Callable[[], bytes]] = {
@@ -74,7 +74,7 @@ class Files:
             "/dev/urandom": lambda: os.urandom(_RANDOM_BYTES),
             STANDARD_INPUT: lambda: self.standard_input,
         }
-        # The folders that are there only because others lie below them.
+        # Folders that exist only because others are below them.
         self._above: dict[str, set[str]] = {"/": {"dev"}, "/dev": {"null", "zero", "random", "urandom"}}
         for folder in folders:
             above, name = posixpath.split(folder.point)
@@ -151,7 +151,7 @@ class Files:
             found = [(os.fsencode(entry.name).decode("utf-8", "replace"), entry) for entry in entries]
         listed: list[tuple[str, Facts]] = []
         for name, entry in sorted(found, key=lambda each: each[0]):
-            with contextlib.suppress(FileNotFoundError):  # it went away while we looked
+            with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
                 listed.append((name, self._facts(entry.stat(follow_symlinks=False), entry.path)))
         return listed
 
@@ -195,11 +195,11 @@ class Files:
         if (mode := self._modes.pop(old, None)) is not None:
             self._modes[new] = mode
         if came_from.noted is not None and self._changed.pop(_listed(came_from, old), old) is not None:
-            self._note(came_from, old)  # else it was made a moment ago: `sed -i` writes beside the file
+            self._note(came_from, old)  # otherwise it is a temporary file: `sed -i` writes beside the file
         self._note(folder, new)
 
     def touch(self, path: str, *, create: bool) -> None:
-        """Make an empty file, or let a file or folder be modified now."""
+        """Create an empty file, or set the modification time of a file or folder to now."""
         if path in self._devices or (not create and not self.exists(path)):
             return
         folder, file = self._to_change(path)
@@ -218,7 +218,7 @@ class Files:
             return
         _, old = self._find(source)
         if self.exists(target) and target not in self._devices and os.path.samefile(old, self._find(target)[1]):
-            raise OSError(errno.EINVAL, "are the same file")  # else it would be emptied first
+            raise OSError(errno.EINVAL, "are the same file")  # otherwise it would be emptied first
         fd = os.open(old, os.O_RDONLY | _OPEN)
         try:
             _regular(fd)
@@ -232,7 +232,7 @@ class Files:
 
     def link(self, target: str, path: str) -> None:
         _, file = self._to_change(path)
-        os.symlink(target, file)  # the system refuses: no guest makes links
+        os.symlink(target, file)  # the system refuses: no guest creates links
 
     def read_link(self, path: str) -> str:
         return os.readlink(self._find(path)[1])
@@ -245,7 +245,7 @@ class Files:
         self._note(folder, file)
 
     def _find(self, path: str) -> tuple[Folder, str]:
-        """Where a path lies on the host. Raises FileNotFoundError where there is nothing."""
+        """A path's folder and its path on the host. Raises FileNotFoundError if there is none."""
         whole = posixpath.normpath("/" + path.lstrip("/"))
         for folder in self._folders:
             if whole == folder.point:
@@ -276,7 +276,7 @@ def _listed(folder: Folder, file: str) -> str:
 
 
 def _regular(fd: int) -> int:
-    """The size of a file. Raises OSError for what is none."""
+    """The size of a regular file. Raises OSError for anything else."""
     found = os.fstat(fd)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory")

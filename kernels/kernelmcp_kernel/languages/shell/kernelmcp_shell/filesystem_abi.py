@@ -1,7 +1,7 @@
-"""A file system for bashkit that is made of functions: its stable C interface, version 1 ("bashkit.FileSystem.v1").
+"""A file system for bashkit, implemented by functions: its stable C interface, version 1 ("bashkit.FileSystem.v1").
 
-Why not its own `FileSystem.real`: that one knows no quota, says not what changes, copies a whole file to append a line,
-waits for the disk at every write, and leaves its temporary files where others see them.
+bashkit's own `FileSystem.real` is unsuitable: it has no quota, does not report changes, copies a whole file to append a
+line, waits for the disk at every write, and leaves its temporary files where others see them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NAME = b"bashkit.FileSystem.v1"
 _VERSION = 1
 
-# BashkitFsAbiErrorKind; 0 is any other, of which the text is shown.
+# BashkitFsAbiErrorKind; 0 means any other error, whose text is shown.
 _KINDS = {
     errno.ENOENT: 1,
     errno.EEXIST: 2,
@@ -112,11 +112,11 @@ class _Handle(ctypes.Structure):
 
 
 class FileSystemAbi:
-    """Gives `files` to bashkit. Must live as long as the process: bashkit calls into it."""
+    """Provides `files` to bashkit. Must live as long as the process: bashkit calls into it."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._lent: dict[int, list[Any]] = {}  # what bashkit reads until it frees it, by address
+        self._lent: dict[int, list[Any]] = {}  # memory that bashkit reads until it frees it, by address
         functions = {name: kind(self._guarded(getattr(self, f"_{name}"))) for name, kind in _FUNCTIONS.items()}
         self._table = _Table(
             **functions, free_bytes=_FREE_BYTES(self._free), free_dir_entries=_FREE_ENTRIES(self._free)
@@ -125,7 +125,7 @@ class FileSystemAbi:
         self._handle = _Handle(_VERSION, 0, ctypes.addressof(self._table), hold, hold, ctypes.pointer(self._table))
 
     def capsule(self) -> object:
-        """What bashkit's `FileSystem.from_capsule` takes."""
+        """The argument of bashkit's `FileSystem.from_capsule`."""
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         return make(ctypes.addressof(self._handle), _NAME, None)
@@ -211,7 +211,7 @@ class FileSystemAbi:
 
 
 def _hold(_instance: int) -> None:
-    """It lives as long as the process."""
+    """A no-op: the object lives as long as the process."""
 
 
 def _text(given: Any) -> str:

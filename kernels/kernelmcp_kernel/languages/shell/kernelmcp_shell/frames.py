@@ -1,4 +1,4 @@
-"""The pipe to the kernel process: 4 bytes of length (little endian), then JSON, and down perhaps further lines."""
+"""The pipe to the kernel process: 4 bytes of length (little endian), then JSON; messages to the guest may add lines."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _READ_BYTES = 1 << 20
 
 
 class FrameWriter:
-    """Writes frames, from any thread. The descriptor blocks, which is the backpressure."""
+    """Writes frames, from any thread. The descriptor blocks, which provides backpressure."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._lock = threading.Lock()
 
     def send(self, frame_type: str, request_id: str, content: dict[str, Any]) -> None:
-        """Raises ValueError for what is too large for a frame."""
+        """Send a frame. Raises ValueError if it is too large."""
         body = json.dumps({"type": frame_type, "id": request_id, "content": content}).encode("ascii")
         if len(body) > MAX_FRAME_BYTES:
             raise ValueError(f"more than {MAX_FRAME_BYTES >> 20} MiB at once")
@@ -37,7 +37,7 @@ class FrameWriter:
 
 
 def read_frames(fd: int) -> Iterator[dict[str, Any]]:
-    """Each request, until the pipe ends."""
+    """Yield each request, until the pipe ends."""
     buffer = bytearray()
     wanted = _LENGTH.size
     while data := os.read(fd, _READ_BYTES):

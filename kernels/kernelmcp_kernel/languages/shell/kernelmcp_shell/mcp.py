@@ -1,5 +1,4 @@
-"""`mcp`: tools of the user's other MCP servers, as a command. The kernel process makes the call, /servers says what
-there is."""
+"""`mcp`: tools of the user's other MCP servers, as a command. The kernel process calls them; /servers lists them."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def make_mcp(ask: Ask, files: Files) -> Command:
 
 
 class _Calls:
-    """Makes one call at a time, whatever a script starts side by side."""
+    """Makes one call at a time, even if a script starts several in parallel."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -60,7 +59,7 @@ class _Calls:
         self._lock = threading.Lock()
 
     def make(self, server: str, tool: str, arguments: Any) -> dict[str, Any]:
-        """The result. Raises CommandFailed."""
+        """Call a tool and return its result. Raises CommandFailed."""
         number = next(self._numbers)
         with self._lock:
             answer = self._ask({"call": "tools", "calls": [[number, server, tool, arguments]]})
@@ -103,7 +102,7 @@ def _parsed(text: str, what: str) -> Any:
 
 
 def _shown(result: dict[str, Any], name: str, files: Files, target: str | None) -> Result:
-    """What a result prints: its structured content as JSON, else its texts. Other parts are for a file."""
+    """The printed form of a result: its structured content as JSON, otherwise its texts. Other parts go to a file."""
     is_structured = "structuredContent" in result
     content: list[dict[str, Any]] = result.get("content", []) if is_structured else result["content"]
     texts = [block["text"] for block in content if block["type"] == "text"]
@@ -122,7 +121,7 @@ def _shown(result: dict[str, Any], name: str, files: Files, target: str | None) 
 
 
 def _text(result: dict[str, Any], texts: list[str]) -> str:
-    if "structuredContent" in result:  # any JSON value: null and 0 are some
+    if "structuredContent" in result:  # any JSON value, including null and 0
         return json.dumps(result["structuredContent"], ensure_ascii=False) + "\n"
     return "".join(f"{text}\n" for text in texts)
 
@@ -133,7 +132,7 @@ def _blob(block: dict[str, Any]) -> str | None:
     return block["resource"].get("blob") if block["type"] == "resource" else None
 
 
-# -- what there is
+# -- listings
 
 
 def _read_index(files: Files) -> Index:
@@ -145,8 +144,8 @@ def _read_index(files: Files) -> Index:
 
 
 def _names(files: Files, wanted: str) -> tuple[str, str]:
-    """The server and the tool as they call themselves; as they are written where the index does not know them, for the
-    kernel process to say what is wrong."""
+    """The server's and the tool's own names; unchanged if the index does not have them, so that the kernel process
+    reports the error."""
     server, _, tool = wanted.partition(".")
     for name, found in _read_index(files)["servers"].items():
         if server in (name, found["name"]):
@@ -187,5 +186,5 @@ def _search(index: Index, text: str) -> str:
 
 
 def _note(index: Index) -> list[str]:
-    """A line about servers that are not connected yet, if there are any."""
+    """A line about servers that are not connected yet; empty if there are none."""
     return [index["note"]] if index["note"] else []

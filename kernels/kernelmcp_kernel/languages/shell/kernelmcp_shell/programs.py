@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _MAX_STDIN_BYTES = 16 * 1024 * 1024
 _REFUSED = 126
-_REPLACEMENT = "\ufffd"  # what bashkit puts where a byte is no text
+_REPLACEMENT = "\ufffd"  # bashkit's replacement for bytes that are not text
 
 
 def make_programs(ask: Ask, output: Callable[[], str | None]) -> dict[str, Command]:
-    """`output`: where they put out straight to the cell (direct.py); their results have none then."""
+    """`output`: how they write straight to the cell (direct.py); then their results contain no output."""
 
     def run(call: Call) -> Result:
         stdin = None if call.stdin is None else call.stdin.encode()

@@ -1,5 +1,5 @@
-"""What a session's files may take, counted beside the shell for honest programs: they get "No space left on device"
-instead of an end. As host/quota.mjs does for Python and JavaScript; guests/storage.py is the hard limit."""
+"""The storage quota of a session's files, counted in the shell for honest programs: they get "No space left on device"
+instead of being killed. Like host/quota.mjs for Python and JavaScript; guests/storage.py is the hard limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import errno
 import os
 import time
 
-_RECOUNT_SECONDS = 1.0  # other guests and the server write files, too
-_RECOUNT_SHARE = 20  # a count that takes long is made so much more seldom
+_RECOUNT_SECONDS = 1.0  # other guests and the server also write files
+_RECOUNT_SHARE = 20  # the time between counts is at least this many times their duration
 
 
 class Quota:
@@ -22,15 +22,15 @@ class Quota:
         self._seconds = 0.0
 
     def begin(self) -> None:
-        """A request begins: what was found before may have been deleted."""
+        """A request begins: files found before may have been deleted."""
         self._may_recount = True
 
     def reserve(self, size: int, files: int) -> None:
-        """Take room. Raises OSError where there is none."""
+        """Reserve storage. Raises OSError if there is too little."""
         self._count(_RECOUNT_SECONDS)
         if not self._fits(size, files):
             if self._may_recount:
-                self._counted_at = float("-inf")  # once in a request, whatever it costs
+                self._counted_at = float("-inf")  # once per request, at any cost
             self._may_recount = False
             self._count(0.0)
             if not self._fits(size, files):
@@ -39,7 +39,7 @@ class Quota:
         self._files = max(0, self._files + files)
 
     def used(self) -> int:
-        """Bytes."""
+        """The bytes in use."""
         self._count(_RECOUNT_SECONDS)
         return self._bytes
 

@@ -1,4 +1,4 @@
-"""Requests come one at a time and are run here, in the first thread; two more read what comes meanwhile."""
+"""Requests arrive one at a time and run here, in the main thread; two more threads read the pipes meanwhile."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     Content = dict[str, Any]
 
 _REQUESTS, _FRAMES, _INTERRUPTS = 3, 4, 5
-_BACKGROUND = 0xFFFFFFFF  # an interrupt of what runs between requests, which is nothing here
+_BACKGROUND = 0xFFFFFFFF  # an interrupt of background tasks, which do not exist here
 _NUMBER = struct.Struct("<I")
 _HOME = {"HOME": "/workspace", "LANG": "C.UTF-8", "TERM": "dumb"}
-_NO_ERROR = "--no-raise-error"  # as `%%bash` of IPython
+_NO_ERROR = "--no-raise-error"  # as in IPython's `%%bash`
 _OPTIONS = set("eux")
 _CUT = f"bash: output was cut: a cell's streams can hold {MAX_OUTPUT_BYTES >> 20} MiB each\n"
 
 
 class Session:
-    """One process. `options`: library, and what language.py says of files and folders."""
+    """One process. `options`: library, and language.py's options for files and folders."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         folders = [
@@ -81,7 +81,7 @@ class Session:
         self._runs = self._shell
 
     def run(self) -> None:
-        """Until the pipe of the requests ends."""
+        """Run until the requests pipe ends."""
         for target in (self._read_requests, self._read_interrupts):
             threading.Thread(target=target, daemon=True).start()
         self._writer.send("ready", "", {})
@@ -93,22 +93,22 @@ class Session:
                 self._shell.set_environment(request["content"])
             elif request["op"] == "set_quota":
                 self._quota.limits = request["content"]
-        os._exit(0)  # a thread may be in a read that never ends
+        os._exit(0)  # a thread may be blocked in a read that never ends
 
     def _make_shell(self, cwd: str, environment: Content) -> Shell:
         return Shell(
             self._abi.capsule(), self._commands, self._environment | environment, cwd, lambda: self._interrupted
         )
 
-    # -- what comes
+    # -- input
 
     def _read_requests(self) -> None:
         for request in read_frames(_REQUESTS):
             if request["op"] == "result":
                 self._end_call(request["content"]["number"], request["content"])
             elif request["op"] == "interrupt":
-                # 5 has it, too. Here it comes before the answers to calls that end with it, so that these end nothing
-                # as if they were errors of a command's.
+                # Descriptor 5 has it, too. Here it arrives before the answers to the calls that the interrupt ends, so
+                # that the command does not end with these answers as errors.
                 with self._lock:
                     if self._number:
                         self._interrupt()
@@ -125,7 +125,7 @@ class Session:
                 return
             numbers = {number for (number,) in _NUMBER.iter_unpack(data[: len(data) // 4 * 4])}
             with self._lock:
-                # It may overtake its request, which comes on another descriptor.
+                # It may overtake its request, which arrives on another descriptor.
                 self._last_interrupted = max(self._last_interrupted, *(numbers - {_BACKGROUND}), 0)
                 if self._number and self._number <= self._last_interrupted:
                     self._interrupt()
@@ -137,7 +137,7 @@ class Session:
             self._end_call(number, {"error": "interrupted"})
 
     def _ask(self, arguments: Content) -> Content:
-        """A host call; its answer."""
+        """Make a host call; return its answer."""
         with self._lock:
             self._call_count += 1
             number = self._call_count
@@ -158,7 +158,7 @@ class Session:
             waiting[1].update(content)
             waiting[0].set()
 
-    # -- what is answered
+    # -- requests
 
     def _send(self, frame_type: str, content: Content) -> None:
         self._streams.flush()
@@ -218,7 +218,7 @@ class Session:
         return {"status": "error", **fault, **counted}
 
     def _execute_apart(self, content: Content) -> Content:
-        """In a shell of its own, as a program would run it: nothing is kept but files."""
+        """Execute in a separate shell, as for a program's command: only files are kept."""
         captured = bool(content["capture"])
         cwd = content.get("cwd") or self._working_directory
         shell = self._runs = self._make_shell(cwd, content.get("environment") or {})
@@ -240,7 +240,7 @@ class Session:
             if found.cut:
                 self._streams.write("stderr", _CUT)
             return {"status": "ok", "exit_code": found.exit_code}
-        # Where bashkit has ended it, the bytes are those of its complaint only.
+        # If bashkit has ended it, the bytes contain only its error message.
         stdout = texts["stdout"].encode() if found.problem else found.stdout
         stderr = texts["stderr"].encode() if found.problem else found.stderr
         stderr += _CUT.encode() if found.cut else b""
@@ -253,7 +253,7 @@ class Session:
 
 
 def _drop(name: str, text: str) -> None:
-    """What a silent cell puts out."""
+    """Discard the output of a silent cell."""
 
 
 def _refusal(text: str) -> Content:

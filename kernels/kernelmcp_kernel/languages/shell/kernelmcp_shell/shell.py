@@ -1,4 +1,4 @@
-"""The one module that knows bashkit: a shell with its state, what it runs, and what its limits are in plain words."""
+"""The only module that uses bashkit: a shell with its state, running scripts, and its limits in plain words."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from bashkit import Bash, BuiltinContext, BuiltinResult, ExecutionProfile, FileSystem
 
     from kernelmcp_shell.commands import Command
-else:  # the module behind it, whose folder is on the path: a shell sees no others of the installation's
+else:  # the extension module itself, whose folder is on the path: a shell sees no other of the installation's
     from _bashkit import Bash, BuiltinResult, ExecutionProfile, FileSystem
 
 MAX_OUTPUT_BYTES = 10 * 1024 * 1024
-"""bashkit's: what comes after it is dropped."""
+"""bashkit's limit: output beyond it is dropped."""
 
 EXIT_INTERRUPTED = 130
 EXIT_SYNTAX = 2
 EXIT_LIMIT = 1
 
-# What bashkit has not, or not so that it can be interrupted: its `sleep` looks at nothing until it ends.
+# Commands that bashkit lacks, or cannot interrupt: its `sleep` checks nothing until it ends.
 _PRELUDE = r"""
 sleep() {
   local naps=($(kernelmcp-naps "$@"))
@@ -52,12 +52,12 @@ which() {
 }
 """
 
-_OURS = {"sleep"}  # of the prelude's functions, those that direct.py knows
+_OURS = {"sleep"}  # the prelude's functions that direct.py knows
 
-# A cell that has sent its own streams elsewhere (`exec > file`) has not done it for the next one.
+# Undoes redirections of a cell's own streams (`exec > file`), which should not affect the next cell.
 _STREAMS_BACK = "exec 1>&61 2>&62; "
 
-# `set` options, which bashkit forgets at the end of a cell. The others are its own defaults.
+# `set` options that bashkit forgets at the end of a cell. All others are its own defaults.
 _OPTIONS = "aefuvxC"
 
 _BUDGETS = (
@@ -71,7 +71,7 @@ _REMEDY = ": use Python for it, or take it in parts"
 
 
 class Outcome:
-    """`problem`: why the shell itself ended the script, where it did. `cut`: output was dropped."""
+    """`problem`: the reason if the shell itself ended the script. `cut`: output was dropped."""
 
     def __init__(
         self, exit_code: int, stdout: bytes, stderr: bytes, problem: str, *, interrupted: bool, cut: bool
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Shell:
-    """One bash. For one thread, but `interrupt` is for any."""
+    """One bash. For one thread; `interrupt` may be called from any thread."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Shell:
             hostname="sandbox",
             cwd=cwd,
             env=dict(environment),
-            max_memory=1 << 20,  # of files that are in no folder; there are none
+            max_memory=1 << 20,  # for files outside all folders; there are none
             profile=ExecutionProfile.Interactive,
             custom_builtins={name: _as_builtin(command) for name, command in commands.items()},
         )
@@ -110,9 +110,9 @@ class Shell:
         self._lock = threading.Lock()
         self._running = False
         self.output_of_programs: str | None = None
-        """Of the script that runs: where its programs put out straight to the cell (direct.py)."""
+        """How the running script's programs write straight to the cell (direct.py)."""
         self._redefined: bool | None = True
-        """Names of commands that are known there mean something else; None: a script may have changed that."""
+        """Known command names have been redefined; None: unknown, since a script may have done so."""
         self.run(_PRELUDE, lambda name, text: None)
 
     def set_environment(self, variables: Mapping[str, str]) -> None:
@@ -120,13 +120,13 @@ class Shell:
             self._bash.set_env(name, value)
 
     def interrupt(self) -> None:
-        """End the script that runs, at its next command."""
+        """End the running script at its next command."""
         with self._lock:
             if self._running:
                 self._bash.cancel()
 
     def run(self, code: str, write: Callable[[str, str], None], *, in_cell: bool = False) -> Outcome:
-        """Run a script. `write` gets the name of a stream and what comes on it. `in_cell`: that is the cell's."""
+        """Run a script. `write` gets the name of a stream and its output. `in_cell`: the output is the cell's."""
         output = direct.output_of_programs(code)
         self.output_of_programs = output if output and in_cell and not self._has_redefined() else None
         if output is None:
@@ -171,7 +171,7 @@ class Shell:
         return self._redefined
 
     def _options(self) -> str:
-        """A command for the options that are set."""
+        """A command that restores the current options."""
         variables = self._bash.shell_state().variables
         letters = "".join(letter for letter in _OPTIONS if variables.get(f"SHOPT_{letter}") == "1")
         words = [f"-{letters}"] * bool(letters) + ["-o pipefail"] * (variables.get("SHOPT_pipefail") == "1")
@@ -187,7 +187,7 @@ def _as_builtin(command: Command) -> Callable[[BuiltinContext], BuiltinResult]:
 
 
 def _explained(error: str) -> tuple[int, str]:
-    """An exit status and one sentence, for what bashkit says when it ends a script."""
+    """An exit status and one sentence for the error with which bashkit ends a script."""
     for name, meaning in _BUDGETS:
         if name in error:
             return EXIT_LIMIT, meaning + _REMEDY

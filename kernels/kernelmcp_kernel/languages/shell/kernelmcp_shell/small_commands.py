@@ -1,4 +1,4 @@
-"""Commands that bashkit's own do not do on this file system, or not so that they can be interrupted."""
+"""Commands whose bashkit versions do not work on this file system, or cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def make_small_commands(files: Files) -> dict[str, Command]:
 
 
 def _absent(call: Call) -> Result:
-    """bashkit's `http` prints what it would ask for, as if that were an answer; its `ssh` wants to be built anew; the
-    others it has not."""
+    """bashkit's `http` prints its request as if it were the response; its `ssh` needs another build; it lacks the
+    rest."""
     return Result("", f"{call.name}: command not found: {_USE_INSTEAD[call.name]}\n", 127)
 
 
 def _naps(call: Call) -> Result:
-    """For `sleep`: how many naps, and what is left over in seconds."""
+    """For `sleep`: the number of naps, and the remaining seconds."""
     try:
         total = sum(_seconds(word) for word in call.argv)
     except ValueError:

@@ -1,5 +1,5 @@
-"""Sends what a cell prints: each line at once while they are few, so that none is lost when the guest is killed. A
-flood is collected, because a frame for each line would cost more than the command that prints it."""
+"""Sends a cell's output: each line at once while there are few, so that none is lost if the guest is killed. A flood is
+collected, because a frame per line would cost more than the command that prints it."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Streams:
             self._chars += len(text)
             if self._chars >= _MAX_CHARS or (text.endswith("\n") and self._may_line()):
                 self.flush()
-            elif self._timer is None:  # for a command that goes on without printing
+            elif self._timer is None:  # for a command that continues without printing
                 self._timer = threading.Timer(_DELAY_SECONDS, self.flush)
                 self._timer.daemon = True
                 self._timer.start()
 
     def flush(self) -> None:
-        """Send everything now; done before any other frame, so that the order of outputs is the order of the cell."""
+        """Send everything now; called before any other frame, so that outputs keep the order of the cell."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

@@ -1,5 +1,5 @@
-"""What `curl` and `wget` have in common: a request as a host call, which the kernel process decides and makes, and
-files for what it brings."""
+"""Shared by `curl` and `wget`: a request as a host call, checked and made by the kernel process, and files for the
+response."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fetch(
     follow: bool = True,
     timeout: float | None = None,
 ) -> Response:
-    """Raises CommandFailed with curl's exit status and words."""
+    """Make a request. Raises CommandFailed with curl's exit status and message."""
     answer = ask(
         {
             "call": "fetch",
@@ -63,7 +63,7 @@ def fetch(
 
 
 def save(files: Files, call: Call, target: str, body: bytes) -> None:
-    """Raises CommandFailed."""
+    """Write the response to a file. Raises CommandFailed."""
     try:
         files.write(call.path(target), body)
     except OSError as error:

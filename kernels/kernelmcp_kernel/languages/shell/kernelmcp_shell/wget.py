@@ -1,4 +1,4 @@
-"""`wget`, with the options that people use."""
+"""`wget`, with its common options."""
 
 from __future__ import annotations
 

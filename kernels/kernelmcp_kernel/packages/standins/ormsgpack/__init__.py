@@ -1,7 +1,7 @@
-"""MessagePack with the names and values of ormsgpack (1.13), which is Rust; this one is Python.
+"""MessagePack with the names and values of ormsgpack (1.13), which is written in Rust; this one is pure Python.
 
-What differs: it is slower, reads and writes what is nested some hundred levels deep, and the words of some errors are
-others; arrays of numpy in the other byte order are written as their values, and offsets of seconds with their seconds.
+Differences: it is slower, supports some hundred levels of nesting, and has different texts in some errors; numpy arrays
+in the other byte order are written by value, and UTC offsets with seconds keep their seconds.
 """
 
 from ._options import (

@@ -1,4 +1,4 @@
-"""The options, as bits, and what both ways have in common."""
+"""The options, as bits, and definitions shared by both directions."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ MsgpackEncodeError = TypeError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ext:
-    """A value of an extension type: 0 to 127, and its bytes."""
+    """A value of an extension type: the type (0 to 127), and its bytes."""
 
     tag: int
     data: bytes
@@ -56,7 +56,7 @@ class Ext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fragment:
-    """MessagePack that is written already."""
+    """Bytes that are already MessagePack."""
 
     data: bytes
 
@@ -70,7 +70,7 @@ def _check_bytes(kind: str, which: str, data: object) -> None:
 
 
 def packb(obj: Any, /, default: Callable[[Any], Any] | None = None, option: int | None = None) -> bytes:
-    """Raises MsgpackEncodeError, which is TypeError."""
+    """Serialize to MessagePack. Raises MsgpackEncodeError, which is TypeError."""
     chosen: Any = option or 0
     if not isinstance(chosen, int) or chosen & ~_OPTIONS:
         raise MsgpackEncodeError("Invalid opts")
@@ -89,7 +89,7 @@ class _Writer:
         self.default, self.option = default, option
         self.parts: list[bytes] = []
         self.calls = 0
-        """Of `default`, for the value that is written."""
+        """Calls of `default` for the current value."""
 
     def write(self, value: Any, depth: int) -> None:
         if depth > _MAX_DEPTH:
@@ -167,7 +167,7 @@ class _Writer:
             raise MsgpackEncodeError("Dict key must a type serializable with OPT_NON_STR_KEYS")
 
     def _write_scalar(self, value: Any, kind: type) -> bool:
-        """Whether it is one."""
+        """Write a scalar; return False if the value is not one."""
         if value is None or kind is bool:
             self.parts.append({None: b"\xc0", True: b"\xc3", False: b"\xc2"}[value])
         elif kind is str:
@@ -238,7 +238,7 @@ class _Writer:
         self._write_text(text.removesuffix("+00:00") + "Z" if is_utc_z else text)
 
     def _write_fields(self, value: Any, kind: Any, depth: int) -> bool:
-        """Whether it has some: a dataclass, or a model of pydantic."""
+        """Write the fields of a dataclass or a pydantic model; return False if the value is neither."""
         if dataclasses.is_dataclass(kind) and not self.option & OPT_PASSTHROUGH_DATACLASS:
             found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         elif self.option & OPT_SERIALIZE_PYDANTIC and hasattr(kind, "__pydantic_validator__"):
@@ -252,7 +252,7 @@ class _Writer:
         return bool(self.option & OPT_SERIALIZE_NUMPY) and kind.__module__ == "numpy" and self._write_number(value)
 
     def _write_number(self, value: Any) -> bool:
-        """Whether it can be: a number of numpy's, or an array of numbers that lies in one piece."""
+        """Write a numpy number, or a contiguous array of numbers; return False for other values."""
         kind: str = value.dtype.kind
         is_number_as_array = not value.ndim and type(value).__name__ == "ndarray"
         if not value.flags.c_contiguous or kind not in "biufM" or is_number_as_array:
@@ -277,8 +277,8 @@ def _name(kind: type) -> str:
 
 
 def _head(count: int, fixed: int, fixed_max: int, code: int, small: int | None = None) -> bytes:
-    """The first bytes of what has a length: in one byte with the format, else in two or four behind it, or in one for
-    the `small` format."""
+    """The first bytes of a value with a length: the length is in the format byte, or in the next two or four bytes, or
+    in the next one for the `small` format."""
     if count <= fixed_max:
         return bytes([fixed | count])
     if small is not None and count < 1 << 8:

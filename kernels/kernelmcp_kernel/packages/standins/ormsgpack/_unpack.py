@@ -21,7 +21,7 @@ def unpackb(
     ext_hook: Callable[[int, bytes], Any] | None = None,
     option: int | None = None,
 ) -> Any:
-    """Raises MsgpackDecodeError, which is ValueError."""
+    """Parse MessagePack. Raises MsgpackDecodeError, which is ValueError."""
     chosen: Any = option or 0
     given: Any = obj
     if not isinstance(chosen, int) or chosen & ~(OPT_NON_STR_KEYS | OPT_DATETIME_AS_TIMESTAMP_EXT):
@@ -34,7 +34,7 @@ def unpackb(
         raise MsgpackDecodeError(TOO_DEEP) from None
 
 
-# The format of what has a length: how that is written, by its first byte.
+# Formats with a length: how the length is encoded, by the first byte.
 _LENGTHS = {
     **dict.fromkeys((0xC4, 0xC7, 0xD9), ">B"),
     **dict.fromkeys((0xC5, 0xC8, 0xDA, 0xDC, 0xDE), ">H"),
@@ -67,7 +67,7 @@ class _Reader:
         return self._collected(code, depth, key=key)
 
     def _collected(self, code: int, depth: int, *, key: bool) -> Any:
-        """What has a length."""
+        """Read a value with a length."""
         if 0xD4 <= code <= 0xD8:
             return self._extension(1 << code - 0xD4, key=key)
         length = self._number(_LENGTHS[code]) if code in _LENGTHS else code & (0x1F if code >= 0xA0 else 0x0F)

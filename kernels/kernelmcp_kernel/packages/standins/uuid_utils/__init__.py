@@ -1,6 +1,6 @@
-"""UUIDs with the names and values of uuid-utils (0.19), which is Rust; this one is Python.
+"""UUIDs with the names and values of uuid-utils (0.19), which is written in Rust; this one is pure Python.
 
-What differs: it is slower, a UUID of it is one of Python's as well, and has no `from_...` and `set_version`.
+Differences: it is slower, and its UUID is a subclass of Python's, without `from_...` and `set_version`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ __version__ = "0.19.0"
 # From 1582 to 1970, in steps of 100 ns.
 _GREGORIAN = 0x01B21DD213814000
 _RANDOM_BITS = 74
-# Of the last uuid6 and uuid7 without a time of their own: what comes later is larger.
+# The last uuid6 and uuid7 without an explicit time: later ones are larger.
 _last = {6: 0, 7: 0}
 
 
 class UUID(uuid.UUID):
-    """One of Python's, with the time that it was made."""
+    """Python's UUID, with its creation time."""
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since 1970. Raises ValueError for versions but 1, 6 and 7."""
+        """Milliseconds since 1970. Raises ValueError for versions other than 1, 6 and 7."""
         if self.version == 7:
             return self.int >> 80
         if self.version == 1:
@@ -66,7 +66,7 @@ def _own(found: uuid.UUID) -> UUID:
 
 
 def _of(version: int, value: int) -> UUID:
-    """With these bits, but for those of the version and the variant."""
+    """A UUID with these bits, except those of the version and the variant."""
     value = value & ~(0xF << 76) | version << 76
     return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
 
@@ -80,7 +80,7 @@ MAX = UUID(int=2**128 - 1)
 
 
 def reseed_rng() -> None:
-    """Nothing: there is one process, and its random numbers are the system's."""
+    """Does nothing: there is one process, and its random numbers are the system's."""
 
 
 def uuid1(node: int | None = None, clock_seq: int | None = None) -> UUID:
@@ -100,7 +100,7 @@ def uuid5(namespace: uuid.UUID, name: str | bytes) -> UUID:
 
 
 def uuid6(node: int | None = None, timestamp: int | None = None, nanos: int | None = None) -> UUID:
-    """`timestamp` in seconds since 1970, with `nanos`. Without it, each is larger than the one before."""
+    """`timestamp` in seconds since 1970, with `nanos`. Without it, each UUID is larger than the one before."""
     ticks = time.time_ns() // 100 if timestamp is None else timestamp * 10**7 + (nanos or 0) // 100
     ticks += _GREGORIAN
     if timestamp is None:
@@ -113,7 +113,7 @@ def uuid6(node: int | None = None, timestamp: int | None = None, nanos: int | No
 
 
 def uuid7(timestamp: int | None = None, nanos: int | None = None) -> UUID:
-    """`timestamp` in seconds since 1970, with `nanos`. Without it, each is larger than the one before."""
+    """`timestamp` in seconds since 1970, with `nanos`. Without it, each UUID is larger than the one before."""
     milliseconds = time.time_ns() // 10**6 if timestamp is None else timestamp * 1000 + (nanos or 0) // 10**6
     if milliseconds < 0:
         raise OverflowError("can't convert negative int to unsigned")
@@ -124,7 +124,7 @@ def uuid7(timestamp: int | None = None, nanos: int | None = None) -> UUID:
 
 
 def uuid8(bytes: bytes) -> UUID:  # noqa: A002 - as it is called there
-    """Raises ValueError for other than 16 bytes."""
+    """Create a UUID from 16 bytes. Raises ValueError for any other length."""
     if len(bytes) != 16:
         raise ValueError(f"expected a sequence of length 16 (got {len(bytes)})")
     return _of(8, int.from_bytes(bytes))

@@ -1,4 +1,4 @@
-"""The same, as Python's own UUIDs."""
+"""The same functions, which return Python's own UUIDs."""
 
 from __future__ import annotations
 

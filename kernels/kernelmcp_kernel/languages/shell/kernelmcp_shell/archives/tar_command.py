@@ -1,6 +1,6 @@
-"""`tar` on archive files, with Python's tarfile: bashkit's own knows neither long names nor xz, and drops them.
+"""`tar` on archive files, with Python's tarfile: bashkit's own supports neither long names nor xz, and drops them.
 
-An archive that comes from a pipe or goes to one is bashkit's business: bytes pass between its own commands only.
+Archives from or to a pipe are left to bashkit: bytes pass only between its own commands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kernelmcp_shell.files import Files
 
 FOR_BASHKIT = 125
-"""The exit status that says so (shell.py's prelude)."""
+"""The exit status for command lines that bashkit should handle (shell.py's prelude)."""
 _FAILED = 2
 _COMPRESSIONS = {"z": "gz", "j": "bz2", "J": "xz"}
 _SUFFIXES = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".tbz": "bz2", ".tbz2": "bz2", ".xz": "xz", ".txz": "xz"}
@@ -57,7 +57,7 @@ class _Tar:
         self._folder, self._strip = call.cwd, 0
         self._excluded: list[str] = []
         self._names: list[tuple[str, str]] = []
-        """Each with the folder that it is in."""
+        """Each name with its folder."""
         self._said = self._errors = ""
         self._read_words(list(call.argv))
 

@@ -1,4 +1,4 @@
-"""What archives are made of and become: a folder's files in order, and a file written from a stream."""
+"""The input and output of archives: a folder's files in order, and a file written from a stream."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _CHUNK = 1 << 20
 
 
 def tree(files: Files, path: str, *, recursive: bool = True, inner: str = "") -> Iterator[tuple[str, str, bool]]:
-    """A path and what lies below it, without links: each with its path below the first one, and whether it is a
-    folder."""
+    """A path and everything below it, without links: each with its path below it, and whether it is a folder."""
     pending = [(path, inner)]
     while pending:
         path, inner = pending.pop()
@@ -29,7 +28,7 @@ def tree(files: Files, path: str, *, recursive: bool = True, inner: str = "") ->
 
 
 def written(files: Files, target: str, content: IO[bytes]) -> None:
-    """Make or replace a file, with the folders above it. Raises OSError."""
+    """Create or replace a file, with its parent folders. Raises OSError."""
     files.make_folder(posixpath.dirname(target), parents=True)
     piece = content.read(_CHUNK)
     files.write(target, piece)

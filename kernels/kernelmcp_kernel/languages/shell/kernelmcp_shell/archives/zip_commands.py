@@ -1,4 +1,4 @@
-"""`zip` and `unzip`, with Python's zipfile: bashkit's own write and read a format that nobody else knows."""
+"""`zip` and `unzip`, with Python's zipfile: bashkit's own use a format that no other program reads or writes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _failing(command: Command) -> Command:
 
 
 class _Options:
-    """Letters before the names; -x and -i with patterns behind them, -d with a folder for unzip."""
+    """Letters before the names; -x and -i with patterns after the names, -d with a folder for unzip."""
 
     def __init__(self, call: Call, letters: str, valued: str, lists: str) -> None:
         self.flags = ""
@@ -155,7 +155,7 @@ class _Zip:
         facts = self._files.stat(path)
         when = time.localtime(facts.modified)[:6]
         info = zipfile.ZipInfo(name, when if when[0] >= _FIRST_YEAR else (_FIRST_YEAR, 1, 1, 0, 0, 0))
-        info.create_system = 3  # Unix: the mode counts
+        info.create_system = 3  # Unix, so that the mode is used
         content = b"" if name.endswith("/") else self._files.read(path)
         info.external_attr = ((0o040000 if name.endswith("/") else 0o100000) | facts.mode) << 16
         info.compress_type = zipfile.ZIP_STORED if "0" in self._options.flags or not content else zipfile.ZIP_DEFLATED
