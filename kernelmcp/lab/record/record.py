@@ -143,7 +143,7 @@ class Record:
         name = cell_id(execution_id)
         found = outputs.of_cell(cell)
         weight = sum(outputs.weight(output) or 0 for output in found)
-        self._shown.pop(execution_id, None)  # it contains the outputs still to come
+        self._shown.pop(execution_id, None)  # the cell already contains the messages still to come
         if name in self.sizes:
             if (ycell := self._find(name)) is not None:
                 ycell["outputs"].clear()
