@@ -57,7 +57,7 @@ _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|svg\+xml)[;,]", re.IGNOR
 # Elements that need a script or a frame, which the page does not have.
 _ACTIVE = re.compile(r"<(?:script|iframe|object|embed)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
-# In Markdown, a tag that consists of its name only, or an address; all others become text.
+# Tags in Markdown that become text: all except those with only a name, and addresses.
 _IN_MARKDOWN = re.compile(
     r"<(?!/?(?:b|i|em|strong|s|u|br|hr|sub|sup|kbd|small|mark|code|details|summary|p)\s*/?>|(?:https?://|mailto:)[^\s<>]*>)"
     r"(?=[a-z/!?])",
