@@ -13,7 +13,7 @@ from kernelmcp.output.spool import Spool
 
 # The smallest share of each stream, in characters: its first and last lines.
 MIN_SHARE_CHARS = 100
-# A stream with this many times its share is a flood.
+# A stream longer than this many times its share is a flood.
 FLOOD = 4
 
 # Prose, and how tokenizers split the rest: a token for three digits, for one or two signs, for a line's end with the
