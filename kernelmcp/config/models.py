@@ -84,7 +84,7 @@ class ToolsSection(Section):
 
 
 def level_name(text: Any) -> Any:
-    """A level as other systems write it: INFO, or WARN."""
+    """Normalize a level in other systems' notation: INFO, or WARN."""
     lower = text.lower() if isinstance(text, str) else text
     return "warning" if lower == "warn" else lower
 
@@ -121,7 +121,7 @@ class Config(Section):
 
 
 class Values(Section):
-    """All settings as they were at one moment."""
+    """All settings at one moment."""
 
     config: Config = Config()
     policy: Policy = Policy()

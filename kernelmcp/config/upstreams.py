@@ -1,7 +1,7 @@
-"""`[upstreams]`: the user's other MCP servers, whose tools guests may call, and what they may do with them.
+"""`[upstreams]`: the user's other MCP servers, whose tools guests may call, and the policy for these calls.
 
 A server has the same keys as in the `mcpServers` of other programs. `${NAME}` in a value is expanded in the server
-(`expand`), when it connects: what is here, dumped or logged, holds names of variables and no values.
+(`expand`) when it connects: the models, dumps and logs contain names of variables and no values.
 """
 
 import re
@@ -13,7 +13,7 @@ from kernelmcp.config.section import Section
 
 Decision = Literal["allow", "ask", "deny"]
 PersonalKind = Literal["email", "phone", "card"]
-# A folder's name below /servers, and a word in `kernelmcp upstreams try NAME`; no dot, because NAME.TOOL is a tool.
+# A folder name below /servers, and a word in `kernelmcp upstreams try NAME`; no dot, because NAME.TOOL is a tool.
 SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 CLIENTS = ("claude_desktop", "claude_code", "cursor", "vscode")
 _URL = re.compile(r"(https?://|\$\{).+", re.IGNORECASE)
@@ -36,13 +36,13 @@ class UpstreamSettings(Section):
     url: str | None = None
     """The server's address, instead of `command`."""
     type: Literal["stdio", "http", "sse"] | None = None
-    """How it is spoken to. Default: `stdio` for a command, `sse` for a URL that ends in /sse, else `http`."""
+    """The transport. Default: `stdio` for a command, `sse` for a URL that ends in /sse, else `http`."""
     headers: dict[str, SecretStr] = {}
     """Headers of each request."""
     disabled: bool = False
     """Omit the server and its tools."""
     default: Decision | None = None
-    """What becomes of tools that no rule names. Default: as `upstreams.default`."""
+    """The decision for tools that no rule names. Default: as `upstreams.default`."""
     tools: dict[_Pattern, Decision] = {}
     """Rules by the tool's name, or a pattern such as `get_*`: an exact name goes before a pattern."""
     trust_annotations: bool | None = None
@@ -121,7 +121,7 @@ class UpstreamsSection(Section):
     audit_values: bool = False
     """Whether the arguments' values stand there as well, and not only their names and a hash."""
     default: Decision = "ask"
-    """What becomes of a tool that no rule names and that does not only read: `allow`, `ask` the user at each call, or
+    """The decision for a tool that no rule names and that does not only read: `allow`, `ask` the user at each call, or
     `deny`."""
     trust_annotations: bool = True
     """Whether a server is believed which of its tools only read (`readOnlyHint`): these are allowed without a rule."""
@@ -149,7 +149,7 @@ class UpstreamsSection(Section):
         return servers
 
     def effective(self, server: UpstreamSettings) -> UpstreamSettings:
-        """A server's settings with those of all servers in place of what it does not say."""
+        """A server's settings, with those of the section for each one that it omits."""
         inherited = ("default", "trust_annotations", "private_addresses")
         missing = [name for name in inherited if getattr(server, name) is None]
         return server.model_copy(update={name: getattr(self, name) for name in missing})
