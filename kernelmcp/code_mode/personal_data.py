@@ -157,7 +157,7 @@ def _as_read(char: str) -> str:
 
 
 def _is_one(kind: PersonalKind, text: str) -> bool:
-    """Whether a match is valid personal data."""
+    """True if a match is valid personal data."""
     digits = re.sub(r"\D", "", text)
     if kind == "card":
         return _passes_luhn(digits)

@@ -137,7 +137,7 @@ def _seatbelt(outcome: dict[str, bool | None]) -> Layer:
 
 
 def _cgroup(guest_pid: int) -> Layer:
-    """Whether the process is in a control group that was created for it."""
+    """The layer of the process's control group, which must have been created for it."""
     try:
         groups = Path(f"/proc/{guest_pid}/cgroup").read_text("utf-8")
     except OSError:

@@ -41,7 +41,7 @@ class Approval:
     server: str
     tool: str
     arguments: str
-    """As JSON."""
+    """The arguments as JSON."""
     note: str
     """A reason besides the policy, such as a changed tool."""
     grant: tuple[str, ...]
@@ -54,7 +54,7 @@ class Approvals:
 
     def __init__(self, *, has_client: bool = False) -> None:
         self.has_client = has_client
-        """Whether an MCP client can ask its user; otherwise JupyterLab asks."""
+        """True if an MCP client can ask its user; otherwise JupyterLab asks."""
         self.waiting: list[Approval] = []
         """The first one is open now."""
         self.asked = asyncio.Event()

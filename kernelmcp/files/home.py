@@ -66,7 +66,7 @@ class SandboxDirectory:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the workspace is a directory."""
+        """True if the workspace is a directory."""
         return self.workspace.is_dir() and not self.workspace.is_symlink()
 
     def take_workspace_of(self, other: "SandboxDirectory") -> None:
@@ -188,7 +188,7 @@ class Home:
                 lock_file.unlink(missing_ok=True)
 
     def _is_left(self, sandbox: Path) -> bool:
-        """Whether the server that created it has ended."""
+        """True if the server that created it has ended."""
         owner_lock = self.sandboxes / f".{sandbox.name.partition('-')[0]}.lock"
         return not owner_lock.exists() or _is_dead(owner_lock)
 

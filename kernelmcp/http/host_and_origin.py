@@ -70,7 +70,7 @@ def host_allowed(host: str, section: HttpSection, arrived_at: tuple[str, int | N
 
 
 def origin_allowed(origin: str, host: str, section: HttpSection) -> bool:
-    """Whether it is one of the server's own pages, or named in the settings."""
+    """True if it is one of the server's own pages, or named in the settings."""
     if origin in section.cors_origins:
         return True
     try:

@@ -130,7 +130,7 @@ class PatientProtocol(H11Protocol):
 
 
 def _is_within(address: str, network: str) -> bool:
-    """Whether an address matches an entry of `trusted_proxies`: an address, a network, or `*`."""
+    """True if an address matches an entry of `trusted_proxies`: an address, a network, or `*`."""
     try:
         return network == "*" or ipaddress.ip_address(address) in ipaddress.ip_network(network)
     except ValueError:  # a host name

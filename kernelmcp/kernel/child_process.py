@@ -15,7 +15,7 @@ def pidfd(pid: int) -> int | None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child has ended that nobody has waited for yet. False if it is not a child of this process."""
+    """True if a child has ended that nobody has waited for yet. False if it is not a child of this process."""
     try:
         return pid > 0 and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -29,7 +29,7 @@ IOPUB_MESSAGES = 1
 MESSAGES_PER_TURN = 100
 # Limit per request, in its large messages: a second or two of unpacking.
 MAX_VALUES = 1_600_000
-# Of a message's header, parent header and metadata each: a reply's metadata has paths of files.
+# Limits for a message's header, parent header and metadata each: a reply's metadata has paths of files.
 ENVELOPE = JsonBounds(2**21, 20_000)
 # A kernel that is not ours may send all text in one message.
 STREAM = JsonBounds(2**26, 1000)

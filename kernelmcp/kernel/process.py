@@ -214,7 +214,7 @@ class Kernel:
 
     @property
     def lives(self) -> bool:
-        """Whether its process runs. `ended` is set a moment after the exit: its last messages are on their way."""
+        """True if its process runs. `ended` is set a moment after the exit: its last messages are on their way."""
         return not (self._exited.is_set() or self.ended.is_set() or has_ended(self.pid))
 
     # -- messages -----------------------------------------------------------------------------------------------
@@ -287,6 +287,6 @@ class Kernel:
 
 
 def _is_setting(name: str) -> bool:
-    """Whether a variable is a setting of the server: the kernel does not get those, because they may include a
+    """True if a variable is a setting of the server: the kernel does not get those, because they may include a
     token."""
     return name.startswith("KERNELMCP_") and "__" in name

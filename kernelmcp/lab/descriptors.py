@@ -137,7 +137,7 @@ def _left_out(files: int, other_version: int) -> Iterator[str]:
 
 
 def is_alive(server: Path) -> bool:
-    """Whether the server of this runtime directory lives, that is, holds its lock."""
+    """True if the server of this runtime directory lives, that is, holds its lock."""
     try:
         fd = os.open(server / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -92,7 +92,7 @@ def clean_html(markup: str) -> str:
 
 
 def _is_deep(markup: str) -> bool:
-    """Whether elements may be nested deeper than `MAX_DEPTH`. An end tag that a parser could ignore does not count."""
+    """True if elements may be nested deeper than `MAX_DEPTH`. An end tag that a parser could ignore does not count."""
     if markup.count("<") <= MAX_DEPTH:
         return False
     is_foreign = "<svg" in (lower := markup.lower()) or "<math" in lower  # where each element has an end tag

@@ -83,7 +83,7 @@ def minted_note(caller: Caller, asked: str | None, session_id: str, *, created: 
 
 
 def gave_up(context: Ctx) -> bool:
-    """Whether the client cancelled the call, or only lost its connection.
+    """True if the client cancelled the call, False if it only lost its connection.
 
     Until 2025-11-25 a client cancels with a message; if only the connection was lost, the work continues. In 2026-07-28
     a client over HTTP cancels by closing the response, and the server must treat it so.

@@ -54,7 +54,7 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def is_readable(encoded: bytes) -> bool:
-    """Whether this JSON is small enough to be parsed."""
+    """True if this JSON is small enough to be parsed."""
     try:
         check_json(encoded, _READABLE)
     except JsonTooLarge:

@@ -44,7 +44,7 @@ class Spool:
         """Characters kept."""
         self.dropped_chars: int = 0
         self.has_returns: bool = False
-        """Whether it contains carriage returns, as progress bars write them."""
+        """True if it contains carriage returns, as progress bars write them."""
 
     @property
     def total_chars(self) -> int:

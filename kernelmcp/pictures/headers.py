@@ -30,7 +30,7 @@ class Picture(NamedTuple):
     data: bytes
 
     def fits(self, max_bytes: int) -> bool:
-        """Whether it can be sent unchanged."""
+        """True if it can be sent unchanged."""
         return len(self.data) <= max_bytes and max(self.width, self.height) <= MAX_SIDE_PIXELS
 
 

@@ -71,7 +71,7 @@ class KernelBinding:
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
 
     def holds(self, kernel: Kernel) -> bool:
-        """Whether this kernel is still the session's own: if it has ended, it ended by itself."""
+        """True if this kernel is still the session's own: if it has ended, it ended by itself."""
         return self._bound is not None and self._bound.kernel is kernel
 
     # -- start --------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class KernelBinding:
         return before == "lost"
 
     def take_loss_is_said(self) -> bool:
-        """Whether another result already reports the loss that `begin` found. True once."""
+        """True if another result already reports the loss that `begin` found. Only once."""
         said, self._record.loss_is_said = self._record.loss_is_said, False
         return said
 

@@ -114,7 +114,7 @@ class Life:
 
     @property
     def is_ending(self) -> bool:
-        """Whether it is being destroyed or is gone."""
+        """True if it is being destroyed or is gone."""
         return self.state in (State.ENDING, State.GONE)
 
     @property

@@ -65,7 +65,7 @@ class ExecutionQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing runs or waits."""
+        """True if nothing runs or waits."""
         return self.current is None and not self._queue
 
     @property
@@ -269,7 +269,7 @@ class ExecutionQueue:
         return True
 
     def _more_time(self, execution: Execution, waits: bool) -> float:
-        """How much of its time, in seconds, a person used and not the execution."""
+        """Seconds of its time that a person used and not the execution."""
         if waits:
             return execution.timeout_seconds
         asks = (execution.questions, execution.approvals)
@@ -277,7 +277,7 @@ class ExecutionQueue:
         return max(asked, MIN_MORE_SECONDS) if asked else 0.0
 
     def _waits_in_kernel(self, execution: Execution) -> bool:
-        """Whether it was sent while the kernel still runs a person's cell."""
+        """True if it was sent while the kernel still runs a person's cell."""
         return not execution.interruptible and not self._persons.idle.is_set()
 
     def _interrupt(self, execution: Execution, kernel: Kernel) -> None:

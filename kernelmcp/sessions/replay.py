@@ -28,11 +28,11 @@ class Replay:
 
     @property
     def ended(self) -> int:
-        """How many cells ran to their end, successfully or with an allowed failure."""
+        """Number of cells that ran to their end, successfully or with an allowed failure."""
         return sum(one.done.is_set() and one.started is not None for one in self.executions) - bool(self.failed)
 
     async def wait(self, seconds: float) -> None:
-        """Until all cells have ended, or `seconds` have passed."""
+        """Wait until all cells have ended, or `seconds` have passed."""
         try:
             async with asyncio.timeout(seconds):
                 for execution in self.executions:

@@ -105,12 +105,12 @@ class Session:
 
     @property
     def destroyed(self) -> bool:
-        """Whether it is being destroyed or is gone: nothing new begins in it."""
+        """True if it is being destroyed or is gone: nothing new begins in it."""
         return self.life.is_ending
 
     @property
     def wanted(self) -> bool:
-        """Whether it has a kernel, or is about to have one."""
+        """True if it has a kernel, or is about to have one."""
         return self.is_live or self.life.state is State.STARTING or not self.is_idle
 
     @property
@@ -281,7 +281,7 @@ class Session:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is stopped, everything is on disk, and no work is pending."""
+        """True if it is stopped, everything is on disk, and no work is pending."""
         busy = not self.is_idle or self._queue.turn.locked() or self.files.lock.locked()
         return self.life.state is State.STOPPED and not busy and self._saver.is_done
 

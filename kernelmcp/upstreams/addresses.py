@@ -43,7 +43,7 @@ class AddressRefused(httpx2.ConnectError):
 
 
 def is_public(address: Address) -> bool:
-    """Whether it belongs to the public internet: not private, loopback, link-local, carrier-grade NAT, multicast or
+    """True if it belongs to the public internet: not private, loopback, link-local, carrier-grade NAT, multicast or
     metadata."""
     if isinstance(address, IPv4Address):
         special = address.is_multicast or address.is_reserved or any(address in net for net in _SPECIAL_4)
@@ -61,7 +61,7 @@ class AddressRules:
     url: str
     """As configured by the user."""
     allow_private: bool
-    """Whether every name may lead to private addresses."""
+    """True if every name may lead to private addresses."""
 
     @cached_property
     def _limiter(self) -> anyio.CapacityLimiter:
@@ -110,7 +110,7 @@ def _parsed(text: str) -> Address:
 
 
 def _is_local(host: str) -> bool:
-    """Whether it is an address, or a name that only this machine and its network can know."""
+    """True if it is an address, or a name that only this machine and its network can know."""
     if _literal(host) is not None or "." not in host:
         return True
     return host.endswith(tuple(f".{domain}" for domain in _LOCAL_DOMAINS))

@@ -277,7 +277,7 @@ def _without_length(headers: httpx2.Headers) -> httpx2.Headers:
 
 
 def _in_words(exc: httpx2.TransportError) -> str:
-    """Without what may stand in its text: an address, or a header."""
+    """Explain an error without its text, which may contain an address or a header."""
     match exc:
         case httpx2.ConnectError():
             return f"it cannot be reached: {exc}"

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 class Remembered:
     catalogue: Catalogue
     is_legacy: bool
-    """Whether it spoke the protocol before 2026-07-28."""
+    """True if it spoke the protocol before 2026-07-28."""
 
 
 class Kept:

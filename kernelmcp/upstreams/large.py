@@ -44,7 +44,7 @@ class Waiting:
         self.raw: bytes | None = None
         """The text of its result, if that is large."""
         self.is_too_large = False
-        """Whether the result was dropped."""
+        """True if the result was dropped."""
         self.readings: set[anyio.CancelScope] = set()
         """The scopes that read for it."""
 

@@ -34,9 +34,9 @@ Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 class Listing:
     tools: tuple[Tool, ...]
     is_whole: bool
-    """Whether these are all of the upstream's tools."""
+    """True if these are all of the upstream's tools."""
     fresh_seconds: float | None
-    """How long the upstream says that they stay valid."""
+    """Seconds that they stay valid, according to the upstream."""
 
 
 async def list_tools(ask: Ask) -> Listing:

@@ -251,7 +251,7 @@ class Upstream:
         return self.catalogue.tool(name) if self.catalogue is not None else None
 
     def _may_repeat(self, tool: str) -> bool:
-        """Whether a call that may have done its work may be repeated."""
+        """True if a call that may have done its work may be repeated."""
         found = self._tool(tool)
         trusted = self.settings.trust_annotations is not False
         return trusted and found is not None and (found.read_only is True or found.idempotent is True)

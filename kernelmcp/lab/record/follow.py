@@ -169,7 +169,7 @@ class Follower:
         self._missing.clear()
 
     def _is_wanted(self, entry: Entry, *, is_new: bool) -> bool:
-        """Whether it is missing or incomplete in the notebook, and no browser has written it."""
+        """True if it is missing or incomplete in the notebook, and no browser has written it."""
         if entry.by == "person" and entry.client in self._persons:
             return False
         is_lacking = is_new and not self._record.knows(entry.execution_id)

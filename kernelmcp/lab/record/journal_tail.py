@@ -37,7 +37,7 @@ class JournalTail:
     def __init__(self, directory: Path) -> None:
         self._file = directory / JOURNAL
         self.is_anew = True
-        """Whether the last result starts with the first cell of the journal."""
+        """True if the last result starts with the first cell of the journal."""
         self._read_up_to = 0
         self._stamp: tuple[int, int] = (0, 0)
 

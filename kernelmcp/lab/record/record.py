@@ -62,12 +62,12 @@ class Record:
         return cell_id(execution_id) in self.sizes
 
     def is_whole(self, execution_id: str) -> bool:
-        """Whether it is complete: taken from the journal, or seen to its end."""
+        """True if it is complete: taken from the journal, or seen to its end."""
         name = cell_id(execution_id)
         return name in self.sizes and name not in self.unfinished
 
     def is_open(self, execution_id: str) -> bool:
-        """Whether it is neither complete nor shown live."""
+        """True if it is neither complete nor shown live."""
         return execution_id not in self._shown and not self.is_whole(execution_id)
 
     # -- what the kernel sends ----------------------------------------------------------------------------------

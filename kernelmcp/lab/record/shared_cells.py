@@ -44,7 +44,7 @@ def number(value: int | None) -> float | str | None:
 
 
 def is_draft(ycell: Any) -> bool:
-    """Whether a person has not executed it yet, or it is text beside the cells."""
+    """True if it is a person's code cell that has not been executed yet."""
     metadata = ycell["metadata"]
     if "kernelmcp" in metadata:
         return False

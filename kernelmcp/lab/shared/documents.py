@@ -83,7 +83,7 @@ class Documents:
             await asyncio.wait(saving, timeout=timeout_seconds)
 
     def is_open(self, name: str) -> bool:
-        """Whether a tab shows it."""
+        """True if a tab shows it."""
         room = self._room(name)
         return room is not None and bool(room.clients)
 

@@ -44,7 +44,7 @@ def check_notebook(file: Path) -> None:
 
 
 def _is_database(file: Path) -> bool:
-    """Whether it is usable; also true if there is none yet."""
+    """True if it is usable, or if there is none yet."""
     try:
         if file.is_symlink() or file.stat().st_size > MAX_STORE_BYTES:
             return False

@@ -27,7 +27,7 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
 
 
 def is_install(execution: Execution) -> bool:
-    """Whether its cell is an installation and nothing else."""
+    """True if its cell is an installation and nothing else."""
     return execution.code.startswith(COMMAND) and "\n" not in execution.code.strip()
 
 

@@ -35,12 +35,12 @@ def readable(data: dict[str, Any], *, look_at_html: bool = True) -> str:
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text form only names a type, so that another form shows the object."""
+    """True if a text form only names a type, so that another form shows the object."""
     return not text or _NOTHING.fullmatch(text.strip()) is not None
 
 
 def says_all(data: dict[str, Any]) -> bool:
-    """Whether the text form is complete: for an installation, and for a table of pandas or similar."""
+    """True if the text form is complete: for an installation, and for a table of pandas or similar."""
     if PACKAGES_TYPE in data:
         return True
     html: Any = data.get("text/html", "")

@@ -28,7 +28,7 @@ class Structured:
         self._clients = frozenset(settings.config.tools.structured_clients)
 
     def is_for(self, context: RequestContext) -> bool:
-        """Whether the answer to this request includes it."""
+        """True if the answer to this request includes it."""
         if self._rule != "auto":
             return self._rule == "always"
         if (context.meta or {}).get(ASKED_KEY) is True:

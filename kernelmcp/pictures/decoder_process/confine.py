@@ -81,7 +81,7 @@ _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF}
 
 
 def _shut_all_files() -> bool:
-    """Whether this process can no longer read or write any file that has a name in a file system. (It can still find
+    """True if this process can no longer read or write any file that has a name in a file system. (It can still find
     out whether a path exists, by O_PATH.)"""
     if sys.platform != "linux":
         return False

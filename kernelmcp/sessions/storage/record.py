@@ -42,7 +42,7 @@ class Record(BaseModel):
     session_id: str
     principal: str
     language: str = MAIN_LANGUAGE
-    """Of its cells that name none."""
+    """Default language of the session's cells."""
     flavor: Flavor = "medium"
     created_at: str
     last_used_at: str

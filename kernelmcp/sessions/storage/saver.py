@@ -41,7 +41,7 @@ class Saver:
 
     @property
     def is_done(self) -> bool:
-        """Whether everything is on disk."""
+        """True if everything is on disk."""
         return self._timer is None and not self._transcript.changed
 
     def save_soon(self) -> None:

@@ -58,7 +58,7 @@ class OfferedTools:
 
     @property
     def configured(self) -> bool:
-        """Whether the settings name an upstream, or a file with some."""
+        """True if the settings name an upstream, or a file with some."""
         section = self._settings.config.upstreams
         return bool(section.servers or section.files)
 

@@ -79,7 +79,7 @@ class Classes:
         self.said: set[str] = set()
         """Descriptions that the reader has already seen, such as those of the arguments."""
         self.functional = 0
-        """How many of them are calls of `TypedDict`, for keys that are no identifiers."""
+        """Number of them that are calls of `TypedDict`, for keys that are no identifiers."""
         self._taken = {*IMPORTED, *reserved}
         self._open: set[str] = set()
 
