@@ -38,7 +38,7 @@ MAX_ARGUMENTS_MB = 8
 MAX_REFUSALS_NOTED = 100
 # Refused calls of one execution that get suggestions of similar names, which take long.
 MAX_SUGGESTED = 20
-# How often one call is judged again if its tool has changed by the time that it can be sent.
+# How often one call is judged at most: its tool may have changed by the time that it can be sent.
 MAX_JUDGED = 2
 
 OUTCOMES: dict[ErrorKind, Outcome] = {

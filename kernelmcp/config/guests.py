@@ -122,11 +122,11 @@ class PackagesSection(Section):
     enabled: bool = True
     """Allow the installation of packages."""
     auto_install: bool = True
-    """Whether a cell's `import` of a module that is missing installs the package of Pyodide's distribution that has it.
-    Only those: a name that is guessed could be anybody's on the index."""
+    """Install, on a cell's `import` of a missing module, the package of Pyodide's distribution that has it. Only those:
+    a guessed name could be anybody's on the index."""
     build_from_source: bool = True
-    """Whether a package without a wheel that runs here is built from its source, in pure Python: in a process of its
-    own, confined as a guest is, with no network and none of a session's files."""
+    """Build a package without a wheel that runs here from its source, in pure Python: in a separate process, confined
+    as a guest is, with no network and none of a session's files."""
     index_url: str | None = None
     """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
     pyodide_url: str | None = None

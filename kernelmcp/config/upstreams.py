@@ -46,17 +46,17 @@ class UpstreamSettings(Section):
     tools: dict[_Pattern, Decision] = {}
     """Rules by the tool's name, or a pattern such as `get_*`: an exact name goes before a pattern."""
     trust_annotations: bool | None = None
-    """Whether it is believed which of its tools only read. Default: as `upstreams.trust_annotations`."""
+    """Trust its claims about which of its tools only read. Default: as `upstreams.trust_annotations`."""
     private_addresses: bool | None = None
-    """Whether its name, and those of its login, may lead to private addresses. Default: as
+    """Allow its name, and those of its login, to lead to private addresses. Default: as
     `upstreams.private_addresses`."""
     pin: bool = False
-    """Whether a tool that is new, or not what it was, is asked about until a person has accepted it."""
+    """Ask about a new or changed tool until a person has accepted it."""
     timeout_seconds: float = Field(default=60, gt=0, le=3600)
     """Longest time of one call, and of connecting, seconds."""
     principals: list[str] | None = None
-    """Who may use it over HTTP, such as `token:alice`. Default: nobody there, because its credentials are one person's;
-    the one user of stdio always may."""
+    """Principals that may use it over HTTP, such as `token:alice`. Default: none, because its credentials are one
+    person's; the one user of stdio always may."""
     tokenize: list[PersonalKind] = []
     """Kinds of data that guests see as tokens in its results: e-mail addresses, phone numbers, card numbers."""
     reveal: bool = False
@@ -117,17 +117,17 @@ class UpstreamsSection(Section):
     call_seconds_per_execution: float = Field(default=600, gt=0)
     """Time that the calls of one execution may take together, seconds; calls at one time each count."""
     audit_file: str = "audit.jsonl"
-    """Where each call leaves a line: in the home, unless the path is absolute. Empty: nowhere."""
+    """File that logs each call: in the home, unless the path is absolute. Empty: none."""
     audit_values: bool = False
-    """Whether the arguments' values stand there as well, and not only their names and a hash."""
+    """Log the arguments' values as well, and not only their names and a hash."""
     default: Decision = "ask"
     """The decision for a tool that no rule names and that does not only read: `allow`, `ask` the user at each call, or
     `deny`."""
     trust_annotations: bool = True
-    """Whether a server is believed which of its tools only read (`readOnlyHint`): these are allowed without a rule."""
+    """Trust a server's claims about which of its tools only read (`readOnlyHint`): these are allowed without a rule."""
     private_addresses: bool = False
-    """Whether public names of servers may lead to addresses that are not public: of this machine, of a private network.
-    A URL that says such an address, `localhost`, a name without a dot or one below `.internal` or `.local` needs no
+    """Allow public names of servers to lead to addresses that are not public: of this machine, of a private network. A
+    URL with such an address, `localhost`, a name without a dot or one below `.internal` or `.local` needs no
     permission."""
     servers: dict[str, UpstreamSettings] = {}
     """The servers, each under its name. One of the same name in `files` is not used."""

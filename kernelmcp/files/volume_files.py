@@ -137,7 +137,8 @@ def named(volume: dict[str, str], missing: str) -> str:
 
 
 def names_in(volume: dict[str, str]) -> list[str]:
-    """The printable names of a volume's entries; directories with a slash. Empty if it cannot be read."""
+    """The names of a volume's entries, made printable, except hidden ones; directories with a slash. Empty if it cannot
+    be read."""
     try:
         with _root(volume) as root:
             return [_readable(name) for name in names_at(root, MAX_SCANNED) if not name.startswith(".")]

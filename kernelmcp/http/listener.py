@@ -88,7 +88,7 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Suppress any later answer: uvicorn would let a running request answer after this."""
+        """Send the response, and suppress later ones: uvicorn would let a running request answer after this."""
         log.warning("refused a request that is not valid HTTP", client=self.client[0] if self.client else None)
         cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn sets None until the first request
         if cycle is not None and not cycle.response_complete:

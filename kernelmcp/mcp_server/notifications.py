@@ -151,7 +151,7 @@ class Notifications:
         return EmptyResult()
 
     def remember(self, ctx: RequestContext) -> None:
-        """Notify a connection that has requested the list of resources of its changes."""
+        """Register a connection that has requested the list of resources for notifications of its changes."""
         self._subscriber(ctx)
 
     def _subscriber(self, ctx: RequestContext) -> _Subscriber:

@@ -32,7 +32,7 @@ from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
 from kernelmcp.upstreams.link import Link, Pace
 from kernelmcp.upstreams.minder import Minder
 
-# Limit for data that waits for an upstream that does not read; beyond it, the connection is closed.
+# Limit for data that waits for an upstream that does not read; beyond it, the connection counts as broken.
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 STDERR_BYTES = 8 * 1024
 # Beyond this, stderr is read slowly: output that nobody reads must cost nothing.
