@@ -179,7 +179,7 @@ class Broker:
         offered = [tool.name for tool in server.tools.values() if self._verdict(server, tool).decision != "deny"]
         raise refusals.unknown_tool(call.server, call.tool, offered, suggest=use.refused < MAX_SUGGESTED)
 
-    # -- what the user says -------------------------------------------------------------------------------------
+    # -- policy and approvals -----------------------------------------------------------------------------------
 
     def _verdict(self, server: _Server, tool: Tool) -> Verdict:
         if (verdict := server.verdicts.get(tool.name)) is None:

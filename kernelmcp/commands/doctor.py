@@ -131,7 +131,7 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
     return report
 
 
-# -- what is installed ----------------------------------------------------------------------------------------------
+# -- installation ---------------------------------------------------------------------------------------------------
 
 
 def _look_at_versions(report: Report) -> None:
@@ -179,7 +179,7 @@ def _settings_in_use() -> list[str]:
     return sorted(name for name in os.environ if name.startswith("KERNELMCP_"))
 
 
-# -- what a kernel does ---------------------------------------------------------------------------------------------
+# -- a kernel -------------------------------------------------------------------------------------------------------
 
 
 def _demanding_nothing(settings: Settings) -> Settings:

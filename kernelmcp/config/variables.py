@@ -98,7 +98,7 @@ def _lower(parts: list[str]) -> tuple[str, ...]:
     return tuple(part.lower() for part in parts)
 
 
-# -- what a text means ----------------------------------------------------------------------------------------------
+# -- values ---------------------------------------------------------------------------------------------------------
 
 
 def _value(key: Key, text: str) -> Any:
@@ -148,7 +148,7 @@ def _is_list(key: Key) -> bool:
     return any(get_origin(one) is list for one in (field.annotation, *get_args(field.annotation)))
 
 
-# -- what is known --------------------------------------------------------------------------------------------------
+# -- known settings -------------------------------------------------------------------------------------------------
 
 
 def known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:

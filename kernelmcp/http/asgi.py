@@ -90,7 +90,7 @@ class Web:
                 self.throttle.close_streams()
                 self._app = self._connections = self._sse = None
 
-    # -- what is where ------------------------------------------------------------------------------------------
+    # -- routes -------------------------------------------------------------------------------------------------
 
     def _routes(self) -> list[BaseRoute]:
         section = self.settings.config.transport_http

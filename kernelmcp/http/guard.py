@@ -91,7 +91,7 @@ class Guard:
             gate.on_denied("busy" if isinstance(exc, ServerBusy) else "rate")
             await _refusal(exc)(scope, receive, send)
 
-    # -- who ----------------------------------------------------------------------------------------------------
+    # -- authentication -----------------------------------------------------------------------------------------
 
     async def _identify(self, scope: Scope) -> Identity:
         if not self._gate.authenticator.required:
@@ -141,7 +141,7 @@ class Guard:
         header = f"Bearer {', '.join(parts)}".strip()
         return Response(body, status, {"WWW-Authenticate": header}, "application/json")
 
-    # -- how much -----------------------------------------------------------------------------------------------
+    # -- limits -------------------------------------------------------------------------------------------------
 
     def _check_rate(self, scope: Scope) -> None:
         key = share_of(scope)

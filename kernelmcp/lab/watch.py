@@ -114,7 +114,7 @@ class Watch:
             await asyncio.gather(*(one.task for one in self._followed.values()), return_exceptions=True)
             self._context.destroy(linger=0)
 
-    # -- what persons ask for -----------------------------------------------------------------------------------
+    # -- requests of persons ------------------------------------------------------------------------------------
 
     def record_at(self, path: str) -> Descriptor | None:
         """The session whose notebook is at this path."""
@@ -147,7 +147,7 @@ class Watch:
         except TimeoutError as exc:
             raise Refused("The server has done it, but its session does not show yet: try again in a moment.") from exc
 
-    # -- what servers have changed ------------------------------------------------------------------------------
+    # -- changes of servers -------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         began = time.monotonic()

@@ -176,7 +176,7 @@ class Transcript:
         fits = self._behind is not None and 0 < start == before
         self._behind = [*(self._behind or []), *missing, *new] if fits else None
 
-    # -- too large ----------------------------------------------------------------------------------------------
+    # -- size limits --------------------------------------------------------------------------------------------
 
     def _shrink(self) -> None:
         """Omit the outputs of the oldest cells and, if that is not enough, the oldest cells."""
@@ -206,7 +206,7 @@ class Transcript:
         if gone:
             yield cells.left_out_cell(gone, GROWN)
 
-    # -- what an earlier server left ----------------------------------------------------------------------------
+    # -- files of an earlier server -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Find the end of the journal, and write the pending cells."""

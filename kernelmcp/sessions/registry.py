@@ -237,7 +237,7 @@ class Registry:
         self.on_kernel(session)
         return session
 
-    # -- what a session reports (session.Listener) --------------------------------------------------------------
+    # -- events of sessions (session.Listener) ------------------------------------------------------------------
 
     def session_changed(self, session: Session) -> None:
         self.on_change(session)

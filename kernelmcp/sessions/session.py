@@ -84,7 +84,7 @@ class Session:
         ids."""
         self._saver = Saver(tasks, directory, self.transcript, self.files, self._drafts)
 
-    # -- what it is ---------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:

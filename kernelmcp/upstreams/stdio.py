@@ -99,7 +99,7 @@ class _Process(asyncio.SubprocessProtocol):
         self._stderr = bytearray()
         self._fault = ""
 
-    # -- what asyncio reports -----------------------------------------------------------------------------------
+    # -- asyncio callbacks --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
@@ -150,7 +150,7 @@ class _Process(asyncio.SubprocessProtocol):
         self.ended.set()
         self._arrived.set()
 
-    # -- what mcp's dispatcher calls ----------------------------------------------------------------------------
+    # -- calls from mcp's dispatcher ----------------------------------------------------------------------------
 
     async def receive(self) -> SessionMessage:
         """Return the next message. Raises `EndOfStream`."""
@@ -215,7 +215,7 @@ class _Process(asyncio.SubprocessProtocol):
     def stderr(self) -> str:
         return clean(self._stderr.decode("utf-8", "replace"))
 
-    # -- what mcp's protocols have besides ----------------------------------------------------------------------
+    # -- the rest of mcp's protocols ----------------------------------------------------------------------------
 
     def __aiter__(self) -> "_Process":
         return self

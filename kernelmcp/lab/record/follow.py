@@ -91,7 +91,7 @@ class Follower:
             self._record.abandon()
             self._record.note(key, f"*{words.format(datetime.now().astimezone().strftime('%H:%M'))}*")
 
-    # -- what happened unseen -----------------------------------------------------------------------------------
+    # -- earlier executions -------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         self._record.notebook = await self._document.get()
@@ -189,7 +189,7 @@ class Follower:
                     else:
                         self._record.feed(draft.execution_id, kind, content)
 
-    # -- what the kernel publishes ------------------------------------------------------------------------------
+    # -- messages of the kernel ---------------------------------------------------------------------------------
 
     async def _write(self, events: list[Event]) -> None:
         if not events:

@@ -70,7 +70,7 @@ class Record:
         """True if it is neither complete nor shown live."""
         return execution_id not in self._shown and not self.is_whole(execution_id)
 
-    # -- what the kernel sends ----------------------------------------------------------------------------------
+    # -- messages of the kernel ---------------------------------------------------------------------------------
 
     def begin(self, execution_id: str, code: str, execution_count: Any, by: By) -> None:
         name = cell_id(execution_id)
@@ -134,7 +134,7 @@ class Record:
                 ycell["execution_state"] = "idle"
         self._shown.clear()
 
-    # -- what the journal has -----------------------------------------------------------------------------------
+    # -- cells of the journal -----------------------------------------------------------------------------------
 
     def put(self, cell: dict[str, Any], before: str | None = None) -> None:
         """Insert a cell of the journal before that of another execution, or replace the existing version."""

@@ -97,7 +97,7 @@ class _KernelCalls:
         for task in list(self._calls.values()):
             task.cancel()
 
-    # -- what the kernel sends ----------------------------------------------------------------------------------
+    # -- messages of the kernel ---------------------------------------------------------------------------------
 
     def called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
         """Handle calls of the cell whose request has this header."""
@@ -132,7 +132,7 @@ class _KernelCalls:
         if not under_way:
             del self._of[msg_id]
 
-    # -- whose call it is ---------------------------------------------------------------------------------------
+    # -- the execution of a call --------------------------------------------------------------------------------
 
     def _caller(self, msg_id: str) -> Caller | None:
         if (known := self._callers.get(msg_id)) is not None:
