@@ -1,6 +1,6 @@
 """kernelmcp: an MCP server that gives a language model a sandboxed Jupyter kernel of its own.
 
-For programs that have it inside: `from kernelmcp import create_server, Settings` (docs/embedding.md).
+For programs that embed it: `from kernelmcp import create_server, Settings` (docs/embedding.md).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for: the command line must not load what it does not need."""
+    """Import on demand: the command line must not load modules that it does not need."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -1,5 +1,5 @@
-"""`python -m kernelmcp` is the same as `kernelmcp`: nothing is imported from the working directory, which may be a
-volume that guests write, unless this very package lies there."""
+"""`python -m kernelmcp` is the same as `kernelmcp`: it imports nothing from the working directory, which may be a
+volume that guests write, unless this package itself is there."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def leave_working_directory() -> None:
-    """Take off what `python -m` put first on sys.path."""
+    """Remove the entry that `python -m` inserted first into sys.path."""
     own = Path(__file__).resolve().parent.parent
     if not sys.flags.safe_path and sys.path[:1] in ([""], [os.getcwd()]) and Path.cwd().resolve() != own:
         del sys.path[0]

@@ -1,6 +1,6 @@
-"""Files that are read and replaced as a whole: a reader sees the old or the new one, never a part.
+"""Files that are read and replaced as a whole: a reader sees either the old or the new one, never a part.
 
-Standard library only: settings are read with it before anything else is there.
+Standard library only: it reads settings before anything else is imported.
 """
 
 import errno
@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-# Nothing of ours that is read as a whole is larger.
+# No file of ours that is read as a whole is larger.
 MAX_SMALL_BYTES = 1024 * 1024
 Stamp = tuple[int, int, int]
-"""Of a file that is replaced as a whole: the new one is another inode, also where the clock of the disk is coarse."""
+"""Identifies a version of a replaced file: the new one has another inode, even if the disk's clock is coarse."""
 NO_FILE: Stamp = (0, 0, 0)
 
 
 def stamp_of(file: Path) -> Stamp:
-    """Another one when the file was replaced since; `NO_FILE` as long as there is none."""
+    """Changes whenever the file is replaced; `NO_FILE` if there is none."""
     try:
         found = file.stat()
     except OSError:
@@ -30,9 +30,9 @@ def stamp_of(file: Path) -> Stamp:
 
 
 def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
-    """A small file. Raises OSError, also for a pipe or a device, which could keep a reader for ever."""
+    """Read a small file. Raises OSError, also for a pipe or a device, which could block a reader for ever."""
     fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:  # `fdopen` refuses a directory and leaves it open
+    try:  # `fdopen` rejects a directory but does not close it
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", str(file))
         with os.fdopen(fd, "rb", closefd=False) as stream:
@@ -45,7 +45,7 @@ def read_small(file: Path, max_bytes: int = MAX_SMALL_BYTES) -> bytes:
 
 
 def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o600) -> None:
-    """Write a new file over an old one; `mode` is the new one's. Raises `OSError`, and then the old one is there."""
+    """Replace a file; `mode` is the new one's. Raises `OSError`; then the old one is unchanged."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -61,7 +61,7 @@ def replace(file: Path, write: Callable[[BinaryIO], object], *, mode: int = 0o60
 
 
 def sweep_drafts(file: Path) -> None:
-    """Delete what a process that was killed within `replace` has left beside a file. Nobody else may be writing it."""
+    """Delete the remains of a process that was killed within `replace`. No other process may be writing the file."""
     pattern = re.compile(rf"\.{re.escape(file.name)}\.[0-9a-f]{{8}}")
     with suppress(OSError):
         for entry in os.listdir(file.parent):
@@ -71,5 +71,5 @@ def sweep_drafts(file: Path) -> None:
 
 
 def replace_text(file: Path, text: str, *, mode: int = 0o600) -> None:
-    """The same from text, in UTF-8. Raises `OSError`."""
+    """The same for text, in UTF-8. Raises `OSError`."""
     replace(file, lambda out: out.write(text.encode()), mode=mode)

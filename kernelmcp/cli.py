@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("kernelmcp: interrupted\n")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `kernelmcp doctor | head`: nobody reads the rest, nor what Python would say of it
+    except BrokenPipeError:  # `kernelmcp doctor | head`: nobody reads the rest, nor Python's error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_REFUSED
 
@@ -187,7 +187,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     overrides: dict[str, dict[str, Any]] = {}
     if parsed.log_level:
         overrides["logging"] = {"level": parsed.log_level}
-    # 0 is a port, and not the same as none.
+    # 0 is a valid port, and differs from None.
     named = {key: getattr(parsed, key, None) for key in ("host", "port", "insecure")}
     http: dict[str, Any] = {key: value for key, value in named.items() if value is not None and value is not False}
     if http and parsed.transport == "stdio":
@@ -198,7 +198,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
     if http:
         overrides["transport_http"] = http
     if parsed.folder is not None:
-        # A path that no shell has expanded stays as it is: the setting reads ~.
+        # A path with ~ that no shell has expanded stays unchanged: the setting accepts ~.
         folder = parsed.folder if parsed.folder.startswith("~") else os.path.abspath(parsed.folder)
         overrides["volumes"] = {"default_volume": folder}
     settings = load(parsed.config, parsed.policy, overrides=overrides)
@@ -210,7 +210,7 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 
 def _serve(parsed: argparse.Namespace) -> int:
-    pause_garbage_collector()  # the server resumes it, once everything is imported
+    pause_garbage_collector()  # the server resumes it after all imports
     try:
         return _serve_with(_settings(parsed), parsed)
     finally:

@@ -20,25 +20,25 @@ escapes is our bug: logged in full, `INTERNAL_ERROR` outside.
 from typing import Any, ClassVar
 
 SEVERITIES = {
-    # The call was wrong, or came at the wrong moment: nothing is lost, and another call will do.
+    # The call was invalid, or came at the wrong moment: nothing is lost, and another call can succeed.
     "request": "warning",
     "validation": "warning",
     "not_found": "warning",
     "limit": "warning",
-    # What was asked for cannot be had, or is gone.
+    # The requested item is unavailable, or is gone.
     "permission": "error",
     "package": "error",
     "kernel": "error",
-    # Nobody's call will do until whoever runs the server has acted.
+    # No call succeeds until the operator has acted.
     "storage": "critical",
     "configuration": "critical",
     "internal": "critical",
 }
-"""How bad an error of a category is, for programs that sort errors."""
+"""The severity of a category's errors, for programs that sort errors."""
 
 
 class ServerError(Exception):
-    """An error with advice. `message` says what was wrong, `suggestions` what the caller can do about it."""
+    """An error with advice. `message` describes the problem, `suggestions` the caller's options."""
 
     error_code: ClassVar[str] = "INTERNAL_ERROR"
     category: ClassVar[str] = "internal"
@@ -133,7 +133,7 @@ class PackageRefused(PackageFailed):
 
 
 class StorageFailed(ServerError):
-    """The disk does not do what it should: it is full, read-only, gone or damaged. Whoever runs the server can help."""
+    """The disk is full, read-only, gone or damaged. The operator can help."""
 
     error_code = "RESOURCE_LIMIT_EXCEEDED"
     category = "storage"

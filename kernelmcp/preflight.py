@@ -1,7 +1,7 @@
 """Checks before a server starts and before changed settings are applied, beyond the settings' types.
 
-The layers that a policy requires are tried by the kernel's own probe, in a process of its own: it takes each on, and
-must then be refused what it could do before.
+The kernel's own probe tests the layers that a policy requires, in a separate process: it applies each layer, and must
+then be denied an action that it could perform before.
 """
 
 import subprocess
@@ -14,16 +14,16 @@ from kernelmcp.files.volumes import check_volumes
 from kernelmcp.process_start import python_command
 
 PROBE_SECONDS = 30.0
-# Of a server with one session: with fewer, its cells end as if a kernel had died.
+# For a server with one session: with fewer, its cells end as if a kernel had died.
 MIN_OPEN_FILES = 128
-# Of a guest, which inherits the limit: it starts with 1,536 and not with 1,024.
+# For a guest, which inherits the limit: it starts with 1,536 and not with 1,024.
 MIN_ADDRESS_SPACE_MB = 2048
 ADVICE = "`kernelmcp doctor` shows what it has; take the layer out of required_layers to run without it."
 
 
 def check_start(settings: Settings) -> None:
-    """Whether a server may start. Raises `ConfigurationError`, and `LayersMissing` last. Where layers are required it
-    starts a process, which takes a tenth of a second."""
+    """Check whether a server may start. Raises `ConfigurationError`, and `LayersMissing` last. If layers are required
+    it starts a process, which takes a tenth of a second."""
     if settings.config.telemetry.otlp_endpoint is not None:
         from kernelmcp.observability import telemetry
 
@@ -35,14 +35,15 @@ def check_start(settings: Settings) -> None:
 
 
 def check_change(settings: Settings) -> None:
-    """Whether a running server may take these over: what of `check_start` can have changed. Raises as that does."""
+    """Check whether a running server may apply these: the parts of `check_start` that can have changed. Raises as it
+    does."""
     check_volumes(settings)
     if settings.policy.required_layers:
         _check_kernelspec(settings)
 
 
 def check_limits() -> None:
-    """The limits of this process, with which it may not be able to start a thread. Raises `ConfigurationError`."""
+    """Check the limits of this process, which may prevent it from starting a thread. Raises `ConfigurationError`."""
     if sys.platform == "win32":
         return
     import resource
@@ -87,7 +88,7 @@ def _check_layers(settings: Settings) -> None:
 
 
 def _check_kernelspec(settings: Settings) -> None:
-    """Which layers a kernel other than our own has, is not known. Raises `LayersMissing` when some are required."""
+    """The layers of a kernel other than our own are unknown. Raises `LayersMissing` if some are required."""
     required, spec = settings.policy.required_layers, settings.config.kernels.kernelspec
     if required and spec != OWN_KERNELSPEC:
         raise LayersMissing(

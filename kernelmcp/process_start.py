@@ -1,18 +1,18 @@
-"""How processes of our own start: safely and at low cost."""
+"""Starts our own processes safely and at low cost."""
 
 import gc
 import os
 import sys
 from typing import cast
 
-# Libraries that others import when they are there, and that take seconds of CPU for what we never ask: jsonschema's
-# checks of the formats `iri` and `iri-reference` are 38 parsers, built by an import. jupyter_server's extra brings it.
+# Optional libraries of others that take seconds of CPU for features we never use: jsonschema's checks of the formats
+# `iri` and `iri-reference` are 38 parsers, built by an import. jupyter_server's extra installs it.
 _UNNEEDED = ("rfc3987_syntax",)
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours. With -P nothing is imported from the working directory: that may be a
-    folder that guests write, or a stranger's."""
+    """The command that runs a module of ours. With -P nothing is imported from the working directory, which may be
+    untrusted or a folder that guests write."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -20,16 +20,15 @@ _umask: int | None = None
 
 
 def keep_files_own() -> None:
-    """Whatever the umask of whoever starts us: files and folders that are made from now on are ours to write, and
-    nobody else's."""
+    """Make new files and folders writable for us and nobody else, whatever umask our parent process had."""
     global _umask
     _umask = os.umask(0o077)
     os.umask((_umask | 0o022) & 0o077)
 
 
 def users_umask() -> int:
-    """The umask for files in the user's own folders: that of whoever started us, but never one that lets everybody
-    write a file, or that keeps its owner from it."""
+    """The umask for files in the user's own folders: our parent process's, but never one that lets everybody write a
+    file, or that keeps its owner from it."""
     global _umask
     if _umask is None:  # inside another program
         _umask = os.umask(0o077)
@@ -38,12 +37,12 @@ def users_umask() -> int:
 
 
 def fill_descriptors() -> None:
-    """What is opened later must not get the number of a stream that whoever starts us has closed."""
+    """Occupy the standard descriptors that our parent process closed, so that files opened later do not get them."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
     if cast("object", sys.stderr) is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # as long as the process
 
@@ -56,12 +55,12 @@ def skip_slow_imports() -> None:
 
 
 def pause_garbage_collector() -> None:
-    """Until `resume_garbage_collector`. Imports make 150,000 objects, nearly all of which stay: to look at them again
-    and again takes 15 % of a server's start."""
+    """Pause it until `resume_garbage_collector`. Imports create 150,000 objects, nearly all of which stay: scanning
+    them repeatedly takes 15 % of a server's start."""
     gc.disable()
 
 
 def resume_garbage_collector() -> None:
-    """What is there stays until the end, and is never looked at again. Only 1,000 objects of it are garbage."""
+    """Resume it. Existing objects stay until the end, and are never scanned again. Only 1,000 of them are garbage."""
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""A server as an object: for programs that have kernelmcp inside, and for the command line.
+"""A server as an object: for programs that embed kernelmcp, and for the command line.
 
     server = create_server(settings)
     app = server.http_app()            # an ASGI application with its lifespan, to serve or to mount
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from kernelmcp.http.asgi import Web
     from kernelmcp.mcp_server.assemble import App
 
-# After running cells were interrupted, until their results must be there, seconds.
+# Time in seconds for the results of cells after they were interrupted.
 INTERRUPT_SECONDS = 2.0
-# Until the answers of calls that are over must have left, seconds.
+# Time in seconds for sending the answers of ended calls.
 ANSWER_SECONDS = 1.0
 DRAIN_POLL_SECONDS = 0.02
-# After draining, until the process is gone whatever hangs.
+# Time from the end of draining to the exit of the process, whatever hangs.
 END_SECONDS = 6.0
 # The same on stdio, which does not drain. Clients wait 2 s after closing stdin before they send SIGTERM.
 STDIO_END_SECONDS = 2.0
@@ -51,7 +51,8 @@ log = structlog.get_logger(__name__)
 
 
 def create_server(settings: Settings | None = None) -> "Server":
-    """A server that does not run yet. Without settings: those of the files and the environment, as the command has."""
+    """Create a server that does not run yet. Default settings: those of the files and the environment, as for the
+    command."""
     return Server(settings or load())
 
 
@@ -59,7 +60,7 @@ class Server:
     """One server. It can be started once at a time, in one way."""
 
     def __init__(self, settings: Settings, on_ready: Callable[[], None] | None = None) -> None:
-        """`on_ready` is called when everything is imported and calls can be served."""
+        """`on_ready` is called when all imports are done and calls can be served."""
         self.settings = settings
         self.url: str | None = None
         """The address for clients, after `start_http`: `http://127.0.0.1:8000/mcp`."""
@@ -75,12 +76,12 @@ class Server:
     # -- ways to run --------------------------------------------------------------------------------------------
 
     def http_app(self) -> "Starlette":
-        """The ASGI application. Where it is mounted in another one, that one's lifespan must enter `lifespan`."""
+        """The ASGI application. If it is mounted in another one, that one's lifespan must enter `lifespan`."""
         return self._the_web().asgi
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
-        """The server's life without a port: what `http_app()` needs while it is used. Raises `ConfigurationError`."""
+        """The server's life without a port: required while `http_app()` is used. Raises `ConfigurationError`."""
         self._check_free()
         async with self._open() as running, self._the_web().serving(running):
             self._is_mounted = True
@@ -91,18 +92,18 @@ class Server:
                 await self._drain(running)
 
     async def start_http(self) -> None:
-        """Listen where the settings say. Returns when it does. Raises `ConfigurationError`."""
+        """Listen on the configured address. Returns once it listens. Raises `ConfigurationError`."""
         await self._start(self._run_http)
 
     async def start_stdio(self, on_end: Callable[[], None] | None = None) -> None:
-        """Take the process's stdin and stdout for MCP; what is printed goes to stderr from now on.
+        """Use the process's stdin and stdout for MCP; printed text goes to stderr from now on.
 
-        `on_end` is called as soon as the client has gone, from any thread and perhaps twice: the command bounds its end
-        with it. Raises `ConfigurationError`."""
+        `on_end` is called as soon as the client has gone, from any thread and perhaps twice: the command uses it to
+        bound its end. Raises `ConfigurationError`."""
         await self._start(lambda started, end: self._run_stdio(started, end, on_end))
 
     async def wait(self) -> None:
-        """Until it has ended."""
+        """Wait until it has ended."""
         if self._task is not None:
             await asyncio.shield(self._task)
 
@@ -111,14 +112,14 @@ class Server:
         if self._task is None or self._end is None:
             return
         if drain_seconds is not None or self._end.is_set():
-            # Asked for a second time: at once.
+            # The second request ends it at once.
             self._drain_seconds = drain_seconds or 0.0
         self._end.set()
         await self.wait()
 
     def cut_short(self) -> int:
-        """Clean up for a process that ends now, whatever hangs. Its exit status: 0 when every cell is on disk. From any
-        thread."""
+        """Clean up for a process that ends now, whatever hangs. Returns its exit status: 0 if every cell is on disk.
+        May be called from any thread."""
         if self._home is not None:
             self._home.delete_runtime()
         sessions = self._running.registry.every() if self._running is not None else []
@@ -173,10 +174,10 @@ class Server:
         wire_in, wire_out = serve.claim()
         if on_end is not None:
             serve.when_closed(wire_in, on_end)
-        # Outside of the tasks: what it raises is for a person, and must not come in a group.
+        # Outside of the tasks: its errors are for a person, and must not come in a group.
         with self._open_home() as home:
             if serve.has_ended(wire_in):
-                return  # nobody is there who would use a kernel
+                return  # no client would use a kernel
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_at, end, tasks.cancel_scope)
                 started()
@@ -213,8 +214,8 @@ class Server:
 
     @asynccontextmanager
     async def _open_in(self, home: Home, *modules: str, over_http: bool = False) -> "AsyncIterator[App]":
-        """What a transport serves. The first kernel is spawned before mcp and the transport's `modules` are imported:
-        they take about as long to import as a kernel to boot, and so they do it side by side."""
+        """Open the server for a transport. The first kernel is spawned before mcp and the transport's `modules` are
+        imported: their import takes about as long as a kernel's start, so they run in parallel."""
         async with open_pool(self.settings, home) as pool:
             await anyio.to_thread.run_sync(_import, *modules, abandon_on_cancel=True)
             from kernelmcp.mcp_server.assemble import open_server
@@ -256,7 +257,7 @@ def _import(*modules: str) -> None:
 
 
 def serve_stdio(settings: Settings) -> int:
-    """The command for stdio. It ends when stdin does or at a signal, within `STDIO_END_SECONDS` whatever hangs."""
+    """The command for stdio. It ends when stdin ends or at a signal, within `STDIO_END_SECONDS` whatever hangs."""
     asyncio.run(_serve_stdio(settings))
     return 0
 
@@ -272,7 +273,7 @@ async def _serve_stdio(settings: Settings) -> None:
         bound_end()
         ending.append(asyncio.ensure_future(server.shutdown()))
 
-    # Before it starts: a signal during the start must clean up too.
+    # Before the start: a signal during the start must clean up too.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, end)
     await server.start_stdio(bound_end)
@@ -303,7 +304,7 @@ async def _serve_http(settings: Settings) -> int:
 
 
 def _exit_after(seconds: float, server: Server) -> None:
-    """The end is bounded whatever hangs: the kernels notice their parent's end by themselves."""
+    """Bound the end, whatever hangs: the kernels notice their parent's exit by themselves."""
     timer = threading.Timer(seconds, lambda: os._exit(server.cut_short()))
     timer.daemon = True
     timer.start()

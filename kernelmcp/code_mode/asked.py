@@ -1,6 +1,5 @@
-"""The arguments of a call as a person reads them before saying yes. They are the guest's: every name of them is shown,
-however long the values are, and nothing in them may look like something else. Must not know who is asked.
-"""
+"""The arguments of a call as a person sees them before approving it. They come from the guest: every argument name is
+shown, however long the values are, and no value may look like something else. Must not know who is asked."""
 
 import json
 import re
@@ -11,17 +10,17 @@ from kernelmcp.executions.questions import shown
 from kernelmcp.upstreams.stubs.text import UNSEEN
 
 MAX_SHOWN_CHARS = 2_000
-# Of one text in them, when they are too long as a whole: the first of these with which they fit.
+# Limits for one text if the arguments are too long as a whole: the first one that makes them fit is used.
 TEXT_CHARS = (150, 60, 24)
-# Of one list then.
+# Items shown of one list in that case.
 MAX_ITEMS = 8
-# So many blanks in a line could push what follows out of sight. An indentation is none of them.
+# This many blanks within a line could push the rest out of sight. Indentation does not count.
 _GAP = re.compile(r"(?<=\S) {20,}")
 
 
 def shown_arguments(arguments: dict[str, Any]) -> str:
-    """As they are, or with long texts and lists cut where they stand. Raises `NotAsked` when they are too long even so:
-    what a person cannot see must not be approved."""
+    """Return them unchanged, or with long texts and lists truncated in place. Raises `NotAsked` if they are still too
+    long: a person must not approve what they cannot see."""
     text = _dumped(arguments)
     for text_chars in TEXT_CHARS:
         if len(text) <= MAX_SHOWN_CHARS:
@@ -42,7 +41,7 @@ def _dumped(value: Any) -> str:
 
 
 def _shortened(value: Any, text_chars: int) -> Any:
-    """Names are never cut: two of them could look the same, and one would be hidden."""
+    """Names are never truncated: two of them could look the same, and one would be hidden."""
     match value:
         case str() if len(value) > text_chars:
             half = text_chars // 2

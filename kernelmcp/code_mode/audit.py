@@ -1,7 +1,7 @@
-"""The audit: one JSON line for each call, and for each change of a server's tools, in a file that only grows.
+"""The audit: one JSON line for each call, and for each change of a server's tools, in an append-only file.
 
-Lines are collected and written in a thread, a moment later: neither a slow disk nor a large argument holds up the
-server. The file is its owner's alone; when it is large it is renamed (FILE.1, FILE.2, ...), and the oldest goes.
+Lines are collected and written in a thread, a moment later: neither a slow disk nor a large argument blocks the server.
+Only its owner can access the file; when it is large it is renamed (FILE.1, FILE.2, ...), and the oldest is deleted.
 Several servers may write one file. Must not know sessions, policy or MCP.
 """
 
@@ -21,24 +21,25 @@ import structlog
 from kernelmcp.config.settings import Settings
 from kernelmcp.executions.tool_use import CallRecord
 
-# What collects in this time is written at once.
+# Lines that arrive within this time are written together.
 DELAY_SECONDS = 0.05
 MAX_FILE_BYTES = 16 * 1024 * 1024
 OLDER_FILES = 4
-# A disk that does not take lines must not fill the memory.
+# A disk that rejects lines must not fill the memory.
 MAX_WAITING = 20_000
-# Of arguments that wait for their hashes; what comes above that has none.
+# Limit for arguments that wait for their hashes; those beyond it get none.
 MAX_WAITING_BYTES = 32 * 1024 * 1024
-# Of the values of one call's arguments.
+# Limit for the values of one call's arguments.
 MAX_LINE_CHARS = 100_000
-# Names of tools in one line.
+# Limit for tool names in one line.
 MAX_TOOLS = 200
 
 log = structlog.get_logger(__name__)
 
 
 class Audit:
-    """Of one server process. `add` and `note_tools` are for the event loop; `run` is one task for the server's life."""
+    """The audit of one server process. `add` and `note_tools` are for the event loop; `run` is one task for the
+    server's life."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -64,14 +65,14 @@ class Audit:
         self._work.set()
 
     def note_tools(self, server: str, changes: dict[Literal["new", "changed", "gone"], list[str]]) -> None:
-        """The tools of a server are others than before."""
+        """Note that a server's tools have changed."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         named = {kind: names[:MAX_TOOLS] for kind, names in changes.items() if names}
         counts = {f"{kind}_count": len(names) for kind, names in changes.items() if names}
         self.add({"time": now, "event": "tools_changed", "server": server, **named, **counts})
 
     async def run(self) -> None:
-        """Write what was added, until the server ends, and the rest then."""
+        """Write added lines until the server ends, and then the rest."""
         try:
             while True:
                 await self._work.wait()
@@ -91,7 +92,7 @@ class Audit:
             await anyio.to_thread.run_sync(self._write_lines, lines)
 
     def _write_lines(self, lines: list[CallRecord | dict[str, Any]]) -> None:
-        """Blocking."""
+        """Write lines. Blocking."""
         keep_values, file = self._settings.config.upstreams.audit_values, self.file
         text = "".join(_line(line, keep_values=keep_values) for line in lines)
         if file is None:
@@ -107,7 +108,7 @@ class Audit:
 
 
 def audit_file(settings: Settings) -> Path | None:
-    """Where it is; None when the settings want none."""
+    """The audit's path; None if the settings disable it."""
     name = settings.config.upstreams.audit_file
     return settings.home / name if name else None
 
@@ -125,7 +126,7 @@ def _line(line: CallRecord | dict[str, Any], *, keep_values: bool) -> str:
 
 
 def append(file: Path, text: str, max_bytes: int = MAX_FILE_BYTES) -> None:
-    """Blocking. Raises OSError, also when the file is a link or not its owner's."""
+    """Append text. Blocking. Raises OSError, also if the file is a link or not its owner's."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:
         fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -170,7 +171,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """What stands in it and in the older ones, oldest first; a line that cannot be read is left out. Blocking."""
+    """The lines of it and of the older files, oldest first; an unreadable line is omitted. Blocking."""
     for path in [*(_older(file, number) for number in range(OLDER_FILES, 0, -1)), file]:
         try:
             stream = path.open("rb")

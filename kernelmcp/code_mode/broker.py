@@ -1,8 +1,8 @@
-"""Decides each call of a tool by code in the sandbox, makes it, and notes what came of it.
+"""Decides each call of a tool by code in the sandbox, makes it, and records the outcome.
 
-The order is the order of the methods: is there such a server for this principal, has the cell calls left, what does the
-policy say, must a person be asked; then the call; then what of its result the guest may have. Everything that comes
-from a guest or an upstream is hostile. Must not know sessions, Jupyter's messages or MCP.
+The methods are in the order of the checks: does this principal have such a server, has the cell calls left, what does
+the policy say, must a person be asked; then the call; then which part of its result the guest may have. Everything that
+comes from a guest or an upstream is hostile. Must not know sessions, Jupyter's messages or MCP.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 # The kernel process has the same limit; this one is for a kernel that is not ours.
 MAX_ARGUMENTS_MB = 8
-# Refused calls of one execution of which each has its own line in the audit. A flood must not wash the others out.
+# Refused calls of one execution that get their own line in the audit. A flood must not displace the other lines.
 MAX_REFUSALS_NOTED = 100
-# Of those, the ones that are told of names like theirs, which takes long.
+# Refused calls of one execution that get suggestions of similar names, which take long.
 MAX_SUGGESTED = 20
-# How often one call is judged, when its tool is another one by the time that it can be sent.
+# How often one call is judged at most: its tool may have changed by the time that it can be sent.
 MAX_JUDGED = 2
 
 OUTCOMES: dict[ErrorKind, Outcome] = {
@@ -54,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class _Server:
-    """What is known of one server, until its tools, its state or a setting change."""
+    """Cached data of one server, until its tools, its state or a setting change."""
 
     settings: UpstreamSettings
     catalogue: Catalogue | None
@@ -63,13 +63,13 @@ class _Server:
 
 
 class Broker:
-    """Of one server process. All methods run in the event loop."""
+    """The broker of one server process. All methods run in the event loop."""
 
     def __init__(self, settings: Settings, upstreams: "Upstreams", audit: Audit) -> None:
         self.on_call: list[Callable[[CallRecord], None]] = []
-        """Each is called with every call that has ended; its arguments may be gone."""
+        """Each is called with every ended call, whose arguments may be gone."""
         self.on_approval: list[Callable[[Execution], None]] = []
-        """Each is called before a person is asked, and may show the approvals of the execution somewhere."""
+        """Each is called before a person is asked, and may display the approvals of the execution."""
         self._settings = settings
         self._upstreams = upstreams
         self._audit = audit
@@ -80,7 +80,7 @@ class Broker:
         return self._settings.config.upstreams
 
     def forget(self, server: str | None = None) -> None:
-        """Something of this server has changed, or of all of them."""
+        """Drop the cached data of one server, or of all of them, after a change."""
         if server is None:
             self._servers.clear()
         else:
@@ -92,15 +92,15 @@ class Broker:
         return [name for name in upstreams.names if policy.may_use(upstreams.settings(name), principal)]
 
     def offered(self, servers: Iterable[str]) -> Callable[[str, Tool], bool]:
-        """Whether guests see a tool of these servers: one that is denied has no stub. By the settings as they are now,
-        so that a thread may ask while they change."""
+        """Return a function that tells whether guests see a tool of these servers: a denied tool has no stub. It uses
+        the current settings, so that a thread may call it while they change."""
         section, settings = self._section, {name: self._upstreams.settings(name) for name in servers}
         return lambda server, tool: policy.decide(settings[server], section, tool).decision != "deny"
 
     # -- one call -----------------------------------------------------------------------------------------------
 
     async def call(self, caller: Caller, call: ToolCall) -> Reply:
-        """The answer to one call. Being cancelled cancels it at the upstream."""
+        """Answer one call. Cancelling it cancels the call at the upstream."""
         execution, began = caller.execution, time.monotonic()
         use = execution.tool_use = execution.tool_use or ToolUse()
         who = (execution.principal, execution.session_id, execution.id)
@@ -147,7 +147,7 @@ class Broker:
         raise refusals.withdrawn(call.server, call.tool)
 
     def _server(self, caller: Caller, call: ToolCall) -> _Server:
-        """Another principal's server is not told from none."""
+        """Find the server. Another principal's server looks like a missing one."""
         principal, names = caller.execution.principal, self._upstreams.names
         if call.server not in names or not policy.may_use(self._upstreams.settings(call.server), principal):
             raise refusals.unknown_server(call.server, self.usable(principal))
@@ -179,7 +179,7 @@ class Broker:
         offered = [tool.name for tool in server.tools.values() if self._verdict(server, tool).decision != "deny"]
         raise refusals.unknown_tool(call.server, call.tool, offered, suggest=use.refused < MAX_SUGGESTED)
 
-    # -- what the user says -------------------------------------------------------------------------------------
+    # -- policy and approvals -----------------------------------------------------------------------------------
 
     def _verdict(self, server: _Server, tool: Tool) -> Verdict:
         if (verdict := server.verdicts.get(tool.name)) is None:
@@ -188,13 +188,13 @@ class Broker:
         return verdict
 
     def _news(self, server: _Server, tool: Tool, call: ToolCall) -> str | None:
-        """`new` or `changed`: a tool of a pinned server that nobody has accepted as it is."""
+        """`new` or `changed` for a tool of a pinned server that nobody has accepted in its current form."""
         return self._upstreams.changed_tools(call.server).get(tool.name) if server.settings.pin else None
 
     async def _check_policy(
         self, server: _Server, tool: Tool, caller: Caller, call: ToolCall, record: CallRecord
     ) -> _Server:
-        """Raises unless the call may be made. The server as it is then: a person may have taken a while."""
+        """Raises unless the call may be made. Returns the server's current data: a person may have taken a while."""
         verdict, news = self._verdict(server, tool), self._news(server, tool, call)
         if news is not None and verdict.decision == "allow":
             verdict = Verdict("ask", f"pin: {news}")
@@ -245,7 +245,7 @@ class Broker:
         use: ToolUse,
         caller: Caller,
     ) -> CallResult:
-        """Raises `UpstreamError`, and `ToolChanged` when it is not this tool that would be called."""
+        """Call the upstream. Raises `UpstreamError`, and `ToolChanged` if the tool there has another definition."""
         left = self._section.call_seconds_per_execution - use.seconds
         if left <= 0:
             raise refusals.too_long(self._section.call_seconds_per_execution)
@@ -284,7 +284,7 @@ class Broker:
 
     def _note(self, record: CallRecord, use: ToolUse) -> None:
         if record.decision == "refuse":
-            # Of what a guest made up, only so much is kept.
+            # Limit the length of names that a guest invented.
             record.server, record.tool = _name(record.server), _name(record.tool)
             use.refused += 1
             if use.refused > MAX_REFUSALS_NOTED:

@@ -1,7 +1,6 @@
-"""Code mode of one server process, put together: the upstreams, the broker, the audit, and what kernels are offered.
+"""Assembles code mode for one server process: the upstreams, the broker, the audit, and the offers to kernels.
 
-Imported when the settings name an upstream, and not before: a server without any has nothing of it. Must not know
-sessions or MCP.
+Imported only if the settings name an upstream: a server without any pays nothing for it. Must not know sessions or MCP.
 """
 
 from collections.abc import AsyncIterator
@@ -27,7 +26,7 @@ class CodeMode:
 
 
 class Changes:
-    """Notes what changes at an upstream, and in the settings."""
+    """Tracks changes of upstreams and settings."""
 
     def __init__(self, upstreams: Upstreams, broker: Broker, offers: Offers, audit: Audit) -> None:
         self._upstreams = upstreams
@@ -38,7 +37,7 @@ class Changes:
         self._shown = {name: self._seen_by_guests(name) for name in upstreams.names}
 
     def changed(self, server: str) -> None:
-        """The tools or the state of one (`Upstreams.on_change`)."""
+        """Handle a change of one server's tools or state (`Upstreams.on_change`)."""
         self._broker.forget(server)
         before, now = self._known.get(server, {}), self._digests(server)
         self._known[server] = now
@@ -51,10 +50,10 @@ class Changes:
             self._audit.note_tools(server, changes)
         if (shown := self._seen_by_guests(server)) != self._shown.get(server):
             self._shown[server] = shown
-            self._offers.note_change()  # not when a connection comes and goes, which may be often
+            self._offers.note_change()  # not when a connection comes or goes, which may be often
 
     def settings_changed(self) -> None:
-        """What is not of one server: the upstreams themselves say which of them are others."""
+        """Handle changes that concern no single server: the upstreams report their own changes."""
         self._broker.forget()
         self._offers.note_change()
 
@@ -63,7 +62,7 @@ class Changes:
         return {tool.name: tool.digest for tool in catalogue.tools} if catalogue is not None else {}
 
     def _seen_by_guests(self, server: str) -> object:
-        """What its files are made of."""
+        """The data from which its files are rendered."""
         upstreams = self._upstreams
         if server not in upstreams.names:
             return None
@@ -72,7 +71,7 @@ class Changes:
 
 @asynccontextmanager
 async def open_code_mode(settings: Settings, home: Home) -> AsyncIterator[CodeMode]:
-    """Open while the context is. Leaving it ends the upstreams and writes what the audit has not written yet."""
+    """Open code mode for the context. Leaving it ends the upstreams and writes the rest of the audit."""
     audit = Audit(settings)
     async with open_upstreams(settings, home) as upstreams, anyio.create_task_group() as tasks:
         broker = Broker(settings, upstreams, audit)

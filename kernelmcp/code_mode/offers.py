@@ -1,7 +1,7 @@
-"""What the kernels of a principal are offered: the files of the tools that it may use, rendered in a thread, and of the
-skills that it has promoted.
+"""The offers to a principal's kernels: the files of the tools that it may use, rendered in a thread, and the skills
+that it has promoted.
 
-Rendered once for all principals that may use the same, and again when tools, settings or pins change. Must not know
+Rendered once for all principals with the same permissions, and again when tools, settings or pins change. Must not know
 sessions.
 """
 
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
 
 # In the home.
 FOLDER = "offered"
-# How soon sessions have a skill that a person has promoted.
+# Delay until sessions have a newly promoted skill.
 SKILLS_SECONDS = 5.0
-# Servers come up one after the other: a moment is waited for more news.
+# Servers start one after the other: wait a moment for more changes.
 SETTLE_SECONDS = 0.1
-# Less than files stay that nobody has published again (stubs/published.py).
+# Shorter than the lifetime of files that nobody has published again (stubs/published.py).
 KEPT_SECONDS = 24 * 3600.0
 
 
 class Offers:
-    """Of one server process. All methods run in the event loop."""
+    """The offers of one server process. All methods run in the event loop."""
 
     def __init__(self, settings: Settings, upstreams: "Upstreams", broker: Broker, home: Path) -> None:
         self.on_change: list[Callable[[], None]] = []
-        """Each is called when what is offered may be another."""
+        """Each is called when the offers may have changed."""
         self._settings = settings
         self._upstreams = upstreams
         self._broker = broker
         self._folder = home / FOLDER
         self._skills = PromotedSkills(home)
         self._rendered: dict[tuple[tuple[str, ...], Stamp], tuple[Offer, float]] = {}
-        """And when."""
+        """The offers, and when each was rendered."""
         self._version = 0
         self._rendering = asyncio.Lock()
         self._changed = asyncio.Event()
 
     def note_change(self) -> None:
-        """Tools, state, settings or pins are others."""
+        """Note that tools, state, settings or pins have changed."""
         self._version += 1
         self._rendered.clear()
         self._changed.set()
 
     async def run(self) -> None:
-        """Tell of changes. Runs for the server's life."""
+        """Report changes. Runs for the server's life."""
         skills = await anyio.to_thread.run_sync(self._skills.stamps)
         while True:
             with anyio.move_on_after(SKILLS_SECONDS):
@@ -72,7 +72,7 @@ class Offers:
                 tell()
 
     async def of(self, principal: str) -> Offer:
-        """What this principal's kernels are offered now: an offer without servers where it may use none."""
+        """The current offer for this principal's kernels; without servers if it may use none."""
         async with self._rendering:
             stamp = await anyio.to_thread.run_sync(self._skills.stamp, principal)
             key, version = (tuple(self._broker.usable(principal)), stamp), self._version
@@ -81,12 +81,12 @@ class Offers:
             if offer is not None and is_new and await anyio.to_thread.run_sync(offer.folder.is_dir):
                 return offer
             made = await self._make(key[0], principal)
-            if version == self._version:  # else `run` tells of the change, and all are offered anew
+            if version == self._version:  # else `run` reports the change, and all offers are made again
                 self._rendered[key] = made, time.monotonic()
             return made
 
     async def _make(self, servers: tuple[str, ...], principal: str) -> Offer:
-        # All at once: a server may go while files are read and written.
+        # Taken at once: a server may disappear while files are read and written.
         upstreams = self._upstreams
         catalogues = [upstreams.catalogue(name) or self._unknown(name) for name in servers]
         connecting = {
@@ -107,6 +107,6 @@ class Offers:
         return await anyio.to_thread.run_sync(write)
 
     def _unknown(self, server: str) -> Catalogue:
-        """One that has never answered."""
+        """Catalogue of a server that has never answered."""
         status = self._upstreams.status(server)
         return Catalogue(server, "", "", refusals.not_connected(server, status.state, status.error).message, ())

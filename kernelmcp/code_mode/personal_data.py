@@ -1,8 +1,8 @@
-"""Personal data as tokens: e-mail addresses, phone and card numbers in results of a server, for who wants that.
+"""Replaces personal data by tokens: e-mail addresses, phone and card numbers in results of a server; optional.
 
-A token stands for one value in one session. It is random, so nobody can make one up or guess from it; the values are in
-the server's memory only, and become values again in calls to servers that may have them. It finds what looks like
-personal data, and no more: what is split, encoded or in a picture stays as it is. Must not know sessions or MCP.
+A token stands for one value in one session. It is random, so nobody can forge one or guess the value; the values are
+only in the server's memory, and are restored in calls to servers that may have them. Only text that looks like personal
+data is found: split or encoded values and pictures stay unchanged. Must not know sessions or MCP.
 """
 
 import bisect
@@ -17,15 +17,15 @@ from typing import Any, cast
 from kernelmcp.config.upstreams import PersonalKind
 from kernelmcp.output.sanitize import as_dict, as_list
 
-# Of one session.
+# Limit per session.
 MAX_TOKENS = 200_000
-# Deeper values are not looked into, and so not let through.
+# Deeper values are not searched, and are therefore not passed on.
 MAX_DEPTH = 64
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # 94 random bits. Letters only: a token must not look like a number that needs another token.
 _TOKEN_LETTERS = 20
 _TOKEN = re.compile(rf"\b(?:EMAIL|PHONE|CARD)_[a-z]{{{_TOKEN_LETTERS}}}\b")
-# One way to match at each place, and short: a hostile text must not make a search slow.
+# Each place has only one, short way to match: a hostile text must not make a search slow.
 _PATTERNS: dict[PersonalKind, re.Pattern[str]] = {
     "email": re.compile(r"(?<![\w.+-])[\w.+%-]{1,64}@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?![\w-])"),
     "card": re.compile(r"(?<![\w-])\d(?:[ -]?\d){12,18}(?![\w-])"),
@@ -36,43 +36,43 @@ _PATTERNS: dict[PersonalKind, re.Pattern[str]] = {
         r"|0\d{1,4}[ /]\d[\d -]{4,12}\d)(?![\w-])"  # 030 1234567
     ),
 }
-# What is read past, or as something plainer: spaces that do not break, dashes, full-width and small signs, other full
+# Characters that are ignored or normalized: spaces that do not break, dashes, full-width and small signs, other full
 # stops, zero-width characters.
 _ODD = re.compile(
     "[\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u2015\u2024\u2028-\u202f\u205f-\u206f"
     "\u2212\u2800\u3000\u3002\u3164\ufe00-\ufe0f\ufe52\ufe58\ufe63\ufe6b\ufeff\uff01-\uff5e\uff61\uffa0\U000e0000-\U000e01ef]"
 )
-# Numbers: cards first, for a phone number may look like a part of one.
+# Among numbers, cards come first, because a phone number may look like a part of one.
 _ORDER: tuple[PersonalKind, ...] = ("email", "card", "phone")
 _MIN_PHONE_DIGITS, _MAX_PHONE_DIGITS = 7, 15
 _MIN_CARD, _MAX_CARD = 10**12, 10**19
-# Of a result's blocks: bytes in base64.
+# Keys of a result's blocks with base64 bytes.
 _BYTES = ("data", "blob")
 
 
 class TooManyTokens(Exception):
-    """The session has had more values than it may."""
+    """The session has exceeded its number of values."""
 
 
 class Tokens:
-    """Of one session. A value has the same token each time."""
+    """The tokens of one session. A value has the same token each time."""
 
     def __init__(self) -> None:
         self._token_of: dict[tuple[PersonalKind, str], str] = {}
         self._value_of: dict[str, str] = {}
         self.kinds: set[PersonalKind] = set()
-        """Of which there are tokens."""
+        """The kinds that have tokens."""
         self._lock = threading.Lock()
-        """Large results are looked through in threads."""
+        """Large results are searched in threads."""
 
     def hide(self, value: Any, kinds: Collection[PersonalKind]) -> Any:
-        """A JSON value with tokens in the place of personal data. Raises `TooManyTokens` and, when it is nested too
-        deeply, `ValueError`."""
+        """Replace personal data in a JSON value by tokens. Raises `TooManyTokens` and, if it is nested too deeply,
+        `ValueError`."""
         wanted: list[PersonalKind] = [kind for kind in _ORDER if kind in kinds]
         return _each_text(value, lambda text: self._hide_in(text, wanted), "card" in kinds, MAX_DEPTH)
 
     def hide_in_result(self, result: dict[str, Any], kinds: Collection[PersonalKind]) -> dict[str, Any]:
-        """The same for a CallToolResult, whose pictures and blobs stay as they are."""
+        """The same for a CallToolResult; its pictures and blobs stay unchanged."""
         blocks = as_list(result.get("content"))
         rest = {key: item for key, item in result.items() if key != "content"}
         return {**self.hide(rest, kinds), "content": [self._hide_in_block(block, kinds) for block in blocks]}
@@ -91,8 +91,8 @@ class Tokens:
         return {**self.hide({key: item for key, item in fields.items() if key not in kept}, kinds), **kept}
 
     def reveal(self, value: Any) -> Any:
-        """A JSON value with the tokens of this session replaced by what they stand for. Raises ValueError when it is
-        nested too deeply."""
+        """Replace this session's tokens in a JSON value by their values. Raises ValueError if it is nested too
+        deeply."""
         if not self._value_of:
             return value
         return _each_text(value, self._reveal_in, False, MAX_DEPTH)
@@ -125,7 +125,7 @@ class Tokens:
 
 
 def _plain(text: str) -> tuple[str, Callable[[int], int]]:
-    """The text as a person reads it, and where in the text a place in that is."""
+    """The normalized text, and a function that maps its positions to those of the original."""
     left_out: list[int] = []
     pieces, length, done = list[str](), 0, 0
     for found in _ODD.finditer(text):
@@ -147,7 +147,7 @@ def _as_read(char: str) -> str:
             return " "
         case "Pd":
             return "-"
-        case "Po" if char in "\u3002\uff61":  # ideographic full stops, which addresses may have
+        case "Po" if char in "\u3002\uff61":  # ideographic full stops, which addresses may contain
             return "."
         case "Sm" if char == "\N{MINUS SIGN}":
             return "-"
@@ -157,7 +157,7 @@ def _as_read(char: str) -> str:
 
 
 def _is_one(kind: PersonalKind, text: str) -> bool:
-    """Whether what looks like it is one."""
+    """True if a match is valid personal data."""
     digits = re.sub(r"\D", "", text)
     if kind == "card":
         return _passes_luhn(digits)
@@ -173,7 +173,7 @@ def _passes_luhn(digits: str) -> bool:
 
 
 def _each_text(value: Any, change: Callable[[str], str], numbers: bool, depth: int) -> Any:
-    """The value with every text changed, names of fields too; with `numbers`, those that may be of a card as well."""
+    """Change every text of the value, including names of fields; with `numbers`, also numbers that may be of a card."""
     if depth == 0:
         raise ValueError("nested too deeply")
     match value:

@@ -1,4 +1,4 @@
-"""What the user's settings say of a call: who may use a server, and whether a tool is allowed, asked about or denied.
+"""The user's policy for calls: who may use a server, and whether a tool is allowed, needs approval, or is denied.
 
 Decided for each call, in the server. Annotations are the upstream's own claim. Must not know sessions or MCP.
 """
@@ -19,22 +19,22 @@ _WILD = re.compile(r"\*|\?|\[[^\]]*\]")
 class Verdict:
     decision: Decision
     rule: str
-    """Which part of the settings decided, as the audit has it."""
+    """The part of the settings that decided, for the audit."""
 
 
 def may_use(settings: UpstreamSettings, principal: str) -> bool:
-    """The one user of stdio may use everything; over HTTP the credentials of a server would be lent to strangers."""
+    """The one user of stdio may use everything; over HTTP a server's credentials would be lent to strangers."""
     return not settings.disabled and (principal == LOCAL or principal in (settings.principals or ()))
 
 
 def decide(settings: UpstreamSettings, section: UpstreamsSection, tool: Tool) -> Verdict:
-    """An exact rule, else the pattern that says most, else the annotation, else the default."""
+    """An exact rule, else the most specific pattern, else the annotation, else the default."""
     if (exact := settings.tools.get(tool.name)) is not None:
         return Verdict(exact, f"tools.{tool.name}")
     rules: list[tuple[str, Decision]] = list(settings.tools.items())
     matching = [rule for rule in rules if fnmatchcase(tool.name, rule[0])]
     if matching:
-        # Of two that say as much, the stricter one: the order of a table means nothing.
+        # Of two equally specific rules, the stricter one: the order of a table means nothing.
         pattern, found = max(matching, key=lambda rule: (len(_WILD.sub("", rule[0])), _STRICTNESS[rule[1]]))
         return Verdict(found, f"tools.{pattern}")
     trusted = section.trust_annotations if settings.trust_annotations is None else settings.trust_annotations

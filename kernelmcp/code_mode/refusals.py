@@ -1,4 +1,4 @@
-"""What a call is told that does not reach its server, or whose result does not reach the guest: what was wrong, and the
+"""Messages for calls that do not reach their server, or whose result does not reach the guest: the problem, and the
 next step. Small models act on the error that they get, and on nothing else.
 
 Text only. Must not know sessions or MCP.
@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from kernelmcp.output.sanitize import clean
 from kernelmcp.upstreams.catalogue import ErrorKind, UpstreamError
 
-# Of names that a guest made up, or of a server's list.
+# Limit for names that a guest invented, or of a server's list.
 MAX_NAME_CHARS = 80
 MAX_SUGGESTIONS = 5
 
 
 class Refused(UpstreamError):
-    """By us. `rule` is the setting or the limit, for the audit."""
+    """A refusal by us. `rule` is the setting or the limit, for the audit."""
 
     def __init__(self, kind: ErrorKind, rule: str, message: str) -> None:
         super().__init__(kind, message)
@@ -25,12 +25,13 @@ class Refused(UpstreamError):
 
 
 def quoted(name: str) -> str:
-    """A name on one line, whatever it is."""
+    """Any name, on one line."""
     return json.dumps(clean(name)[:MAX_NAME_CHARS], ensure_ascii=True)
 
 
 def with_advice(message: str, tool: str) -> str:
-    """What an upstream says that could not even make a result of the call: often of its arguments, and not which."""
+    """Add advice to an upstream's error without a result: the cause is often an argument, which the error does not
+    name."""
     return f"{message}; servers.search({quoted(tool)}) shows what it takes"
 
 

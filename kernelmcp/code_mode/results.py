@@ -1,4 +1,4 @@
-"""What a result would have cost a model that calls the tool itself. Must not know sessions or MCP's types."""
+"""Measures what a result would cost a model that calls the tool itself. Must not know sessions or MCP's types."""
 
 from kernelmcp.output.sanitize import as_dict, as_list
 from kernelmcp.upstreams.catalogue import CallResult
@@ -7,7 +7,7 @@ _STRUCTURED = b'"structuredContent"'
 
 
 def model_chars(result: CallResult) -> int:
-    """Characters. What is sent twice, as text and as structured content, counts once; bytes in base64 don't count."""
+    """Number of characters. Text that is repeated as structured content counts once; base64 bytes don't count."""
     if result.value is None:
         both = result.raw is not None and _STRUCTURED in result.raw
         return result.size // 2 if both else result.size

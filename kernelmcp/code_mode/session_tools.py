@@ -1,6 +1,6 @@
-"""What code mode remembers of one session: what its user has allowed, tokens for personal data, calls under way.
+"""Code mode's state for one session: its user's approvals, tokens for personal data, pending calls.
 
-Lives in memory alone, and ends with the session. Must not know sessions.
+Held only in memory, and ends with the session. Must not know sessions.
 """
 
 import asyncio
@@ -10,21 +10,21 @@ from kernelmcp.code_mode.personal_data import Tokens
 from kernelmcp.executions.execution import Execution
 
 Grant = tuple[str, ...]
-"""A server, a tool, and the digest of what was shown: a tool that has changed is another one."""
+"""A server, a tool, and the digest of the shown definition: a changed tool is another one."""
 
 
 class SessionTools:
-    """All methods run in the event loop."""
+    """The state of one session. All methods run in the event loop."""
 
     def __init__(self) -> None:
         self.grants: set[Grant] = set()
-        """For the session: forgotten with its kernel."""
+        """For the session; forgotten with its kernel."""
         self.tokens = Tokens()
         self._slots = asyncio.Semaphore(1)
         self._limit = 1
 
     def slots(self, limit: int) -> asyncio.Semaphore:
-        """For calls at one time. When the setting changes, those under way end in the old ones."""
+        """Slots for concurrent calls. After a change of the setting, pending calls keep the old ones."""
         if limit != self._limit:
             self._slots, self._limit = asyncio.Semaphore(limit), limit
         return self._slots
@@ -32,7 +32,7 @@ class SessionTools:
 
 @dataclass(slots=True)
 class Caller:
-    """Who calls: an execution, the model's or a person's, and its session."""
+    """The caller: an execution, the model's or a person's, and its session."""
 
     execution: Execution
     session: SessionTools

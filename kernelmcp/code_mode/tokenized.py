@@ -1,5 +1,5 @@
-"""Tokens in what comes from servers whose personal data guests do not see, and values in calls to those that may have
-them. Must not know policy or sessions."""
+"""Applies tokens to results of servers whose personal data guests must not see, and restores values in calls to servers
+that may have them. Must not know policy or sessions."""
 
 import json
 from collections.abc import Callable, Collection
@@ -14,24 +14,24 @@ from kernelmcp.output.sanitize import as_dict
 from kernelmcp.upstreams.catalogue import CallResult, UpstreamError
 
 BYTES_PER_MB = 1024 * 1024
-# Above, JSON is read and written in a thread: nobody else must wait.
+# Larger JSON is parsed and written in a thread: other tasks must not wait.
 LARGE_BYTES = 100_000
-# What is larger is not looked through, and so not let through.
+# Larger results are not searched, and are therefore not passed on.
 MAX_TOKENIZED_MB = 4
 
 T = TypeVar("T")
 
 
 def hidden_kinds(settings: UpstreamSettings, tokens: Tokens) -> Collection[PersonalKind]:
-    """What the guest does not see of what a server says. One that gets values could say them again: of it, everything
-    of the kinds that are tokens."""
+    """The kinds of data to hide in a server's results. A server that gets values could return them: its results are
+    searched for all kinds that have tokens."""
     return {*settings.tokenize, *(tokens.kinds if settings.reveal else ())}
 
 
 async def with_tokens(
     result: CallResult, tokens: Tokens, kinds: Collection[PersonalKind], server: str, tool: str
 ) -> CallResult:
-    """Raises `UpstreamError`."""
+    """Hide personal data in a result. Raises `UpstreamError`."""
     if result.size > MAX_TOKENIZED_MB * BYTES_PER_MB:
         raise refusals.large_result(server, tool, result.size, MAX_TOKENIZED_MB)
 
@@ -49,7 +49,7 @@ async def with_tokens(
 
 
 async def with_values(arguments: dict[str, Any], size: int, tokens: Tokens, server: str, tool: str) -> dict[str, Any]:
-    """Arguments with values in the place of tokens. Raises `UpstreamError`."""
+    """Replace tokens in the arguments by values. Raises `UpstreamError`."""
     try:
         return await off_loop(size, lambda: tokens.reveal(arguments))
     except (ValueError, RecursionError):
@@ -59,7 +59,7 @@ async def with_values(arguments: dict[str, Any], size: int, tokens: Tokens, serv
 
 
 def hidden(message: str, tokens: Tokens, kinds: Collection[PersonalKind], server: str) -> str:
-    """What a server says of a call that failed. Raises `UpstreamError`."""
+    """Hide personal data in the error message of a failed call. Raises `UpstreamError`."""
     try:
         return tokens.hide(message, kinds)
     except TooManyTokens:
@@ -67,5 +67,5 @@ def hidden(message: str, tokens: Tokens, kinds: Collection[PersonalKind], server
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """In a thread where it takes long; else here, which takes less."""
+    """Run in a thread if it takes long; else here, which takes less."""
     return work() if size <= LARGE_BYTES else await anyio.to_thread.run_sync(work)

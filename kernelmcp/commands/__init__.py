@@ -1,1 +1,1 @@
-"""Commands that a person runs once: the demo, doctor, the configuration of clients, wheels built from source."""
+"""One-time commands for a person: the demo, doctor, the configuration of clients, wheels built from source."""

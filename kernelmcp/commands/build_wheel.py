@@ -1,7 +1,7 @@
-"""`kernelmcp build-wheel PATH`: a source package becomes a wheel for WebAssembly, in the local wheel folder that every
-session may install from.
+"""`kernelmcp build-wheel PATH`: builds a WebAssembly wheel from a source package, in the local wheel folder from which
+every session may install.
 
-It runs the package's build, as `pip install PATH` would: for packages that you trust.
+It runs the package's build, as `pip install PATH` would: use it only for packages that you trust.
 """
 
 import importlib.util
@@ -11,13 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-# pyodide-build runs on Python 3.12 and later, but builds for the version that it runs on: this is the guest's.
+# The guest's version. pyodide-build runs on Python 3.12 and later, but builds for the version that it runs on.
 GUEST_PYTHON = (3, 14)
 _EXTRA = "pip install '.[wheel-build]'"
 
 
 def main(source: Path, home: Path) -> int:
-    """Returns the exit code: 0 when a wheel was made; 1 when something is missing, and then it has printed what."""
+    """Returns the exit code: 0 if a wheel was built; 1 if something is missing, which it has printed."""
     missing = _missing(source)
     if missing is not None:
         sys.stderr.write(f"kernelmcp: {missing}\n")
@@ -35,7 +35,7 @@ def main(source: Path, home: Path) -> int:
 
 
 def _missing(source: Path) -> str | None:
-    """An obstacle, and the remedy."""
+    """An obstacle and its remedy, if any."""
     if not any((source / name).is_file() for name in ("pyproject.toml", "setup.py")):
         return f"{source} is not a source package: it has neither pyproject.toml nor setup.py"
     if sys.version_info[:2] != GUEST_PYTHON:
@@ -56,7 +56,7 @@ def _missing(source: Path) -> str | None:
 
 
 def _with_python(version: str, source: Path) -> str:
-    """A line that builds with this version of Python, by what is there to get one."""
+    """A command that builds with this version of Python, using an available tool to get it."""
     build = f"kernelmcp build-wheel {shlex.quote(str(source.absolute()))}"
     if shutil.which("uv"):
         return f"uv run --isolated --python {version} --extra wheel-build {build}"
@@ -68,7 +68,7 @@ def _with_python(version: str, source: Path) -> str:
 
 
 def _pyodide() -> str | None:
-    """The program that pyodide-build brings, beside this Python or on the PATH."""
+    """The program that pyodide-build installs, beside this Python or on the PATH."""
     beside = Path(sys.executable).with_name("pyodide")
     return str(beside) if beside.is_file() else shutil.which("pyodide")
 

@@ -1,7 +1,6 @@
 """`kernelmcp demo`: the real server over stdio, a real MCP client, a scripted session, and its notebook.
 
-Uses nothing of the server but its command. What goes wrong is one sentence, for this is the first thing that anybody
-runs.
+Uses only the server's command. An error is reported in one sentence, because this is the first command that people run.
 """
 
 import os
@@ -32,7 +31,7 @@ from kernelmcp.process_start import python_command
 
 # The first start on a machine may build the boot image.
 DEADLINE_SECONDS = 300
-# Without a network, how long an installation tries, seconds.
+# How long an installation retries without a network, in seconds.
 INSTALL_SECONDS = 60
 NEXT = """
 Next: give it to a client, with a folder for your own files.
@@ -45,7 +44,7 @@ importing them takes no time."""
 
 
 class DemoFailed(Exception):
-    """In words for who runs it."""
+    """The text is for the person who runs the demo."""
 
 
 def main(output: Path, kernelspec: str | None) -> int:
@@ -67,7 +66,7 @@ def main(output: Path, kernelspec: str | None) -> int:
 
 
 def _check_writable(file: Path) -> None:
-    """Raises `ConfigurationError`: better now than after the last step."""
+    """Raises `ConfigurationError` now, rather than after the last step."""
     try:
         new = not file.exists()
         with file.open("ab"):
@@ -81,7 +80,7 @@ def _check_writable(file: Path) -> None:
 
 
 def _in_words(exc: BaseException) -> str:
-    """The message for it; empty for a Ctrl-C, which the command line handles."""
+    """The message for an error; empty for a Ctrl-C, which the command line handles."""
     if isinstance(exc, BaseExceptionGroup):
         inner = [_in_words(one) for one in cast("BaseExceptionGroup[BaseException]", exc).exceptions]
         return "" if "" in inner else inner[0]
@@ -107,7 +106,7 @@ class Targets:
         return int(self.listener.getsockname()[1])
 
     def reached(self, text: str) -> bool:
-        """True if anything got out, whatever the guest reports."""
+        """True if any data got out, whatever the guest reports."""
         try:
             self.listener.accept()[0].close()
         except BlockingIOError:
@@ -127,7 +126,7 @@ def _targets() -> Iterator[Targets]:
 
 
 class Demo:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(self, screen: Screen, targets: Targets, output: Path, kernelspec: str) -> None:
         self._screen = screen
@@ -160,7 +159,7 @@ class Demo:
         return 1 if failed else 0
 
     def _server(self) -> StdioServerParameters:
-        # The server's own lines would stand between the steps.
+        # The server's own log lines would appear between the steps.
         env = {
             "KERNELMCP_LOGGING__LEVEL": "warning",
             "KERNELMCP_PACKAGES__INSTALL_TIMEOUT_SECONDS": str(INSTALL_SECONDS),
@@ -216,7 +215,7 @@ class Demo:
 
 
 def facts_of(result: CallToolResult) -> dict[str, Any]:
-    """The fields of a result, which every client gets."""
+    """The fields of a result that every client gets."""
     return (result.meta or {}).get(RESULT_KEY, {})
 
 

@@ -1,11 +1,11 @@
-"""The calls that `kernelmcp demo` makes. Longer cells are files of `demo_guest/`, which run in the guest."""
+"""The calls that `kernelmcp demo` makes. Longer cells are files in `demo_guest/`, which run in the guest."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 GUEST_DIRECTORY = Path(__file__).parent / "demo_guest"
-# The variables of the cells before.
+# Uses variables of the previous cells.
 DRAWING = "\n\nchart = Image(stacked_bars(table), width=WIDTH)\nchart"
 PACKAGE = "tabulate"
 USING = f"from {PACKAGE} import tabulate\nprint(tabulate(table[:3], ['month', *products, 'sum'], 'github'))"
@@ -16,7 +16,7 @@ ENDLESS = "while True:\n    pass"
 
 @dataclass(frozen=True)
 class Step:
-    """One call: what it shows, and what is sent."""
+    """One call: its title, and the request."""
 
     title: str
     arguments: dict[str, Any]
@@ -24,13 +24,13 @@ class Step:
     expected_status: str = "ok"
     needs_sandbox: bool = False
     live: bool = False
-    """Its output is shown as it comes."""
+    """Its output is streamed."""
     needs_index: bool = False
-    """It is skipped, and the demo goes on, when no package index can be reached."""
+    """It is skipped, and the demo continues, if no package index is reachable."""
 
 
 def steps(secret_file: Path, port: int) -> list[Step]:
-    """The session. The break-out is for a file with a secret and a port on this machine."""
+    """The steps of the session. The break-out targets a file with a secret and a port on this machine."""
     break_out = _guest("break_out.py").replace("{secret_file}", str(secret_file)).replace("{port}", str(port))
     file = {"path": "sales.csv", "content": _guest("sales.csv")}
     return [

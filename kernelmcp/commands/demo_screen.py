@@ -15,7 +15,7 @@ MAX_CODE_LINES, LAST_LINES = 12, 4
 
 
 class Screen:
-    """Pictures are also written beside the notebook, to `picture`."""
+    """The screen of the demo. Pictures are also written beside the notebook, to `picture`."""
 
     def __init__(self, out: TextIO, picture: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._out = out
@@ -29,7 +29,7 @@ class Screen:
         self.line(f"\n{self._bold}{text}{self._off}", indent="")
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> None:
-        """The code of a cell, of a long one both ends; another tool with its arguments, long ones counted."""
+        """Print a cell's code, of a long one both ends; another tool with its arguments, long ones as a count."""
         if "code" in arguments:
             lines = str(arguments["code"]).splitlines()
         else:

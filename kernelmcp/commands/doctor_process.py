@@ -1,4 +1,4 @@
-"""Facts of the operating system about a guest's process, and its means to confine one."""
+"""The operating system's data on a guest's process, and its support for confinement."""
 
 import ctypes
 import sys
@@ -11,7 +11,7 @@ LANDLOCK_CREATE_RULESET_VERSION = 1
 
 
 def guest_pid(kernel_pid: int) -> int:
-    """The process that runs the code: the kernel's Node, or the kernel itself where it has none."""
+    """The process that runs the code: the kernel's Node, or the kernel itself if it has none."""
     try:
         children = psutil.Process(kernel_pid).children(recursive=True)
         return next((child.pid for child in children if Path(child.exe()).stem == "node"), kernel_pid)
@@ -20,7 +20,7 @@ def guest_pid(kernel_pid: int) -> int:
 
 
 def process_status(pid: int) -> dict[str, str]:
-    """/proc/PID/status; empty where there is none."""
+    """/proc/PID/status; empty if there is none."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -29,8 +29,8 @@ def process_status(pid: int) -> dict[str, str]:
 
 
 def foreign_variables(pid: int) -> int | None:
-    """How many variables the process was started with, beside the one of malloc that each guest has; None when that
-    cannot be seen."""
+    """Number of variables at the start of the process, besides the malloc variable that each guest has; None if that
+    cannot be determined."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -39,7 +39,7 @@ def foreign_variables(pid: int) -> int | None:
 
 
 def landlock_abi() -> int:
-    """The Landlock version that the machine offers, 0 for none."""
+    """The Landlock version that the machine offers; 0 if none."""
     if sys.platform != "linux":
         return 0
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Which isolation layers hold, judged from what the attempts in a kernel and the operating system say.
+"""Decides which isolation layers hold, from the results of the attempts and the operating system's data.
 
 Must not know how the attempts are made, nor how a report is printed.
 """
@@ -14,7 +14,7 @@ from kernelmcp.commands.doctor_process import foreign_variables, landlock_abi, p
 
 @dataclass(frozen=True)
 class Attempt:
-    """`contained` is None when it could not be tried."""
+    """`contained` is None if it could not be tried."""
 
     name: str
     title: str
@@ -24,7 +24,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Layer:
-    """`active`: it is in place. `proven`: something was tried that only this layer, or it first, could refuse."""
+    """`active`: it is in place. `proven`: an attempt failed that only this layer, or this layer first, could refuse."""
 
     name: str
     active: bool
@@ -33,7 +33,7 @@ class Layer:
 
 
 def judge(facts: dict[str, Any], control: dict[str, Any], attempts: list[Attempt], guest_pid: int) -> list[Layer]:
-    """The layers, from what was found inside and what the operating system says of the process."""
+    """The layers, from the findings inside and the operating system's data on the process."""
     outcome = {attempt.name: attempt.contained for attempt in attempts}
     status = process_status(guest_pid)
     return [
@@ -104,7 +104,7 @@ def _closed_descriptors(outcome: dict[str, bool | None]) -> Layer:
 def _landlock(attempts: list[Attempt]) -> Layer:
     abi = landlock_abi()
     offered = f"this machine offers ABI {abi}" if abi else "this machine does not offer it"
-    # Node's own refusal is ERR_ACCESS_DENIED; the file's owner is ours: EACCES is what Landlock answers.
+    # Node's own error is ERR_ACCESS_DENIED, and we own the file: so EACCES comes from Landlock.
     if abi and any(one.name == "link" and one.contained and "EACCES" in one.detail for one in attempts):
         return Layer("landlock", True, True, "the operating system refuses to follow a link out of the workspace")
     return Layer("landlock", False, False, f"not active ({offered})")
@@ -112,7 +112,7 @@ def _landlock(attempts: list[Attempt]) -> Layer:
 
 def _seccomp(status: dict[str, str], outcome: dict[str, bool | None]) -> Layer:
     own = process_status(os.getpid())
-    # A container's filter is on every process: ours must be one more.
+    # A container's filter applies to every process: ours must be an additional one.
     filters, ours = int(status.get("Seccomp_filters", 0)), int(own.get("Seccomp_filters", 0))
     active = status.get("Seccomp") == "2" and filters > ours
     if active:
@@ -137,7 +137,7 @@ def _seatbelt(outcome: dict[str, bool | None]) -> Layer:
 
 
 def _cgroup(guest_pid: int) -> Layer:
-    """The process is in a group that was made for it."""
+    """The layer of the process's control group, which must have been created for it."""
     try:
         groups = Path(f"/proc/{guest_pid}/cgroup").read_text("utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""`kernelmcp lab`: checks what it needs, takes the lock of this home's Lab, and becomes JupyterLab."""
+"""`kernelmcp lab`: checks its requirements, takes the lock of this home's Lab, and becomes JupyterLab."""
 
 import json
 import os
@@ -32,7 +32,7 @@ TOKEN_BYTES = 24
 
 
 def main(settings: Settings, *, port: int | None, open_browser: bool) -> int:
-    """Status 0 when it was ended, 1 when another one is open. Raises `ConfigurationError`."""
+    """Returns status 0 after it was ended, 1 if another one is open. Raises `ConfigurationError`."""
     _check_versions()
     home, runtime_root = settings.home.absolute(), runtime_root_of(settings.config.server.runtime).absolute()
     _check_ours(home, "server.home (KERNELMCP_HOME)")
@@ -85,7 +85,7 @@ def _check_versions() -> None:
 
 
 def _check_ours(folder: Path, setting: str) -> None:
-    """Sessions and the sockets of their kernels are found there: whoever may write there could show us others."""
+    """The folder leads to sessions and their kernels' sockets: anyone with write access could substitute others."""
     try:
         found = folder.lstat()
     except FileNotFoundError:

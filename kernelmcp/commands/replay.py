@@ -1,7 +1,7 @@
-"""`kernelmcp replay`: the code cells of a notebook of this machine, run in a session by a server of its own.
+"""`kernelmcp replay`: runs the code cells of a local notebook in a session, using its own server.
 
-What the cells put out is shown as a model would see it, and the session is kept: `kernelmcp` and JupyterLab go on with
-it. The notebook is read as hostile input is; its code runs in the sandbox and nowhere else.
+Outputs are shown as a model would see them, and the session is kept: `kernelmcp` and JupyterLab can continue it. The
+notebook is treated as hostile input; its code runs only in the sandbox.
 """
 
 import os
@@ -24,16 +24,16 @@ from kernelmcp.preflight import check_start
 from kernelmcp.process_start import python_command
 
 MAX_NAME_CHARS = 64
-# How long one answer waits for a cell that runs.
+# Time that one answer waits for a running cell.
 WAIT_SECONDS = 30
 
 
 class ReplayFailed(Exception):
-    """In words for who runs it."""
+    """The text is for the person who runs it."""
 
 
 def main(notebook: Path, session_id: str | None, config: Path | None = None, policy: Path | None = None) -> int:
-    """0 when all cells ran, 1 when one failed. Raises `ConfigurationError` before anything starts."""
+    """Returns 0 if all cells ran, 1 if one failed. Raises `ConfigurationError` before anything starts."""
     check_start(load(config, policy))
     cells = _read(notebook)
     name = session_id if session_id is not None else name_of(notebook)
@@ -53,7 +53,7 @@ def main(notebook: Path, session_id: str | None, config: Path | None = None, pol
 
 
 def name_of(notebook: Path) -> str:
-    """A session's name for a notebook: its own, of letters, digits, dots, dashes and underscores."""
+    """A session's name derived from the notebook's: letters, digits, dots, dashes and underscores."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", notebook.stem).strip("-.")[:MAX_NAME_CHARS] or "notebook"
 
 
@@ -95,7 +95,7 @@ async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) 
 
 
 async def _run(client: Client, session_id: str, code: str) -> tuple[str, str]:
-    """The status of the cell, and its text. Raises `ReplayFailed` when the server refuses it."""
+    """The status of the cell, and its text. Raises `ReplayFailed` if the server rejects it."""
     result = await client.call_tool("execute_code", {"code": code, "session_id": session_id})
     while True:
         text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))

@@ -1,6 +1,6 @@
-"""`kernelmcp setup`: fetches and prepares the packages that most code begins with, so that an import takes no time.
+"""`kernelmcp setup`: downloads and prepares the packages that most code starts with, so that an import takes no time.
 
-The work is the kernel package's own (`python -m kernelmcp_kernel.prepare`), in a process with a kernel's settings.
+The kernel package does the work (`python -m kernelmcp_kernel.prepare`), in a process with a kernel's settings.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _BAR_CHARS = 24
 def main(
     settings: Settings, names: Sequence[str], offline: Path | None, export: Path | None, *, remove: bool, yes: bool
 ) -> int:
-    """Status 0 when all is prepared, 1 when something could not be had or was not wanted. `yes`: nobody is asked.
+    """Returns status 0 if everything is prepared, 1 if something was unavailable or declined. `yes`: ask nobody.
 
     Raises `ConfigurationError`."""
     if remove:
@@ -65,13 +65,13 @@ def main(
 
 def _prepare(settings: Settings, *arguments: str) -> subprocess.Popen[bytes]:
     guests = guest_environment(settings, settings.policy.default_flavor)
-    environment = {**os.environ, **guests, "JPY_PARENT_PID": str(os.getpid())}  # it ends when this process is killed
+    environment = {**os.environ, **guests, "JPY_PARENT_PID": str(os.getpid())}  # it ends if this process is killed
     command = python_command("kernelmcp_kernel.prepare", *arguments)
     return subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
 def _is_wanted(settings: Settings, names: Sequence[str]) -> bool:
-    """Ask the person at the terminal about packages that are neither of a set nor of Pyodide's distribution."""
+    """Ask the person at the terminal about packages that are neither in a set nor in Pyodide's distribution."""
     with _prepare(settings, f"--plan={','.join({*chain(*SETS.values())})}", "--", *names) as process:
         try:
             answer, _ = process.communicate()
@@ -134,7 +134,7 @@ def _remove(settings: Settings) -> int:
 
 
 def _show(lines: Iterable[str], out: TextIO) -> None:
-    """A bar at a terminal, lines elsewhere."""
+    """Show a bar on a terminal, lines elsewhere."""
     bar = out.isatty()
     for line in lines:
         if not bar:
@@ -143,7 +143,7 @@ def _show(lines: Iterable[str], out: TextIO) -> None:
             done = int(step[1]) * _BAR_CHARS // int(step[2])
             out.write(f"\r\x1b[K[{'#' * done}{'.' * (_BAR_CHARS - done)}] {step[1]}/{step[2]} {step[3][:60]}")
         elif line.startswith((" ", "Collecting")):
-            continue  # what pip fetches: of interest in a log
+            continue  # pip's downloads: useful only in a log
         else:
             out.write(f"\r\x1b[K{line}\n")
         out.flush()

@@ -1,7 +1,7 @@
-"""`kernelmcp skills list|promote|remove`: which Python files of sessions every session of their user has.
+"""`kernelmcp skills list|promote|remove`: the Python files of sessions that all sessions of their user share.
 
-A model wrote them, and a promoted one runs in sessions that did not: so it is a person who promotes, having seen the
-code. No tool of the server does. Sessions get it with their next cell.
+A model wrote them, and a promoted one runs in sessions that did not: so a person promotes it, after seeing the code. No
+tool of the server can. Sessions get it with their next cell.
 """
 
 import sys
@@ -41,7 +41,7 @@ def list_skills(settings: Settings, principal: str) -> int:
 
 
 def promote(settings: Settings, session_id: str, name: str, principal: str, *, yes: bool) -> int:
-    """Show the code and ask, unless told not to."""
+    """Show the code and ask, unless `yes` is set."""
     try:
         skill = _wanted(settings, session_id, name, principal)
     except ServerError as exc:
@@ -74,7 +74,7 @@ def remove(settings: Settings, name: str, principal: str) -> int:
 
 
 def _wanted(settings: Settings, session_id: str, name: str, principal: str) -> Skill:
-    """Raises `ServerError`s only."""
+    """The skill to promote. Raises only `ServerError`s."""
     record = StoredSessions(_home(settings)).record(Caller(principal, lambda: None), session_id)
     if record is None:
         raise SessionNotFound(f"{principal} has no session {session_id!r}", "kernelmcp skills list shows them.")
@@ -142,7 +142,7 @@ def _about(name: str, source: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """Text for one line of a terminal."""
+    """The text on one line, safe for a terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)[:100]
 
 

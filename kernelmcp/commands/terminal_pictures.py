@@ -1,7 +1,7 @@
-"""A picture in the terminal, where the environment says that the terminal can show one.
+"""Shows a picture in the terminal, if the environment says that the terminal supports it.
 
-Kitty's protocol, iTerm2's, and sixel. Nobody is asked: a terminal that does not answer a question would hold up who
-asks. Through tmux and screen none of these gets reliably.
+Supports Kitty's protocol, iTerm2's, and sixel. The terminal itself is not queried: if it did not answer, the program
+would hang. None of the protocols works reliably through tmux and screen.
 """
 
 import base64
@@ -11,10 +11,10 @@ from typing import TextIO
 
 CHUNK = 4096
 SIXEL_COLOURS = 32
-# As TERM_PROGRAM calls them.
+# Values of TERM_PROGRAM.
 _KITTY_PROGRAMS = ("ghostty", "kitty")
 _ITERM_PROGRAMS = ("iTerm.app", "WezTerm", "mintty", "rio", "WarpTerminal")
-# Beginnings of TERM.
+# Prefixes of TERM.
 _SIXEL_TERMS = ("foot", "mlterm", "contour", "yaft", "xterm-sixel")
 
 
@@ -31,7 +31,7 @@ def protocol(out: TextIO, environ: Mapping[str, str]) -> str | None:
 
 
 def encoded(png: bytes, kind: str) -> str:
-    """The picture as this protocol has it. Raises ValueError when it cannot be read."""
+    """The picture in this protocol. Raises ValueError if it cannot be read."""
     return {"kitty": _kitty, "iterm": _iterm, "sixel": _sixel}[kind](png)
 
 
@@ -51,11 +51,11 @@ def _iterm(png: bytes) -> str:
 
 
 def _sixel(png: bytes) -> str:
-    """Bands of six rows, each colour of a band in one line over the others."""
+    """Bands of six rows; the colours of a band are separate lines that overlay each other."""
     from PIL import Image
 
     try:
-        # The demo's own chart: a picture of somebody else's would be unpacked in a confined process.
+        # The demo's own chart: an untrusted picture would be decoded in a confined process.
         with Image.open(io.BytesIO(png), formats=["PNG"]) as opened:
             picture = opened.convert("RGB").quantize(SIXEL_COLOURS)
     except (OSError, SyntaxError) as exc:
@@ -74,7 +74,7 @@ def _sixel(png: bytes) -> str:
 
 
 def _band(rows: list[bytes], colour: int, width: int) -> str:
-    """A character for each column, whose bits are the rows that have the colour; repeated ones are counted."""
+    """One character per column, whose bits are the rows with this colour; repeated ones are counted."""
     columns = [sum((row[x] == colour) << bit for bit, row in enumerate(rows)) for x in range(width)]
     found: list[str] = []
     start = 0

@@ -1,4 +1,4 @@
-"""Values as TOML, for the commands that add tables to a file of settings."""
+"""Formats values as TOML, for the commands that add tables to a settings file."""
 
 import json
 from typing import Any, cast
@@ -12,5 +12,5 @@ def toml_value(value: Any) -> str:
     if isinstance(value, dict):
         pairs = (f"{toml_value(key)} = {toml_value(one)}" for key, one in cast("dict[str, Any]", value).items())
         return f"{{ {', '.join(pairs)} }}"
-    # A basic string of TOML has JSON's escapes; it wants one for DEL, too.
+    # A basic TOML string has JSON's escapes, plus one for DEL.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

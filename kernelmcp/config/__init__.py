@@ -1,1 +1,1 @@
-"""Settings: every one with its reason, where they come from, and how they change while the server runs."""
+"""Settings: every one with its reason, their sources, and their changes while the server runs."""

@@ -1,4 +1,4 @@
-"""What may stand in [network]: hosts and headers, checked when the settings are read, not at a guest's first request.
+"""Validates the hosts and headers in [network] when the settings are read, not at a guest's first request.
 
 The kernel process reads the same texts again (kernelmcp_kernel/network), and decides.
 """
@@ -10,12 +10,12 @@ from ipaddress import IPv4Address, IPv6Address
 _LABELS = r"(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(\*\.)?({_LABELS}|\[[0-9a-f:.]+\])(?::([0-9]{{1,5}}))?", re.IGNORECASE | re.ASCII)
 _NUMBER = re.compile(r"(?:.*\.)?(?:0x[0-9a-f]*|[0-9]+)", re.IGNORECASE | re.ASCII)
-# RFC 1035: a name in full, with its dots.
+# RFC 1035: a full name, with its dots.
 _MAX_NAME_CHARS = 253
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|[^\x00-\xff]")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# The framing of a request is not a secret's business.
+# A secret must not change the framing of a request.
 _FRAMING = frozenset({"connection", "content-length", "host", "transfer-encoding", "upgrade"})
 
 
@@ -37,7 +37,7 @@ def check_host(text: str) -> str:
 
 
 def _is_address(host: str) -> bool:
-    """Whether it is an address and not a name. Raises ValueError for what only looks like an address."""
+    """True if it is an address and not a name. Raises ValueError for text that only looks like an address."""
     if host.startswith("["):
         IPv6Address(host[1:-1])
         return True
@@ -48,7 +48,7 @@ def _is_address(host: str) -> bool:
 
 
 def check_headers(host: str, headers: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """Raises ValueError, which never holds a value."""
+    """Raises ValueError, whose text never contains a value."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or name.lower() in _FRAMING:
             raise ValueError(f"{name!r} of {host} is not a header that can be set")

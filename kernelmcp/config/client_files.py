@@ -1,7 +1,7 @@
-"""The servers that are configured: those of mcp.toml, and those in files of other programs that it names.
+"""The configured servers: those of mcp.toml, and those in the files of other programs that it names.
 
-Files are strangers': a server in one that cannot be used is left out, with a sentence, and the rest is used. kernelmcp
-itself is left out, because it would start itself without end.
+The files are untrusted: an unusable server is omitted, with a sentence, and the rest is used. kernelmcp itself is
+omitted, because it would start itself endlessly.
 """
 
 import json
@@ -21,16 +21,16 @@ from kernelmcp.config.expansion import variables, variables_in
 from kernelmcp.config.models import Config
 from kernelmcp.config.upstreams import SERVER_NAME, UpstreamSettings, UpstreamsSection
 
-# Claude Code keeps much else in its file.
+# Claude Code stores much other data in its file.
 MAX_BYTES = 32 * 1024 * 1024
 OWN_FILE = "mcp.toml"
-# Set for the processes of upstreams: one that is kernelmcp after all starts no upstreams of its own.
+# Set for the processes of upstreams: if one is kernelmcp after all, it starts no upstreams of its own.
 NESTED_VARIABLE = "KERNELMCP_NESTED"
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_COMMA = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])')
 _EDITORS_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _OURS = re.compile(r"(?:kernelmcp)(?:\.exe)?(?:\[[^\]]*\])?(?:[=@<>~!:].*)?", re.IGNORECASE)
-# How programs name the three ways.
+# The programs' names for the three transports.
 _TYPES = {"stdio": "stdio", "sse": "sse", "http": "http", "streamable-http": "http", "streamablehttp": "http"}
 _KEYS = ("command", "args", "env", "cwd", "url", "headers", "disabled")
 
@@ -44,7 +44,7 @@ class Configured:
 
 
 def configured(section: UpstreamsSection, environ: Mapping[str, str] = os.environ) -> Configured:
-    """All of them, with what they inherit from the section filled in. Reads files; raises nothing."""
+    """All servers, with the section's defaults filled in. Reads files; raises nothing."""
     if NESTED_VARIABLE in environ:
         return Configured()
     found = Configured(
@@ -61,7 +61,7 @@ def configured(section: UpstreamsSection, environ: Mapping[str, str] = os.enviro
 
 def withheld_variables(config: Config) -> frozenset[str]:
     """Environment variables of the server that hold upstreams' secrets: no kernel gets them, unless `[network]` names
-    them, which the kernel process reads. Reads files."""
+    them, because the kernel process reads those. Reads files."""
     section = config.upstreams
     named = (value for headers in config.network.headers.values() for value in headers.values())
     needed = {name for value in named for name in variables_in(value.get_secret_value())}
@@ -71,7 +71,7 @@ def withheld_variables(config: Config) -> frozenset[str]:
 def read_file(
     file: str, problems: list[str], environ: Mapping[str, str] = os.environ
 ) -> Iterator[tuple[str, UpstreamSettings]]:
-    """The servers of a program, or of a file like its: what cannot be used is added to `problems`."""
+    """The servers of a program, or of a file in its format; unusable ones are described in `problems`."""
     path = path_of(file, environ)
     try:
         content: Any = loads_with_comments(read_small(path, MAX_BYTES).decode("utf-8-sig"))
@@ -106,7 +106,7 @@ def read_file(
 
 
 def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file in which a program has its servers, or the path itself."""
+    """The file in which a program stores its servers, or the path itself."""
     home = Path(environ.get("HOME") or Path.home())
     on_mac = sys.platform == "darwin"
     settings = (
@@ -122,11 +122,11 @@ def path_of(file: str, environ: Mapping[str, str] = os.environ) -> Path:
         case "vscode":
             return settings / "Code" / "User" / "mcp.json"
         case _:
-            return home / file.removeprefix("~/")  # an absolute path stays what it is
+            return home / file.removeprefix("~/")  # an absolute path stays unchanged
 
 
 def loads_with_comments(text: str) -> Any:
-    """JSON as editors write it, with comments and commas at ends."""
+    """Parse JSON as editors write it, with comments and trailing commas."""
     try:
         return json.loads(text)
     except ValueError:
@@ -135,7 +135,7 @@ def loads_with_comments(text: str) -> Any:
 
 
 def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of `mcpServers`, of VS Code's `servers`, and of what Claude Code has for the folder that we are in."""
+    """Entries of `mcpServers`, of VS Code's `servers`, and of Claude Code's section for the current folder."""
     tables = [_table(content, "mcpServers"), _table(content, "servers"), _table(content, "mcp", "servers")]
     with suppress(OSError):  # the folder is gone
         tables.append(_table(content, "projects", os.getcwd(), "mcpServers"))
@@ -152,7 +152,7 @@ def _table(content: Any, *keys: str) -> dict[str, Any]:
 
 
 def _settings(entry: dict[str, Any]) -> UpstreamSettings:
-    """Raises ValueError. Keys that are other programs' business are passed over."""
+    """The settings of an entry. Raises ValueError. Other programs' keys are ignored."""
     said = {key: entry[key] for key in _KEYS if entry.get(key) not in (None, [], {}, "")}
     if "url" not in said and isinstance(entry.get("serverUrl"), str):
         said["url"] = entry["serverUrl"]
@@ -189,5 +189,5 @@ def _names_us(word: str, *, is_command: bool) -> bool:
 
 
 def _is_image(word: str) -> bool:
-    """A container's image: registry/name:tag."""
+    """True if it is a container image: registry/name:tag."""
     return not word.startswith(("/", "~", ".")) and "/" in word

@@ -1,6 +1,6 @@
-"""`${NAME}` and `${NAME:-default}` in what the settings say of upstreams: which variables are named, and their values.
+"""`${NAME}` and `${NAME:-default}` in the settings of upstreams: the named variables, and their values.
 
-Expanded in the server, for the moment of connecting. No error has a value in it.
+Expanded in the server, only for connecting. No error contains a value.
 """
 
 import re
@@ -9,18 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from kernelmcp.config.upstreams import UpstreamSettings
 
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-# Of editors: only they can say what it is.
+# Variables of editors, which only they can resolve.
 _EDITORS = re.compile(
     r"\$\{(?:input:[^}]*|command:[^}]*|config:[^}]*|workspaceFolder[^}]*|userHome|pathSeparator|file\w*)\}"
 )
-# No secrets, and kernels need them.
+# Not secret, and needed by kernels.
 ORDINARY = frozenset(
     {"HOME", "LANG", "LOGNAME", "PATH", "PWD", "PYTHONPATH", "SHELL", "TEMP", "TERM", "TMP", "TMPDIR", "TZ", "USER"}
 )
 
 
 def expanded(text: str, environ: Mapping[str, str]) -> str:
-    """Raises ValueError for a variable that is not set and has no default, or that only an editor knows."""
+    """Expand a text. Raises ValueError for a variable that is unset and has no default, or that only an editor
+    knows."""
     if editors := _EDITORS.search(text):
         raise ValueError(f"it has {editors[0]}, which only an editor can resolve: write the value into mcp.toml")
 
@@ -36,7 +37,7 @@ def expanded(text: str, environ: Mapping[str, str]) -> str:
 
 
 def variables(servers: Iterable[UpstreamSettings]) -> frozenset[str]:
-    """Names of the environment variables that they use and that nobody else is to have."""
+    """Names of the environment variables that the servers use and that no other process may get."""
     return frozenset(name for server in servers for text in _texts(server) for name in variables_in(text)) - ORDINARY
 
 

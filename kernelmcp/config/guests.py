@@ -1,4 +1,4 @@
-"""Settings of what guests run in and what they reach: kernels, the network, packages, and directories of the host."""
+"""Settings of the guests' environment: kernels, the network, packages, and directories of the host."""
 
 import os
 from functools import cached_property
@@ -20,7 +20,7 @@ class Volume(Section):
 
     @cached_property
     def place(self) -> Path:
-        """`path` without links, as it was when the settings were checked: a link that comes later leads nowhere."""
+        """`path` with links resolved when the settings were checked: a later link has no effect."""
         return self.path.resolve()
 
 
@@ -33,9 +33,9 @@ class VolumesSection(Section):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     default_volume: Path | None = None
-    """A folder of the user's for files in and out, which every guest sees as /volumes/shared and may write. It must be
-    there; `~` is the home directory. `--folder` of `serve` and `install` makes it. Default: none."""
-    # As pydantic's documentation types extra fields.
+    """A folder of the user's for files in and out, which every guest sees as /volumes/shared and may write. It must
+    exist; `~` is the home directory. `--folder` of `serve` and `install` creates it. Default: none."""
+    # Extra fields are typed this way in pydantic's documentation.
     __pydantic_extra__: dict[str, Volume] = Field(init=False)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
@@ -65,7 +65,7 @@ class VolumesSection(Section):
 
 
 OWN_KERNELSPEC = "kernelmcp"
-"""The kernel that our environment variables mean something to, and whose guest has a working directory of its own."""
+"""The kernel that understands our environment variables, and whose guest has its own working directory."""
 
 
 class KernelsSection(Section):
@@ -81,15 +81,15 @@ class KernelsSection(Section):
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cells, of which
     `import pandas` and a plot take more than one."""
     jupyter_folder: Literal["private", "read", "write"] = "private"
-    """What a kernel that Jupyter starts sees of the folder that its notebook is in: nothing (`private`), or its files
-    at /volumes/notebook, where cells then begin, to `read`, or also to `write`."""
+    """The part of the notebook's folder that a kernel started by Jupyter sees: nothing (`private`), or its files at
+    /volumes/notebook, where cells then start, to `read`, or also to `write`."""
 
 
 class NetworkSection(Section):
     allow_hosts: list[str] = []
-    """What the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with `:port`
-    or for ports 80 and 443. Addresses outside the public internet are reached only when they are listed here. Default:
-    none."""
+    """Hosts that the guest's requests may reach: `example.org`, `*.example.org` (all below it), an address, each with
+    `:port` or for ports 80 and 443. Addresses outside the public internet are reached only when they are listed here.
+    Default: none."""
     headers: dict[str, dict[str, SecretStr]] = {}
     """Per host (or `host:port`), headers that its requests get. The guest never sees them. Without a port: over https
     only. `${NAME}` in a value is an environment variable of the server."""
@@ -116,16 +116,17 @@ class NetworkSection(Section):
 
 
 class PackagesSection(Section):
-    """What guests may install, and from where. The kernel process reads it as KERNELMCP_PACKAGES, one JSON object."""
+    """Packages that guests may install, and their sources. The kernel process reads it as KERNELMCP_PACKAGES, a JSON
+    object."""
 
     enabled: bool = True
     """Allow the installation of packages."""
     auto_install: bool = True
-    """Whether a cell's `import` of a module that is missing installs the package of Pyodide's distribution that has it.
-    Only those: a name that is guessed could be anybody's on the index."""
+    """Install, on a cell's `import` of a missing module, the package of Pyodide's distribution that has it. Only those:
+    a guessed name could be anybody's on the index."""
     build_from_source: bool = True
-    """Whether a package without a wheel that runs here is built from its source, in pure Python: in a process of its
-    own, confined as a guest is, with no network and none of a session's files."""
+    """Build a package without a wheel that runs here from its source, in pure Python: in a separate process, confined
+    as a guest is, with no network and none of a session's files."""
     index_url: str | None = None
     """The one package index to use. Default: as pip is configured on this machine, else PyPI."""
     pyodide_url: str | None = None
@@ -143,7 +144,7 @@ class PackagesSection(Section):
     denied: list[str] = []
     """Names of packages that are refused, as a dependency too."""
     resolution_ttl_seconds: float = Field(default=24 * 3600, ge=0)
-    """How long it is remembered which versions a requirement resolved to, seconds. A requirement with an exact version
+    """How long the versions that a requirement resolved to are remembered, seconds. A requirement with an exact version
     is remembered for ever."""
     install_timeout_seconds: float = Field(default=300, gt=0)
     """Longest time of one installation, seconds. The largest wheels are 30 MB; the rest is for slow networks."""

@@ -1,6 +1,6 @@
 """The settings of the HTTP side, with their units and reasons: `[transport_http]`, `[auth]` and `[telemetry]`.
 
-Part of `config`, which is what everybody imports.
+Part of `config`, which other modules import.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from kernelmcp.config.section import Section
 
 
 def _as_text(value: Any) -> Any:
-    """A token of digits only is read as a number, from a file or the environment."""
+    """A token that consists of digits is read as a number, from a file or the environment."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -74,7 +74,7 @@ class AuthSection(Section):
     audience: str | None = None
     """The required `aud` of a JWT. Default: `resource_url`. One of the two is needed."""
     jwks_url: str | None = None
-    """Where the issuer's public keys are. Default: what the issuer's metadata says."""
+    """Where the issuer's public keys are. Default: the address in the issuer's metadata."""
     resource_url: str | None = None
     """The URL of this server as clients know it, as in `https://kernels.example.com/mcp`: published in the protected
     resource metadata."""

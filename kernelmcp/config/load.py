@@ -1,7 +1,7 @@
 """The sources of settings: the only module that reads files and the environment for them.
 
 Order: command line, environment (`KERNELMCP_<SECTION>__<KEY>`), file (`mcp.toml`, `policy.toml`), default. An unknown
-key or a bad value is a `ConfigurationError` that names the file or the variable, the key and what would be accepted.
+key or an invalid value is a `ConfigurationError` that names the file or the variable, the key and the valid values.
 """
 
 import difflib
@@ -23,13 +23,13 @@ from kernelmcp.errors import ConfigurationError
 # Reading a file of this size takes 0.2 s, for which every client of a running server waits.
 MAX_FILE_BYTES = 256 * 1024
 CONFIG_NAME, POLICY_NAME = "mcp.toml", "policy.toml"
-# What other systems that run code for models call a limit, and our name for it.
+# Names of limits in similar systems, and ours.
 HABITS = {"fuel_budget": "cpu_seconds", "fuel": "cpu_seconds", "memory_bytes": "memory_mb"}
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything that settings are made from. `read` may be called again when a file has changed."""
+    """All sources of the settings. `read` may be called again after a file has changed."""
 
     config_file: Place
     policy_file: Place
@@ -38,11 +38,11 @@ class Sources:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The files, whether or not they are there."""
+        """The files, whether or not they exist."""
         return self.config_file, self.policy_file
 
     def read(self) -> Values:
-        """Raises `ConfigurationError`."""
+        """Read all sources. Raises `ConfigurationError`."""
         variables.check_names(self.environ)
         command_line = {("config", section): dict(values) for section, values in self.overrides.items()}
         environment = dict(variables.values(self.environ))
@@ -65,7 +65,7 @@ class Sources:
             return f"{source}: {key}: {message.removeprefix('Value error, ')}"
         known = variables.known_keys(Values, loc[:-1])
         if loc[:-1] == ("config",):
-            known = [*known, "policy"] if source in self.environ else known  # a section as the environment has them
+            known = [*known, "policy"] if source in self.environ else known  # a section in the environment
         habit = HABITS.get(path[-1])
         close = [habit] if habit in known else difflib.get_close_matches(path[-1], known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
@@ -88,7 +88,7 @@ def find(
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Sources:
-    """The places of the settings; nothing is read yet."""
+    """Find the sources of the settings; reads nothing yet."""
     home = home_directory(environ.get("KERNELMCP_SERVER__HOME"), environ)
     return Sources(
         _place(config_file or environ.get("KERNELMCP_CONFIG_FILE"), home / CONFIG_NAME),
@@ -104,7 +104,7 @@ def load(
     environ: Mapping[str, str] = os.environ,
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Settings:
-    """Settings from all sources together. Raises `ConfigurationError` for what is not understood."""
+    """Load the settings from all sources. Raises `ConfigurationError` for invalid ones."""
     sources = find(config_file, policy_file, environ, overrides)
     return Settings(sources.read(), sources)
 
@@ -121,5 +121,5 @@ def _read(place: Place) -> dict[str, Any]:
             return {}
         where = "of a readable file" if place.named else "of a directory that you may read as KERNELMCP_HOME"
         raise ConfigurationError(f"{place.path}: cannot be read: {exc.strerror}", f"Give the path {where}.") from exc
-    except (ValueError, RecursionError) as exc:  # not TOML, not UTF-8, a number of thousands of digits, lists in lists
+    except (ValueError, RecursionError) as exc:  # not TOML, not UTF-8, a number of thousands of digits, nested lists
         raise ConfigurationError(f"{place.path}: is not TOML: {exc}", "Correct the file.") from exc

@@ -55,8 +55,8 @@ class SessionsSection(Section):
     keep_days: float = Field(default=30, ge=0, le=36500)
     """Days after which a session that nobody used is deleted with its files. 0: never."""
     continue_default: bool = True
-    """Whether a server on stdio goes on with the default session of the same client and folder. `false` is for programs
-    that run tasks which must not see each other's files, one server process each."""
+    """Let a server on stdio continue the default session of the same client and folder. `false` is for programs that
+    run tasks which must not see each other's files, one server process each."""
     max_stored: int = Field(default=500, ge=1)
     """Sessions per principal that are kept on disk, stopped ones too; the ones that were used longest ago are deleted
     with their files. Every older client over HTTP leaves one behind."""
@@ -71,9 +71,9 @@ class ToolsSection(Section):
     enabled: list[str] | None = None
     """Names of the tools to list. Default: all of them."""
     structured_content: Literal["auto", "always", "never"] = "auto"
-    """Who gets `structuredContent` and output schemas. `auto`: a request whose `_meta` has `"kernelmcp/structured":
-    true`, and the clients of `structured_clients`. Several clients show a model that instead of the text and the
-    pictures."""
+    """Clients that get `structuredContent` and output schemas. `auto`: a request whose `_meta` has
+    `"kernelmcp/structured": true`, and the clients of `structured_clients`. Several clients show a model that instead
+    of the text and the pictures."""
     structured_clients: list[str] = ["mcp-inspector", "inspector-client", "inspector-cli"]
     """Names (`clientInfo.name`) of clients that get it."""
 
@@ -84,7 +84,7 @@ class ToolsSection(Section):
 
 
 def level_name(text: Any) -> Any:
-    """A level as other systems write it: INFO, or WARN."""
+    """Normalize a level in other systems' notation: INFO, or WARN."""
     lower = text.lower() if isinstance(text, str) else text
     return "warning" if lower == "warn" else lower
 
@@ -121,7 +121,7 @@ class Config(Section):
 
 
 class Values(Section):
-    """All settings as they were at one moment."""
+    """All settings at one moment."""
 
     config: Config = Config()
     policy: Policy = Policy()

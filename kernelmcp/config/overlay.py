@@ -1,6 +1,5 @@
-"""Merges layers of settings, by pydantic-settings. A module of its own because importing that takes 60 ms,
-which a server whose settings are all defaults need not spend before its first kernel starts.
-"""
+"""Merges layers of settings, using pydantic-settings. A separate module because that import takes 60 ms, which a server
+with default settings need not spend before its first kernel starts."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -47,7 +46,7 @@ class _LayerSource(PydanticBaseSettingsSource):
             for part in key[:-1]:
                 branch = cast("dict[str, Any]", branch).setdefault(part, {})
                 if not isinstance(branch, dict):
-                    break  # a plain value where a table belongs: validation reports it
+                    break  # a plain value instead of a table: validation reports it
             else:
                 cast("dict[str, Any]", branch)[key[-1]] = value
         return tree

@@ -1,6 +1,6 @@
 """Limits of guests: config/policy.toml, with units and reasons.
 
-Part of `config`, which is what everybody imports.
+Part of `config`, which other modules import.
 """
 
 import re
@@ -23,7 +23,7 @@ LayerName = Literal[
     "cgroup",
 ]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Variables travel to the guest through a pipe that holds 64 KiB before the guest reads.
+# Variables reach the guest through a pipe that holds 64 KiB before the guest reads.
 MAX_ENV_BYTES = 32 * 1024
 
 
@@ -89,7 +89,7 @@ class Policy(Section):
     @field_validator("flavors")
     @classmethod
     def _fill_in(cls, named: dict[Flavor, FlavorLimits], info: ValidationInfo) -> dict[Flavor, FlavorLimits]:
-        """A file that changes one flavor leaves the others as they are."""
+        """A file that changes one flavor keeps the others' defaults."""
         memory_mb: int | None = info.data.get("memory_mb")
         others = FLAVORS if memory_mb is None else dict.fromkeys(FLAVORS, FlavorLimits(memory_mb=memory_mb))
         return others | named

@@ -1,7 +1,7 @@
-"""Takes changed settings files over while the server runs.
+"""Applies changed settings files while the server runs.
 
-A file that is wrong is reported in the log, once, and the old values stay; `kernelmcp doctor` says the same. What
-cannot change under live sessions waits for the next start (`models.FIXED_AT_START`).
+An invalid file is reported in the log, once, and the old values stay; `kernelmcp doctor` reports it too. Settings that
+cannot change under live sessions wait for the next start (`models.FIXED_AT_START`).
 """
 
 import importlib
@@ -17,20 +17,21 @@ from kernelmcp.config.load import MAX_FILE_BYTES
 from kernelmcp.config.settings import Place, Settings
 from kernelmcp.errors import ConfigurationError
 
-# How long a file must stay the same before it is read, seconds: editors write in several steps.
+# How long a file must stay unchanged before it is read, in seconds: editors write in several steps.
 SETTLE_SECONDS = 0.1
-# How often the watching thread looks for changes and for its end, milliseconds: it delays a server's end by as much.
+# How often the watching thread checks for changes and for its end, in milliseconds: it delays the server's end by as
+# much.
 STEP_MS = 50
 
 log = structlog.get_logger(__name__)
 
 
 Check = Callable[[Settings], None]
-"""A check whether a running server may apply settings. Raises `ConfigurationError`."""
+"""Checks whether a running server may apply settings. Raises `ConfigurationError`."""
 
 
 async def keep_current(settings: Settings, check: Check) -> None:
-    """Runs for the server's life. Without a file system that reports changes it logs so and returns."""
+    """Apply changes for the server's life. If the file system reports no changes, logs this and returns."""
     if settings.sources is None:
         return
     places = settings.sources.places
@@ -43,7 +44,7 @@ async def keep_current(settings: Settings, check: Check) -> None:
 
 
 async def _set_at_the_end(stop: anyio.Event) -> None:
-    """The watching thread can't be cancelled, and looks at this event only."""
+    """Set `stop` at the end: the watching thread can't be cancelled, and checks only this event."""
     try:
         await anyio.sleep_forever()
     finally:
@@ -59,13 +60,13 @@ async def _watch(
     tasks: anyio.abc.TaskGroup,
 ) -> None:
     try:
-        # The directories, not the files: a file that is replaced (an editor's save, a mounted secret) is another file.
+        # The directories, not the files: a replaced file (an editor's save, a mounted secret) is another file.
         folders = {place.path.parent for place in places if place.path.parent.is_dir()}
         watchfiles = await anyio.to_thread.run_sync(importlib.import_module, "watchfiles")  # not before the first cell
-        # Runs once the loop below has begun to watch: what changed since the server read its settings is not reported.
+        # Runs once the loop below watches: changes since the server read its settings are not reported.
         tasks.start_soon(_catch_up, settings, check)
         async for _ in watchfiles.awatch(*folders, recursive=False, step=STEP_MS, stop_event=stop):
-            # Compared by content, because the log or anything else may lie in the same directory.
+            # Compared by content, because the log or other files may be in the same directory.
             if (found := await _settled(places)) != seen:
                 seen = found
                 take_over(settings, check)
@@ -84,7 +85,7 @@ def take_over(settings: Settings, check: Check) -> None:
         log.error("the changed settings are wrong and the old ones stay", error=exc.message)
         return
     except Exception:
-        # A bug of ours, and no reason to end everybody's sessions.
+        # Our bug, which is no reason to end all sessions.
         log.exception("the changed settings could not be taken over and the old ones stay")
         return
     if changed:
@@ -94,7 +95,7 @@ def take_over(settings: Settings, check: Check) -> None:
 
 
 async def _settled(places: tuple[Place, ...]) -> list[bytes | str]:
-    """The content of the files once they stay the same: one that is being written is empty for a moment."""
+    """The content of the files once they are stable: a file that is being written is empty for a moment."""
     before = await anyio.to_thread.run_sync(_contents, places)
     while True:
         await anyio.sleep(SETTLE_SECONDS)

@@ -1,7 +1,7 @@
-"""`Settings`, the one live object that holds all settings, and what happens to it when a file has changed.
+"""`Settings`, the one live object that holds all settings, and its updates when a file has changed.
 
-It is what everything gets: its `config` and `policy` are replaced as a whole when a file has changed, so read them
-where they are used and keep no copy. Where the values come from is `sources`' business.
+All modules get it: its `config` and `policy` are replaced as a whole when a file has changed, so read them where they
+are used and keep no copy. `sources` knows the origin of the values.
 """
 
 import os
@@ -14,7 +14,7 @@ import platformdirs
 
 from kernelmcp.config.models import Config, Policy, Values
 
-# Read once, at the start: what was built from them cannot be rebuilt under live sessions.
+# Read once, at the start: objects built from them cannot be rebuilt under live sessions.
 FIXED_AT_START = (
     "server",
     "transport_stdio",
@@ -36,7 +36,7 @@ FIXED_AT_START = (
     "tools",
     "logging.file",
     "policy.required_layers",
-    "policy.guest_uid",  # the modes of the home's directories follow it
+    "policy.guest_uid",  # the modes of the home's directories depend on it
 )
 
 _MISSING = object()
@@ -44,7 +44,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Place:
-    """A settings file. One that was named must be there; one in its default place may be."""
+    """A settings file. An explicitly named one must exist; one in its default place may be missing."""
 
     path: Path
     named: bool
@@ -55,16 +55,16 @@ class Sources(Protocol):
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The files, whether or not they are there."""
+        """The files, whether or not they exist."""
         ...
 
     def read(self) -> Values:
-        """Raises `ConfigurationError`."""
+        """Read all sources. Raises `ConfigurationError`."""
         ...
 
 
 class Settings:
-    """Everything, as the rest of the server gets it. Belongs to the event loop's thread once that runs."""
+    """All settings, as the rest of the server gets them. Belongs to the event loop's thread once that runs."""
 
     def __init__(self, values: Values | None = None, sources: Sources | None = None) -> None:
         self.sources = sources
@@ -84,13 +84,13 @@ class Settings:
         return home_directory(self.config.server.home)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call this after every change. Only for what must act; a reader reads at use."""
+        """Call this after every change. Only for modules that must act; others read the settings at use."""
         self._listeners.append(listener)
 
     def reload(self, check: Callable[["Settings"], None] = lambda _: None) -> tuple[list[str], list[str]]:
-        """Read the sources again: the names of what has changed, and of what waits for the next start.
+        """Read the sources again; returns the names of changed settings, and of those that wait for the next start.
 
-        Raises `ConfigurationError`, or what `check` raises of the new settings, and then nothing has changed.
+        Raises `ConfigurationError`, or what `check` raises for the new settings; then nothing has changed.
         """
         if self.sources is None:
             return [], []
@@ -99,7 +99,7 @@ class Settings:
         changed = _differences(old["config"], new["config"]) + _differences(old["policy"], new["policy"], "policy.")
         if changed:
             before, values = self._values, Values.model_validate(new)
-            check(Settings(values, self.sources))  # volumes must not hold the files that were read
+            check(Settings(values, self.sources))  # volumes must not contain the settings files
             self._values = values
             try:
                 for listener in self._listeners:
@@ -111,7 +111,7 @@ class Settings:
 
 
 def home_directory(configured: Path | str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder for everything that is kept."""
+    """The folder for all persistent data."""
     home = configured or environ.get("KERNELMCP_HOME")
     found = Path(home) if home else Path(platformdirs.user_data_dir("kernelmcp", appauthor=False))
     return Path(os.path.realpath(found))  # it may be a link to another disk
@@ -133,7 +133,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
 
 
 def _keep(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Carry a fixed section or setting over from the old values; what would have changed."""
+    """Keep the old value of a fixed section or setting; returns the names that would have changed."""
     path = name.split(".") if name.startswith("policy.") else ["config", *name.split(".")]
     for part in path[:-1]:
         old, new = old[part], new[part]

@@ -1,6 +1,7 @@
-"""The names of all tools, for what must know them before mcp is imported: a setting is checked before anything starts.
+"""The names of all tools, for modules that need them before mcp is imported: settings are checked before anything
+starts.
 
-A test holds it to what the server lists.
+A test compares them with the server's list.
 """
 
 import difflib
@@ -22,12 +23,12 @@ TOOL_NAMES = (
     "get_workspace_info",
     "get_volume_path",
 )
-# "exec" is to find execute_code.
+# "exec" must match execute_code.
 SIMILARITY = 0.4
 
 
 def check_tool_name(name: str) -> str:
-    """Raises ValueError."""
+    """Return the name if it is a tool's. Raises ValueError."""
     if name in TOOL_NAMES:
         return name
     close = difflib.get_close_matches(name, TOOL_NAMES, n=1, cutoff=SIMILARITY)

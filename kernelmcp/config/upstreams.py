@@ -1,7 +1,7 @@
-"""`[upstreams]`: the user's other MCP servers, whose tools guests may call, and what they may do with them.
+"""`[upstreams]`: the user's other MCP servers, whose tools guests may call, and the policy for these calls.
 
 A server has the same keys as in the `mcpServers` of other programs. `${NAME}` in a value is expanded in the server
-(`expand`), when it connects: what is here, dumped or logged, holds names of variables and no values.
+(`expand`) when it connects: the models, dumps and logs contain names of variables and no values.
 """
 
 import re
@@ -13,7 +13,7 @@ from kernelmcp.config.section import Section
 
 Decision = Literal["allow", "ask", "deny"]
 PersonalKind = Literal["email", "phone", "card"]
-# A folder's name below /servers, and a word in `kernelmcp upstreams try NAME`; no dot, because NAME.TOOL is a tool.
+# A folder name below /servers, and a word in `kernelmcp upstreams try NAME`; no dot, because NAME.TOOL is a tool.
 SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 CLIENTS = ("claude_desktop", "claude_code", "cursor", "vscode")
 _URL = re.compile(r"(https?://|\$\{).+", re.IGNORECASE)
@@ -36,27 +36,27 @@ class UpstreamSettings(Section):
     url: str | None = None
     """The server's address, instead of `command`."""
     type: Literal["stdio", "http", "sse"] | None = None
-    """How it is spoken to. Default: `stdio` for a command, `sse` for a URL that ends in /sse, else `http`."""
+    """The transport. Default: `stdio` for a command, `sse` for a URL that ends in /sse, else `http`."""
     headers: dict[str, SecretStr] = {}
     """Headers of each request."""
     disabled: bool = False
     """Omit the server and its tools."""
     default: Decision | None = None
-    """What becomes of tools that no rule names. Default: as `upstreams.default`."""
+    """The decision for tools that no rule names. Default: as `upstreams.default`."""
     tools: dict[_Pattern, Decision] = {}
     """Rules by the tool's name, or a pattern such as `get_*`: an exact name goes before a pattern."""
     trust_annotations: bool | None = None
-    """Whether it is believed which of its tools only read. Default: as `upstreams.trust_annotations`."""
+    """Trust its claims about which of its tools only read. Default: as `upstreams.trust_annotations`."""
     private_addresses: bool | None = None
-    """Whether its name, and those of its login, may lead to private addresses. Default: as
+    """Allow its name, and those of its login, to lead to private addresses. Default: as
     `upstreams.private_addresses`."""
     pin: bool = False
-    """Whether a tool that is new, or not what it was, is asked about until a person has accepted it."""
+    """Ask about a new or changed tool until a person has accepted it."""
     timeout_seconds: float = Field(default=60, gt=0, le=3600)
     """Longest time of one call, and of connecting, seconds."""
     principals: list[str] | None = None
-    """Who may use it over HTTP, such as `token:alice`. Default: nobody there, because its credentials are one person's;
-    the one user of stdio always may."""
+    """Principals that may use it over HTTP, such as `token:alice`. Default: none, because its credentials are one
+    person's; the one user of stdio always may."""
     tokenize: list[PersonalKind] = []
     """Kinds of data that guests see as tokens in its results: e-mail addresses, phone numbers, card numbers."""
     reveal: bool = False
@@ -117,17 +117,17 @@ class UpstreamsSection(Section):
     call_seconds_per_execution: float = Field(default=600, gt=0)
     """Time that the calls of one execution may take together, seconds; calls at one time each count."""
     audit_file: str = "audit.jsonl"
-    """Where each call leaves a line: in the home, unless the path is absolute. Empty: nowhere."""
+    """File that logs each call: in the home, unless the path is absolute. Empty: none."""
     audit_values: bool = False
-    """Whether the arguments' values stand there as well, and not only their names and a hash."""
+    """Log the arguments' values as well, and not only their names and a hash."""
     default: Decision = "ask"
-    """What becomes of a tool that no rule names and that does not only read: `allow`, `ask` the user at each call, or
+    """The decision for a tool that no rule names and that does not only read: `allow`, `ask` the user at each call, or
     `deny`."""
     trust_annotations: bool = True
-    """Whether a server is believed which of its tools only read (`readOnlyHint`): these are allowed without a rule."""
+    """Trust a server's claims about which of its tools only read (`readOnlyHint`): these are allowed without a rule."""
     private_addresses: bool = False
-    """Whether public names of servers may lead to addresses that are not public: of this machine, of a private network.
-    A URL that says such an address, `localhost`, a name without a dot or one below `.internal` or `.local` needs no
+    """Allow public names of servers to lead to addresses that are not public: of this machine, of a private network. A
+    URL with such an address, `localhost`, a name without a dot or one below `.internal` or `.local` needs no
     permission."""
     servers: dict[str, UpstreamSettings] = {}
     """The servers, each under its name. One of the same name in `files` is not used."""
@@ -149,7 +149,7 @@ class UpstreamsSection(Section):
         return servers
 
     def effective(self, server: UpstreamSettings) -> UpstreamSettings:
-        """A server's settings with those of all servers in place of what it does not say."""
+        """A server's settings, with those of the section for each one that it omits."""
         inherited = ("default", "trust_annotations", "private_addresses")
         missing = [name for name in inherited if getattr(server, name) is None]
         return server.model_copy(update={name: getattr(self, name) for name in missing})

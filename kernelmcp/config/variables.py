@@ -1,6 +1,6 @@
-"""Settings in the environment: which variable means which setting, what its text means, and which are refused.
+"""Settings in the environment: maps variables to settings, parses their values, and rejects unknown ones.
 
-Below `load`, which puts them over the files. Must not know files.
+Below `load`, which gives them priority over the files. Must not know files.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from kernelmcp.errors import ConfigurationError
 
 ENV_PREFIX = "KERNELMCP_"
 _EXAMPLE = "KERNELMCP_SESSIONS__MAX_SESSIONS"
-# What Kubernetes and Docker put into containers when a service's name is kernelmcp, or kernelmcp-SOMETHING.
+# Variables that Kubernetes and Docker set in containers if a service's name is kernelmcp, or kernelmcp-SOMETHING.
 _SERVICE = re.compile(r"KERNELMCP_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 _SERVICE_ADDRESS = re.compile(r"KERNELMCP_(\w+_)?PORT")
 # Our variables that do not belong to a section.
@@ -34,13 +34,13 @@ def target(name: str) -> Key | None:
     section = section.lower()
     if section == "policy":
         first = rest[0].lower()
-        # Names of variables are kept as they are, and may have a __ in them.
+        # Names of variables keep their case, and may contain __.
         return ("policy", first, "__".join(rest[1:])) if first == "env" and rest[1:] else ("policy", *_lower(rest))
     return ("config", section, *_lower(rest))
 
 
 def values(environ: Mapping[str, str]) -> Iterator[tuple[Key, Any]]:
-    """Shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS."""
+    """The values; shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS."""
     for name in sorted(environ, key=lambda name: (name.count("__"), name)):
         if (key := target(name)) is not None:
             is_text = key[:2] == ("policy", "env") and len(key) > 2
@@ -48,9 +48,9 @@ def values(environ: Mapping[str, str]) -> Iterator[tuple[Key, Any]]:
 
 
 def check_names(environ: Mapping[str, str]) -> None:
-    """Refuse variables that look like settings and are not: one may be a misspelt limit that somebody relies on.
+    """Reject variables that look like settings but are not: one may be a misspelt limit that somebody relies on.
 
-    Raises `ConfigurationError`. Names with a section that does not exist are found with the values, later.
+    Raises `ConfigurationError`. Names with a section that does not exist are found later, with the values.
     """
     unknown = sorted(name for name in environ if name.upper().startswith(ENV_PREFIX) and not _is_read(name))
     unknown = [name for name in unknown if not _is_service(name, environ[name])]
@@ -60,7 +60,7 @@ def check_names(environ: Mapping[str, str]) -> None:
 
 
 def _is_read(name: str) -> bool:
-    # An underscore too many, KERNELMCP__POLICY__..., is no section.
+    # An extra underscore, KERNELMCP__POLICY__..., is no section.
     return name in OTHER_VARIABLES or (target(name) is not None and not name.startswith(f"{ENV_PREFIX}_"))
 
 
@@ -69,10 +69,11 @@ def _is_service(name: str, value: str) -> bool:
 
 
 def _meant(name: str) -> str:
-    """A hint at the variable that was probably meant."""
+    """A hint at the variable that was probably intended."""
     known = [*_variables(), *sorted(OTHER_VARIABLES)]
     name = name.upper()
-    # The same in another case, the key alone, else the nearest; without underscores, of which one is easily missing.
+    # The same name in another case, the key alone, else the nearest; compared without underscores, which are easily
+    # omitted.
     meant = [variable for variable in known if variable == name]
     meant += [variable for variable in known if variable.endswith("__" + name.removeprefix(ENV_PREFIX))]
     plain = {variable.replace("_", ""): variable for variable in known}
@@ -97,12 +98,12 @@ def _lower(parts: list[str]) -> tuple[str, ...]:
     return tuple(part.lower() for part in parts)
 
 
-# -- what a text means ----------------------------------------------------------------------------------------------
+# -- values ---------------------------------------------------------------------------------------------------------
 
 
 def _value(key: Key, text: str) -> Any:
-    """As TOML would read it (numbers, booleans, lists), else as JSON; where a list belongs, else what is between
-    commas; else the plain text."""
+    """Parse it as TOML (numbers, booleans, lists), else as JSON; for a list, else as items between commas; else as
+    plain text."""
     for parse in (_toml, _json, _items if _is_list(key) else str):
         try:
             return parse(text)
@@ -119,15 +120,15 @@ def _toml(text: str) -> Any:
 
 
 def _json(text: str) -> Any:
-    """Only what may hold something: `null` and the like are no texts that TOML would not have read."""
+    """Parse only an object or a list: TOML has read other values already, and `null` stays text."""
     if not text.lstrip().startswith(("{", "[")):
         raise ValueError("neither an object nor a list")
     return json.loads(text)
 
 
 def _items(text: str) -> list[str]:
-    """What is between commas. A list of nothing is written []: an empty variable must not take away what a file
-    requires. Raises ValueError."""
+    """Split at commas. An empty list must be written []: an empty variable must not remove what a file requires. Raises
+    ValueError."""
     parts = [part.strip() for part in text.split(",")]
     found = [part[1:-1] if part[0] in "\"'" and part[-1:] == part[0] else part for part in parts if part]
     if not found or found[0].startswith(("[", "{")):
@@ -147,7 +148,7 @@ def _is_list(key: Key) -> bool:
     return any(get_origin(one) is list for one in (field.annotation, *get_args(field.annotation)))
 
 
-# -- what is known --------------------------------------------------------------------------------------------------
+# -- known settings -------------------------------------------------------------------------------------------------
 
 
 def known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
@@ -156,14 +157,15 @@ def known_keys(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
         field = model.model_fields.get(str(part))
         found = field and _model_in(field.annotation)
         if not found:
-            # A key of a dict (the name of a flavor) has no field; the model of its values was found at the step before.
+            # A key of a dict (the name of a flavor) has no field; the model of its values was found in the previous
+            # step.
             continue
         model = found
     return list(model.model_fields)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that an annotation is, or has as the values of a dict."""
+    """The model of an annotation, or of its values if it is a dict."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)

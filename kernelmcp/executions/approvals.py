@@ -1,6 +1,6 @@
-"""What a cell waits for a person to allow: calls of tools about which the policy says `ask`.
+"""Approvals that a cell waits for: calls of tools whose policy is `ask`.
 
-Several may wait at a time, and they are asked one after the other. Must not know who is asked, or how.
+Several may wait at the same time; the person is asked one by one. Must not know who is asked, or how.
 """
 
 import asyncio
@@ -20,47 +20,47 @@ CHOICES: dict[str, Answer] = {
     "this tool for this session": "session",
     "no": "no",
 }
-"""As a person chooses them."""
+"""The choices as a person sees them."""
 MAX_CODE_CHARS = 2_000
-# A person may be at lunch; a cell that nobody answers must end.
+# A person may be at lunch; an unanswered cell must end.
 MAX_SECONDS = 900.0
-# Of one execution. A loop of calls must not hold a person for ever.
+# Limit per execution. A loop of calls must not occupy a person for ever.
 MAX_APPROVALS = 50
 
 
 class NotAsked(Exception):
-    """Nobody was asked, or nobody answered; the text says why."""
+    """Nobody was asked, or nobody answered; the text gives the reason."""
 
 
 @dataclass(eq=False)
 class Approval:
-    """One call that waits. Every text is a stranger's, cleaned and cut."""
+    """One waiting call. All of its texts are untrusted; they have been cleaned and truncated."""
 
     number: int
-    """Among those of its execution, from 1."""
+    """Its number within its execution, from 1."""
     server: str
     tool: str
     arguments: str
-    """As JSON."""
+    """The arguments as JSON."""
     note: str
-    """Why it is asked, when that is more than the policy: the tool has changed."""
+    """A reason besides the policy, such as a changed tool."""
     grant: tuple[str, ...]
-    """What an answer for more than this call is about."""
+    """The scope of an answer for more than this call."""
     answer: "asyncio.Future[Answer]"
 
 
 class Approvals:
-    """Of one execution. All methods run in the event loop."""
+    """The approvals of one execution. All methods run in the event loop."""
 
     def __init__(self, *, has_client: bool = False) -> None:
         self.has_client = has_client
-        """A client of MCP can ask its user; without, it is JupyterLab that asks."""
+        """True if an MCP client can ask its user; otherwise JupyterLab asks."""
         self.waiting: list[Approval] = []
-        """The first one is asked now."""
+        """The first one is open now."""
         self.asked = asyncio.Event()
-        """Set while one is asked."""
+        """Set while one is open."""
         self.on_change: list[Callable[[Approvals], None]] = []
-        """Each is called when another one is asked now, or none any more."""
+        """Each is called when another one is open, or none is left."""
         self._count = 0
         self._seconds = 0.0
         self._began = 0.0
@@ -68,7 +68,7 @@ class Approvals:
 
     @property
     def open(self) -> Approval | None:
-        """The one that is asked now."""
+        """The approval that a person is asked for now."""
         return self.waiting[0] if self.waiting else None
 
     async def ask(self, server: str, tool: str, arguments: str, note: str, grant: tuple[str, ...]) -> Answer:
@@ -91,7 +91,7 @@ class Approvals:
             self._settle(approval)
 
     def reply(self, approval: Approval, answer: Answer) -> None:
-        """The answer. One that is for more than this call is also for others that wait."""
+        """Give the answer. One that covers more than this call also answers other waiting approvals."""
         if approval not in self.waiting or approval.answer.done():
             return
         for other in list(self.waiting):
@@ -119,21 +119,22 @@ class Approvals:
             tell(self)
 
     def take_seconds(self) -> float:
-        """How long it has waited for answers since this was asked the last time: time that is not the cell's."""
+        """Return the time that it has waited for answers since the last call; it does not count as the cell's."""
         total = self._seconds + (time.monotonic() - self._began if self.waiting else 0.0)
         new, self._credited = total - self._credited, total
         return new
 
 
 def answer_of(text: Any) -> Answer:
-    """What was chosen; anything else is no."""
+    """Parse a choice; anything else means no."""
     chosen = text.strip().lower() if isinstance(text, str) else ""
     by_name: dict[str, Answer] = {answer: answer for answer in CHOICES.values()}
     return CHOICES.get(chosen) or by_name.get(chosen, "no")
 
 
 def question(session_id: str, code: str, approval: Approval) -> str:
-    """What the person reads. All but the first line is a stranger's: it is cleaned, cut, and marked as what it is."""
+    """The text that the person reads. All but the first line is untrusted: it is cleaned, truncated, and marked as
+    such."""
     code = shown(cut_middle(code, MAX_CODE_CHARS), 2 * MAX_CODE_CHARS)
     parts = [
         f"Code in the sandbox (session {session_id!r}) wants to call a tool of your server {approval.server!r}: "
@@ -146,5 +147,5 @@ def question(session_id: str, code: str, approval: Approval) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Each line marked, so that none passes for one of ours."""
+    """Mark each line, so that none looks like one of ours."""
     return "\n".join(f"| {line}" for line in text.splitlines())

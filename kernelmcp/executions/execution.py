@@ -1,7 +1,7 @@
 """One execution: the code to run, its state, and its result.
 
-An execution is independent of the call that asked for it, which may have ended or answered `running`. Must not
-know kernels or MCP.
+An execution is independent of the call that requested it, which may have ended or answered `running`. Must not know
+kernels or MCP.
 """
 
 import asyncio
@@ -38,11 +38,11 @@ EXIT_CODES: dict[Status, int | None] = {
     "dead": 137,
     "running": None,
 }
-# What a shell cell fails with: "exit status 3", or that and what bashkit says.
+# The error of a failed shell cell: "exit status 3", or that plus bashkit's message.
 COMMAND_FAILED = "CalledProcessError"
 _EXIT_STATUS = re.compile(r"exit status (\d{1,3})(?::|$)")
 log = structlog.get_logger(__name__)
-# Of a guest that has ended, to whoever has no server to say it.
+# The kernel's text about an ended guest, for clients without a server that reports it.
 SAID_BY_KERNEL = " Its variables are lost; files are kept."
 GONE = "All variables, imports and definitions of this session are gone; files are kept. Run the setup again."
 GONE_WITH_FILES = "All variables, imports, definitions and files of this session are gone."
@@ -50,7 +50,7 @@ GONE_WITH_FILES = "All variables, imports, definitions and files of this session
 
 @dataclass(eq=False)
 class Execution:
-    """The record of one execution. Written by its session's queue only."""
+    """The record of one execution. Only its session's queue writes it."""
 
     session_id: str
     principal: str
@@ -60,55 +60,55 @@ class Execution:
     id: str = field(default_factory=mint_id)
     session_created: bool = False
     has_minted_session: bool = False
-    """The session was made for this call: the call named none, and the connection has none of its own."""
+    """The session was created for this call: the call named none, and the connection has none of its own."""
     had_fences: bool = False
-    """Markdown fences around the code were taken off."""
+    """Markdown fences around the code were removed."""
     logged_to_client: bool = False
-    """The client has its log message."""
+    """The client has received its log message."""
     status: Status = "running"
     error: GuestError | None = None
     state_lost: bool = False
     interruption: Interruption | None = None
     limit: str | None = None
-    """The setting of the policy that it exceeded, other than wall time."""
+    """The policy setting that it exceeded, other than wall time."""
     asked_timeout_seconds: float | None = None
-    """What the caller asked for; the policy may allow less."""
+    """The timeout that the caller requested; the policy may allow less."""
     created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     submitted: float = field(default_factory=time.monotonic)
     started: float | None = None
     ended: float | None = None
     call: handler_call.HandlerCall | None = None
-    """When there is one, `handler(event, context)` is called after the cell, and what it returns is `return_value`."""
+    """If set, `handler(event, context)` is called after the cell, and its result is `return_value`."""
     return_value: Any = None
     files_changed: list[Entry] = field(default_factory=list[Entry])
-    """The files of the workspace that it made or changed."""
+    """The workspace files that it created or changed."""
     background: str | None = None
-    """Output of tasks of earlier cells, since the result before this one."""
+    """Output of earlier cells' background tasks since the previous result."""
     language: str | None = None
-    """Of a cell that is not in the main one: such a cell can lose what is its own language's only."""
+    """Set if the cell is not in the main language: it can lose only the variables of its own language."""
     lost_before: bool = False
-    """Variables of earlier executions are gone, and the result of this one must say so."""
+    """Variables of earlier executions are lost, and the result of this one must say so."""
     loss_is_said: bool = False
-    """Another result has said already what is lost."""
+    """Another result has already reported the loss."""
     losses_said: set[str | None] = field(default_factory=set[str | None])
-    """The languages whose guest ended in an execution before this one, which said so; None is the main language."""
+    """Languages whose guest ended in an earlier execution that reported it; None is the main language."""
     files_deleted: bool = False
-    """It was cancelled by a reset or a deletion that also deletes the session's files."""
+    """A reset or a deletion that also deletes the session's files has cancelled it."""
     interruptible: bool = False
-    """The kernel runs the cell, or prepares it: an interrupt that is sent now reaches it and nothing else."""
+    """The kernel runs or prepares the cell: an interrupt sent now reaches only this cell."""
     grace_timer: asyncio.TimerHandle | None = None
-    """Ends the kernel when an interrupt does not help."""
+    """Ends the kernel if an interrupt has no effect."""
     client: str | None = None
-    """The Jupyter client in which a person ran it; None for what was asked for over MCP."""
+    """The Jupyter client in which a person ran it; None if it was requested over MCP."""
     interrupted_by_person: bool = False
     questions: Questions | None = None
-    """Where its input() asks; None when nobody can be asked."""
+    """Handles its input(); None if nobody can be asked."""
     approvals: Approvals | None = None
-    """Where its calls of tools ask; None when nobody can be asked."""
+    """Handles approvals of its tool calls; None if nobody can be asked."""
     tool_use: ToolUse | None = None
-    """None where there are no other servers."""
+    """None if there are no other servers."""
     persons_cells: int = 0
-    """How many cells a person ran in the session before this one, and after the one before it."""
+    """Number of cells that a person ran in the session between the previous execution and this one."""
 
     def __post_init__(self) -> None:
         self.done = asyncio.Event()
@@ -129,19 +129,19 @@ class Execution:
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory its code and outputs take."""
+        """Approximate memory use of its code and outputs."""
         return sys.getsizeof(self.code) + self.outputs.memory_bytes
 
     @property
     def gone(self) -> str:
-        """A sentence for the caller that says what is lost with the kernel, or with the guest of one language."""
+        """A sentence for the caller on what is lost with the kernel, or with the guest of one language."""
         if self.files_deleted:
             return GONE_WITH_FILES
         return f"What earlier cells in {self.language} defined is gone; the rest is kept." if self.language else GONE
 
     @property
     def exit_code(self) -> int | None:
-        """As a process would end with it; of a shell command that failed, the command's own. None while it runs."""
+        """Exit code as for a process; for a failed shell command, the command's own. None while it runs."""
         if self.status == "error" and self.error is not None and self.error.name == COMMAND_FAILED:
             own = _EXIT_STATUS.match(self.error.value)
             return int(own[1]) if own and 0 < int(own[1]) < 256 else EXIT_CODES["error"]
@@ -167,7 +167,7 @@ class Execution:
             tell(self)
 
     def finish_with_reply(self, reply: dict[str, Any]) -> None:
-        """From an execute_reply message (docs/design.md 5 for the metadata)."""
+        """Finish from an execute_reply message (docs/design.md 5 for the metadata)."""
         content = reply["content"]
         metadata: Any = reply.get("metadata", {}).get("kernelmcp")
         ours: dict[str, Any] = cast("dict[str, Any]", metadata) if isinstance(metadata, dict) else {}
@@ -185,7 +185,7 @@ class Execution:
         if content.get("status") == "ok":
             failed = self._take_return_value(content)
             # The cell is complete although it was interrupted: at its very end, or the cell caught the interrupt. The
-            # kernel reports its own limit only when it has interrupted.
+            # kernel reports its own limit only if it has interrupted.
             hit = self.limit or (failed and failed.name == "KeyboardInterrupt")
             status: Status = (self.interruption if hit else None) or ("error" if failed else "ok")
             error = failed or error
@@ -196,7 +196,7 @@ class Execution:
             if died:
                 self.losses_said.add(self.language)
                 said = error.value.removesuffix(SAID_BY_KERNEL)
-                error = GuestError(error.name, f"{said} {self.gone}".strip(), "")  # it has no other traceback
+                error = GuestError(error.name, f"{said} {self.gone}".strip(), "")  # there is no other traceback
         if state_lost and not died and self.language in self.losses_said:
             self.losses_said.remove(self.language)
             state_lost = False
@@ -224,7 +224,7 @@ class Execution:
         return None
 
     def finish_killed(self, reason: str) -> None:
-        """The kernel ended while it ran: it died, or we killed it because an interrupt did not help."""
+        """The kernel ended during the execution: it died, or we killed it because an interrupt had no effect."""
         if self.interruption is None:
             error = GuestError("KernelDied", f"{reason[:1].upper()}{reason[1:]}. {self.gone}", "")
         else:
@@ -232,19 +232,19 @@ class Execution:
         self.finish(self.interruption or "dead", error, state_lost=True)
 
     def finish_of_person(self) -> None:
-        """A person's cell has ended: what its kernel replied went to the person's client."""
+        """A person's cell has ended: the kernel's reply went to the person's client."""
         error = self.outputs.error
         names: dict[str, Status] = {"KeyboardInterrupt": "interrupted", "GuestDied": "dead"}
         status: Status = "ok" if error is None else names.get(error.name, "error")
         self.finish(status, error, state_lost=status == "dead")
 
     def finish_with_server(self) -> None:
-        """The server ended while it ran."""
+        """The server ended during the execution."""
         error = GuestError("ServerStopped", f"The server ended while the cell ran. {GONE}", "")
         self.finish(self.interruption or "interrupted", error, state_lost=True)
 
     def finish_unstarted(self, error: GuestError | None = None) -> None:
-        """It never ran: it was cancelled while it waited, or no kernel could be started."""
+        """It never ran: it was cancelled while it waited, or no kernel could start."""
         if error is None:
             self.finish(
                 "interrupted",
@@ -255,7 +255,7 @@ class Execution:
             self.finish("dead", error, state_lost=False)
 
     def finish_interrupted(self) -> None:
-        """It was interrupted when it had a kernel, but before its code began."""
+        """It was interrupted after it got a kernel, but before its code began."""
         self.finish(self.interruption or "interrupted", self._interruption_error(), state_lost=False)
 
     def _interruption_error(self) -> GuestError | None:
@@ -293,7 +293,7 @@ class Execution:
 
 
 def changed_paths(reply: dict[str, Any]) -> list[str]:
-    """The paths that an execute_reply says were written (docs/design.md, Files)."""
+    """The paths that an execute_reply reports as written (docs/design.md, Files)."""
     ours: Any = reply.get("metadata", {}).get("kernelmcp")
     paths: Any = cast("dict[str, Any]", ours).get("files") if isinstance(ours, dict) else None
     return [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []

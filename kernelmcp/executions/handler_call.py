@@ -1,4 +1,4 @@
-"""`event` and `return_value`: after the cell, `handler(event, context)` is called and its JSON value comes back.
+"""`event` and `return_value`: after the cell, `handler(event, context)` is called and its JSON value is returned.
 
 It is one of Jupyter's user_expressions, so it works with any kernel, and the cell in the transcript is the caller's
 own. The value comes from the guest, so it is hostile.
@@ -12,12 +12,12 @@ from typing import Any, NoReturn, cast
 
 # The name of the expression in the request and in the reply.
 NAME = "kernelmcp_return_value"
-# What fits into a result beside everything else; larger values belong in a file.
+# Fits into a result beside everything else; larger values belong in a file.
 MAX_RETURN_BYTES = 256 * 1024
-# Deeper values than this break JSON libraries on their way to the client.
+# Deeper values break JSON libraries on their way to the client.
 MAX_DEPTH = 100
 
-# The expression of Python's: an asynchronous handler is awaited. Its arguments and its value are base64 of JSON, which
+# The expression for Python; it awaits an asynchronous handler. Its arguments and its value are base64 of JSON, which
 # needs no quoting.
 PYTHON = (
     "(lambda b, j, i: b.b64encode(j.dumps("
@@ -29,7 +29,7 @@ _NONE = re.compile(r"(?:name )?'?handler'? is not defined")
 
 
 class NoReturnValue(Exception):
-    """The handler returned no value that can be used; `name` and `traceback` are those of the guest's exception."""
+    """The handler returned no usable value; `name` and `traceback` are those of the guest's exception."""
 
     def __init__(self, name: str, value: str, traceback: str = "") -> None:
         super().__init__(value)

@@ -1,4 +1,4 @@
-"""The ids of executions: each begins with a mark of its session, and so leads to it without a look into all of them."""
+"""The ids of executions: each begins with a mark of its session, so the session is found without a search."""
 
 import base64
 import hashlib
@@ -8,7 +8,7 @@ MARK_CHARS = 4
 
 
 def mark_of(directory: str) -> str:
-    """How the ids of a session's executions begin, by the name of its directory."""
+    """The prefix of the ids of a session's executions, derived from the name of its directory."""
     return base64.urlsafe_b64encode(hashlib.sha256(directory.encode()).digest())[:MARK_CHARS].decode()
 
 

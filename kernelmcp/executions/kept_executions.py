@@ -1,6 +1,6 @@
-"""The executions that a session keeps: its newest, as long as they are not too many and not too large together.
+"""The executions that a session keeps: its newest, within limits on their number and total size.
 
-A client fetches the rest of a long output within minutes; what is never fetched must not pile up in memory or on disk.
+A client fetches the rest of a long output within minutes; unfetched output must not pile up in memory or on disk.
 """
 
 import shutil
@@ -11,9 +11,9 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.executions.execution import Execution
 from kernelmcp.output.outputs import DisplayIds, Outputs
 
-# Disk for the streams of all of a session's finished executions, in units of what one may fill.
+# Disk space for the streams of all of a session's finished executions, in units of one execution's limit.
 DISK_SHARES = 4
-# How much memory the executions of a session without a kernel may take: enough for text, not for pictures.
+# Memory for the executions of a session without a kernel: enough for text, not for pictures.
 STOPPED_BYTES = 4 * 1024 * 1024
 
 
@@ -25,7 +25,7 @@ class KeptExecutions:
         self._folder = folder
         self._display_ids = DisplayIds()
         self._kept: dict[str, Execution] = {}
-        # Left by a server that ended without cleaning up: nothing refers to it any more.
+        # Left by a server that ended without cleaning up; nothing refers to it any more.
         shutil.rmtree(folder, ignore_errors=True)
 
     def new_outputs(self) -> Outputs:
@@ -42,8 +42,8 @@ class KeptExecutions:
         self.trim()
 
     def trim(self, *, stopped: bool = False) -> None:
-        """Forget the oldest until the rest is within the limits. The newest one that has ended is kept, unless the
-        session is `stopped`."""
+        """Forget the oldest until the rest is within the limits. The newest ended one is kept, unless the session is
+        `stopped`."""
         policy = self._settings.policy
         count = self._settings.config.sessions.kept_executions
         memory = STOPPED_BYTES if stopped else policy.outputs_max_bytes

@@ -1,14 +1,14 @@
-"""New text of a running execution, for whoever shows it as it comes."""
+"""New text of a running execution, for live display."""
 
 import asyncio
 from collections import deque
 
-# Progress notifications need not be complete: of a cell that prints megabytes a second they show the newest lines.
+# Progress notifications need not be complete: for a cell that prints megabytes a second they show the newest lines.
 MAX_NEWS_CHARS = 8_000
 
 
 class Listener:
-    """The oldest text is dropped when it is not fetched in time."""
+    """Buffers new text. The oldest is dropped if it is not fetched in time."""
 
     def __init__(self) -> None:
         self._pieces: deque[str] = deque()

@@ -1,4 +1,4 @@
-"""The one principal that has a name of ours. All others are what `http` found in a request."""
+"""The only principal that we name. `http` takes all others from requests."""
 
 LOCAL = "local"
-"""The principal of stdio: whoever may start the process."""
+"""The principal of stdio: the user who starts the process."""

@@ -1,4 +1,4 @@
-"""What a cell asks of a person while it runs: `input()` and `getpass()`. Must not know who is asked, or how."""
+"""Questions of a running cell to a person: `input()` and `getpass()`. Must not know who is asked, or how."""
 
 import asyncio
 import time
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 from kernelmcp.output.sanitize import clean, without_colour
 
-# As frontends send it for Ctrl-D: the cell gets an EOFError.
+# Frontends send it for Ctrl-D: the cell gets an EOFError.
 NO_ANSWER = "\x04"
 MAX_PROMPT_CHARS = 1_000
 MAX_ANSWER_CHARS = 100_000
-# A person may be at lunch; a cell that nobody answers must end.
+# A person may be at lunch; an unanswered cell must end.
 MAX_SECONDS = 900.0
-# Of one execution. A loop around input() must not hold a person for ever.
+# Limit per execution. A loop around input() must not occupy a person for ever.
 MAX_QUESTIONS = 10
 
 
 @dataclass(eq=False)
 class Question:
-    """One line that a cell waits for. The prompt is the guest's."""
+    """One line of input that a cell waits for. The prompt comes from the guest."""
 
     number: int
-    """Among those of its execution, from 1."""
+    """Its number within its execution, from 1."""
     prompt: str
     is_password: bool
     answer: "asyncio.Future[str]"
@@ -31,21 +31,22 @@ class Question:
 class Questions:
     """The questions of one execution, one at a time.
 
-    `on_change` is called when one is opened and when it is settled: somebody else shows it, passwords too.
+    `on_change` is called when one is opened and when it is settled: it shows the question elsewhere, passwords
+    included.
     """
 
     def __init__(self, on_change: "Callable[[Questions], None] | None" = None) -> None:
         self.open: Question | None = None
         self._on_change = on_change
         self.asked = asyncio.Event()
-        """Set while a question is open that a client of MCP may be asked."""
+        """Set while a question is open that may be put to an MCP client."""
         self._count = 0
         self._seconds = 0.0
         self._began = 0.0
         self._credited = 0.0
 
     async def ask(self, prompt: str, *, is_password: bool) -> str:
-        """Ask, and wait for the answer: `NO_ANSWER` when there is none in time."""
+        """Ask, and wait for the answer: `NO_ANSWER` if there is none in time."""
         self._count += 1
         if self._count > MAX_QUESTIONS:
             return NO_ANSWER
@@ -60,11 +61,11 @@ class Questions:
             return NO_ANSWER
         finally:
             self._seconds += time.monotonic() - began
-            if self.open is question:  # a cell that was interrupted may have asked something else by now
+            if self.open is question:  # an interrupted cell may have asked another question by now
                 self._close()
 
     def reply(self, question: Question, text: str | None) -> None:
-        """The answer; None when there is none. A question that is no longer asked takes none."""
+        """Give the answer; None if there is none. Ignored if the question is no longer open."""
         if question is self.open and not question.answer.done():
             question.answer.set_result(NO_ANSWER if text is None else clean(text)[:MAX_ANSWER_CHARS])
             self._close()
@@ -79,13 +80,13 @@ class Questions:
             self._on_change(self)
 
     def take_seconds(self) -> float:
-        """How long it has waited for answers since this was asked the last time: time that is not the cell's."""
+        """Return the time that it has waited for answers since the last call; it does not count as the cell's."""
         total = self._seconds + (time.monotonic() - self._began if self.open is not None else 0.0)
         new, self._credited = total - self._credited, total
         return new
 
 
 def shown(text: str, max_chars: int = MAX_PROMPT_CHARS) -> str:
-    """Without what a terminal would act on."""
+    """Remove characters that a terminal would act on."""
     text = without_colour(clean(text[:max_chars]))
     return "".join(char if char.isprintable() or char == "\n" else " " for char in text)

@@ -1,4 +1,4 @@
-"""What one execution does with tools of other MCP servers: its calls, what came back, what a person must still allow.
+"""One execution's use of tools of other MCP servers: its calls, their results, and pending approvals.
 
 Written by `code_mode`. Must not know servers, policy or MCP.
 """
@@ -17,13 +17,13 @@ from kernelmcp.output.outputs import Outputs
 from kernelmcp.output.sanitize import clean, clean_json
 
 Outcome = Literal["ok", "error", "denied", "timeout", "unavailable", "limit", "cancelled"]
-# Calls that a result names, and that stay to be read.
+# Calls that a result names, and that are kept for reading.
 MAX_NAMED = 50
 MAX_LOGGED = 200
-# Names of a call's arguments are the guest's.
+# The guest chooses the names of a call's arguments.
 MAX_NAMES = 30
 MAX_NAME_CHARS = 64
-# What a model is charged for: about four characters a token.
+# Cost for a model: about four characters per token.
 CHARS_PER_TOKEN = 4
 
 
@@ -37,27 +37,27 @@ class CallRecord:
     server: str
     tool: str
     arguments: dict[str, Any] | None
-    """Until it is sealed."""
+    """None once it is sealed."""
     arguments_size: int
     """Bytes of JSON."""
     decision: str = "refuse"
-    """`allow`, `ask` or `deny` by the policy; `refuse` when it did not come so far."""
+    """`allow`, `ask` or `deny` by the policy; `refuse` if the call was refused before that."""
     rule: str = ""
-    """What decided: a rule's pattern, a setting, or a limit."""
+    """The reason for the decision: a rule's pattern, a setting, or a limit."""
     approved: str | None = None
-    """What a person answered."""
+    """The person's answer."""
     outcome: Outcome = "error"
     size: int = 0
-    """Bytes of JSON that came back."""
+    """Size of the result in bytes of JSON."""
     time: float = field(default_factory=time.time)
     ms: float = 0.0
     names: list[str] = field(default_factory=list[str])
     sha256: str = ""
     values: Any = None
-    """Where the settings want them in the audit."""
+    """Set if the settings require values in the audit."""
 
     def seal(self, *, keep_values: bool = False) -> None:
-        """Put names and a hash in the place of the arguments. Takes long for large ones: call it in a thread."""
+        """Replace the arguments by names and a hash. Takes long for large ones: call it in a thread."""
         if (arguments := self.arguments) is None:
             return
         text = json.dumps(arguments, sort_keys=True, default=str)
@@ -67,13 +67,13 @@ class CallRecord:
             self.values = _values(arguments)
 
     def seal_without_hash(self) -> None:
-        """Take the arguments away, whatever their size, at once."""
+        """Remove the arguments, whatever their size, at once."""
         if self.arguments is not None:
             self.names = [_name(name) for name in islice(self.arguments, MAX_NAMES)]
             self.arguments = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Once it is sealed."""
+        """Requires that it is sealed."""
         found: dict[str, Any] = {
             "time": datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds"),
             "principal": self.principal,
@@ -109,29 +109,29 @@ def _name(text: str) -> str:
 
 
 class ToolUse:
-    """Of one execution."""
+    """The tool use of one execution."""
 
     def __init__(self) -> None:
         self.made = 0
-        """Calls that were asked for, refused ones too."""
+        """Number of requested calls, including refused ones."""
         self.called: Counter[str] = Counter()
         """Calls that reached a server, by `server.tool`."""
         self.result_bytes = 0
         self.result_chars: Counter[str] = Counter()
-        """By server: characters that a model would have read of the results, had it called the tools itself."""
+        """By server: characters of results that a model would have read if it had called the tools itself."""
         self.seconds = 0.0
-        """Of all calls together."""
+        """Duration of all calls together."""
         self.log: deque[CallRecord] = deque(maxlen=MAX_LOGGED)
         self.refused = 0
-        """Calls refused before the policy was asked."""
+        """Calls refused before the policy was applied."""
 
     @property
     def tools_called(self) -> dict[str, int]:
         return dict((+self.called).most_common(MAX_NAMED))
 
     def to_json(self) -> str:
-        """The newest calls, as the audit has them. Blocking: it may have to look into large arguments."""
-        # Copies: whether values stay is the audit's to say, which may not have come to the newest.
+        """The newest calls, as the audit has them. Blocking: it may have to process large arguments."""
+        # Copies: the audit decides whether values are kept, and it may not have processed the newest calls yet.
         calls = [copy.copy(call) for call in list(self.log)]
         for call in calls:
             call.seal()
@@ -139,11 +139,11 @@ class ToolUse:
         return json.dumps({"made": self.made, "refused": self.refused, "calls": [call.to_dict() for call in calls]})
 
     def tokens_saved(self, outputs: Outputs, budget_chars: int) -> int:
-        """About: of the characters of results those that stayed in the kernel, because less was shown."""
+        """Estimate of the tokens of results that stayed in the kernel, because less was shown."""
         shown = min(budget_chars, outputs.stdout.total_chars + outputs.stderr.total_chars + outputs.result_chars)
         return max(0, self.result_chars.total() - shown) // CHARS_PER_TOKEN
 
     def tokens_saved_by_server(self, outputs: Outputs, budget_chars: int) -> dict[str, int]:
-        """The same in shares."""
+        """The same estimate, divided among the servers."""
         saved, total = self.tokens_saved(outputs, budget_chars), self.result_chars.total()
         return {server: saved * chars // total for server, chars in self.result_chars.items() if chars}

@@ -1,1 +1,1 @@
-"""Directories on disk: those of the server, and those that a hostile guest may change at any moment."""
+"""Directories on disk: the server's own, and those that a hostile guest may change at any moment."""

@@ -1,14 +1,14 @@
-"""The server's directories on disk: those that are kept (home) and those of one server process (runtime).
+"""The server's directories on disk: persistent ones (home) and those of one server process (runtime).
 
     home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/, drafts in running/
-    home/trash/<session>/        the same, of one that was not used for long (sessions/storage/old_sessions.py)
-    home/skills/<principal>/     what a person has promoted (upstreams/skills.py)
-    home/version                 the format of all this: a program that knows only earlier ones leaves the home alone
+    home/trash/<session>/        the same for a long-unused session (sessions/storage/old_sessions.py)
+    home/skills/<principal>/     skills that a person has promoted (upstreams/skills.py)
+    home/version                 the format of the home: a program that knows only earlier ones does not touch it
     home/sandboxes/<random>/     workspace/ and tmp/ of one kernel (docs/design.md 4); beside it <random>-offered/
     runtime/<random>/            sockets and connection files of one server process, lock
 
 A lock held with flock shows that its owner is alive: a crash releases it, unlike a pid in a file. Everything is 0700.
-Must not know kernels or MCP. It is long because who may be where, and whose it is while they live, is one matter.
+Must not know kernels or MCP. It is long because access to directories and their ownership are one matter.
 """
 
 import errno
@@ -33,22 +33,22 @@ from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 # A Unix socket's path has at most 108 bytes with the final NUL; ours end in "/<kernel>-5".
 MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
-# Of what is in a home. To be raised when an earlier version would lose or misread something.
+# The format of a home. Increase it if an earlier version would lose or misread data.
 FORMAT = 1
 FORMAT_FILE = "version"
-# As `new_sandbox` makes them.
+# The names that `new_sandbox` generates.
 SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
-# What "sandboxes" was called in the first versions, on disk and in records.
+# The name of "sandboxes" in the first versions, on disk and in records.
 FORMER_NAME = "berths"
 # A session's record and its copy.
 RECORD_FILES = ("session.json", "session.copy.json")
 
 
 class SandboxDirectory:
-    """The directory above the two that a kernel's guest may write: workspace and tmp.
+    """The parent of the two directories that a kernel's guest may write: workspace and tmp.
 
-    The kernel takes the right to write in it from its owner while a guest may live, because the guest runs as that
-    user; methods that change it here restore that right for a moment (`_unsealed`).
+    The kernel removes its owner's write permission while a guest may live, because the guest runs as that user; methods
+    that change it here restore that permission for a moment (`_unsealed`).
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,44 +57,44 @@ class SandboxDirectory:
 
     @property
     def offered(self) -> Path:
-        # Beside it: files of offered MCP servers, which the kernel process makes and its guests read.
+        # Beside it: files of offered MCP servers, which the kernel process creates and its guests read.
         return self.path.with_name(f"{self.path.name}-offered")
 
     def make(self) -> None:
         for directory in (self.path, self.workspace, self.path / "tmp"):
-            directory.mkdir(mode=0o700)  # one by one: the mode is for the last directory only
+            directory.mkdir(mode=0o700)  # one by one: the mode applies to the last directory only
 
     @property
     def is_whole(self) -> bool:
-        """The workspace is a directory."""
+        """True if the workspace is a directory."""
         return self.workspace.is_dir() and not self.workspace.is_symlink()
 
     def take_workspace_of(self, other: "SandboxDirectory") -> None:
-        """Move another one's files here: one rename over an empty directory, atomic on one file system."""
+        """Move the files of another one here: one rename over an empty directory, atomic within a file system."""
         with other._unsealed(), self._unsealed():
             os.rename(other.workspace, self.workspace)
 
     def empty_workspace(self) -> None:
-        """Delete everything in workspace and tmp; make the workspace anew when it is missing or damaged. Raises
-        OSError when something cannot be deleted."""
+        """Delete everything in workspace and tmp; recreate the workspace if it is missing or damaged. Raises OSError if
+        something cannot be deleted."""
         if not self.is_whole:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._unsealed():
                 delete_tree(self.workspace)
                 self.workspace.mkdir(mode=0o700)
         empty_tree(self.workspace)
-        empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else would ever empty it
-        empty_tree(self.workspace)  # a guest that runs may have moved files there
+        empty_tree(self.path / "tmp")  # it counts against the quota, and nothing else empties it
+        empty_tree(self.workspace)  # a running guest may have moved files there
 
     def delete(self) -> None:
-        """Delete as much as possible, without an error."""
+        """Delete as much as possible; raises no error."""
         with suppress(OSError):
             self.path.chmod(0o700)
         delete_tree(self.path)
         delete_tree(self.offered)
 
     def delete_for_good(self) -> None:
-        """Delete everything. Raises OSError when something cannot be deleted."""
+        """Delete everything. Raises OSError if something cannot be deleted."""
         with suppress(FileNotFoundError):
             self.path.chmod(0o700)
         delete_for_good(self.path)
@@ -144,12 +144,12 @@ class Home:
         """Beside the sandbox directories: servers with other runtime roots may share this home."""
 
     def delete_runtime(self) -> None:
-        """Delete what only this process needs: it ends."""
+        """Delete the files that only this process needs, at its end."""
         shutil.rmtree(self.runtime, ignore_errors=True)
         self.owner_lock.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raises `StorageFailed` when it has been moved or deleted while this server runs."""
+        """Raises `StorageFailed` if the home was moved or deleted while this server runs."""
         if not self.sandboxes.is_dir():
             raise StorageFailed(
                 f"the server's home directory no longer exists: {self.root}",
@@ -157,38 +157,38 @@ class Home:
             )
 
     def new_sandbox(self) -> SandboxDirectory:
-        """Make an empty sandbox directory. Raises OSError."""
-        # The name of this server's runtime directory is in it, so that a sweep can tell whose it is.
+        """Create an empty sandbox directory. Raises OSError."""
+        # The name contains that of this server's runtime directory, so that a sweep can find the owner.
         sandbox = SandboxDirectory(self.sandboxes / f"{self.runtime.name}-{secrets.token_hex(4)}")
         sandbox.make()
         if self._guest_uid is not None:
-            os.chown(sandbox.workspace, self._guest_uid, self._guest_uid)  # the kernel process sees to the rest
+            os.chown(sandbox.workspace, self._guest_uid, self._guest_uid)  # the kernel process does the rest
         return sandbox
 
     def sandbox(self, name: str) -> SandboxDirectory:
-        """The sandbox directory of this name. Raises ValueError for anything else: `..` would be a path."""
+        """The sandbox directory with this name. Raises ValueError for anything else: `..` would be a path."""
         if not SANDBOX_NAME.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a sandbox directory")
         return SandboxDirectory(self.sandboxes / name)
 
     def sweep_sandboxes(self) -> None:
-        """Delete the sandbox directories of servers that are gone, except those that a session's record names. Reads
-        every record. Raises OSError."""
-        # Listed first: nobody names the directory of a server that is gone in one more record.
+        """Delete the sandbox directories of ended servers, except those that a session's record names. Reads every
+        record. Raises OSError."""
+        # Listed first: no new record can name the directory of an ended server.
         left = [one for one in self.sandboxes.iterdir() if one.is_dir() and self._is_left(one)]
         recorded, damaged = _recorded_sandboxes(self) if left else (set[str](), False)
         for directory in left:
             if directory.name in recorded:
                 continue
             if damaged and any((directory / "workspace").glob("*")):
-                continue  # it may be the one that a damaged record named
+                continue  # a damaged record may have named it
             SandboxDirectory(directory).delete()
         for lock_file in self.sandboxes.glob(".*.lock"):
             if _is_dead(lock_file):
                 lock_file.unlink(missing_ok=True)
 
     def _is_left(self, sandbox: Path) -> bool:
-        """The server that made it is gone."""
+        """True if the server that created it has ended."""
         owner_lock = self.sandboxes / f".{sandbox.name.partition('-')[0]}.lock"
         return not owner_lock.exists() or _is_dead(owner_lock)
 
@@ -197,7 +197,7 @@ class Home:
         return list(self.trash.iterdir()) if self.trash.is_dir() else []
 
     def restore(self, name: str) -> bool:
-        """Bring a session back from the trash. False when it is not there, or cannot be had."""
+        """Restore a session from the trash. False if it is not there, or cannot be restored."""
         try:
             lock = lock_session(self.trash / name, name, make=False)
         except (ServerError, OSError):
@@ -212,17 +212,17 @@ class Home:
 
 
 def runtime_root_of(configured: Path | None) -> Path:
-    """Where the runtime directories of this user's servers lie."""
+    """The parent of the runtime directories of this user's servers."""
     if configured is not None:
         return configured
     base = os.environ.get("XDG_RUNTIME_DIR", "")
-    if base.startswith("/"):  # a relative one is invalid, says its specification
+    if base.startswith("/"):  # the specification says that a relative one is invalid
         return Path(base) / "kernelmcp"
     return Path(tempfile.gettempdir()) / f"kernelmcp-{os.getuid()}"
 
 
 def private_directory(path: Path, mode: int = 0o700) -> None:
-    """Make it, or make sure that it is ours alone. Raises `ConfigurationError`."""
+    """Create it, or ensure that only we have access. Raises `ConfigurationError`."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -230,7 +230,7 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
             f"{os.fsencode(path)!r} is a path that is not UTF-8", "Set server.home (KERNELMCP_HOME) to another one."
         ) from None
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is made above it follows the umask
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # the mode of created parents follows the umask
     except OSError as exc:
         raise ConfigurationError(
             f"{path} cannot be made: {exc.strerror}",
@@ -254,10 +254,10 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
 
 @contextmanager
 def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | None = None) -> Iterator[Home]:
-    """Make the directories, take the process's lock, and delete the runtime directories of servers that have ended.
+    """Create the directories, take the process's lock, and delete the runtime directories of ended servers.
 
-    `guest_uid`: when we are root, guests are another user, who must get through to a sandbox directory, and may list
-    nothing on the way.
+    `guest_uid`: if we are root, guests are another user, who must be able to traverse to a sandbox directory, and may
+    list nothing on the way.
     """
     if os.geteuid() != 0:
         guest_uid = None
@@ -288,7 +288,7 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
 
 @contextmanager
 def _held(file: Path) -> Iterator[None]:
-    """Hold a lock, and make sure that nobody else can have it. Raises `ConfigurationError`."""
+    """Hold a lock, and ensure that nobody else can take it. Raises `ConfigurationError`."""
     with closing(Lock(file)) as lock:
         with closing(Lock(file)) as other:
             try:
@@ -304,11 +304,11 @@ def _held(file: Path) -> Iterator[None]:
 
 
 def _check_format(root: Path) -> None:
-    """Raises `ConfigurationError` when a later version has used this home."""
+    """Raises `ConfigurationError` if a later version has used this home."""
     try:
         found = int(read_small(root / FORMAT_FILE))
     except (OSError, ValueError):
-        return  # there is none, or it is damaged, which says nothing of what is beside it
+        return  # missing or damaged, which says nothing about the rest of the home
     if found > FORMAT:
         raise ConfigurationError(
             f"{root} was used by a later version of kernelmcp, and this version would lose data that it does not know",
@@ -322,13 +322,14 @@ def _note_format(root: Path) -> None:
             return
     except OSError:
         pass
-    with suppress(OSError):  # a disk that is full has a home all the same
+    with suppress(OSError):  # a home on a full disk is still usable
         replace_text(root / FORMAT_FILE, f"{FORMAT}\n")
 
 
 def _is_dead(lock_file: Path) -> bool:
     try:
-        # A server that starts right now has made its lock file but may not hold it yet. The clock may have been ahead.
+        # A server that is just starting has created its lock file but may not hold it yet. The clock may have been
+        # ahead.
         if abs(time.time() - lock_file.stat().st_mtime) < LOCK_SETTLE_SECONDS:
             return False
         lock = Lock(lock_file)
@@ -347,13 +348,13 @@ def _sweep_runtime(root: Path, own: Path) -> None:
 
 
 def _recorded_sandboxes(home: Home) -> tuple[set[str], bool]:
-    """The sandbox directories that the records of all sessions name, and whether some record is damaged."""
-    # The trash is listed before and after: a session that moves meanwhile is in one of the lists.
+    """The sandbox directories that the records of all sessions name, and whether any record is damaged."""
+    # The trash is listed before and after: a session that moves meanwhile appears in one of the lists.
     names = [one.name for one in (*home.trashed(), *home.sessions.iterdir(), *home.trashed())]
     recorded: set[str] = set()
     damaged = False
     for name in dict.fromkeys(names):
-        # It may move between two looks as well.
+        # It may also move between two checks.
         found = [_named_in(place / name) for place in (home.sessions, home.trash, home.sessions)]
         recorded.update(*(one or () for one in found))
         damaged = damaged or None in found
@@ -361,7 +362,7 @@ def _recorded_sandboxes(home: Home) -> tuple[set[str], bool]:
 
 
 def _named_in(session: Path) -> set[str] | None:
-    """The sandbox directories that a session's record and its copy name. None when both are damaged."""
+    """The sandbox directories that a session's record and its copy name. None if both are damaged."""
     found: set[str] | None = None
     damaged = False
     for name in RECORD_FILES:
@@ -382,9 +383,9 @@ def _named_in(session: Path) -> set[str] | None:
 
 def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock:
     """Lock a session for this server: two servers may share one home (two clients on one machine), but not a session.
-    `make` its directory when there is none.
+    `make` creates its directory if there is none.
 
-    Raises `ResourceLimitExceeded` when another server has it, `SessionDamaged`, `StorageFailed`.
+    Raises `ResourceLimitExceeded` if another server has it, `SessionDamaged`, `StorageFailed`.
     """
     try:
         if make:

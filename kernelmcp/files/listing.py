@@ -1,6 +1,6 @@
 """Lists the files below a directory that a hostile guest may change meanwhile. Blocking: called in worker threads.
 
-Bounded in number and time, and no link is followed. Must not know quotas or sessions.
+Limited in number and time, and follows no links. Must not know quotas or sessions.
 """
 
 import errno
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernelmcp.files.safe_open import DIRECTORY, open_beneath, reveal
 
-# A listing is for a reader. Counting goes on beyond it, because a quota may allow more files.
+# A listing is for a reader. Counting continues beyond it, because a quota may allow more files.
 MAX_LISTED = 1_000
 LIST_SECONDS = 2.0
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
@@ -31,8 +31,8 @@ class Entry:
 
 @dataclass
 class Listing:
-    """The files that were found, their size together, and how many `entries` there are: files and directories.
-    `complete` is false when the search stopped early."""
+    """The found files, their total size, and the number of `entries`: files and directories. `complete` is false if the
+    search stopped early."""
 
     files: list[Entry] = field(default_factory=list[Entry])
     total_bytes: int = 0
@@ -41,8 +41,8 @@ class Listing:
 
 
 def scan(root: int, start: tuple[str, ...], found: Listing, max_entries: int) -> None:
-    """Add the files below a directory to a listing. It is not complete when there are more than `max_entries` files and
-    directories, when the search takes too long, or when a path gets too long."""
+    """Add the files below a directory to a listing. It is incomplete if there are more than `max_entries` files and
+    directories, if the search takes too long, or if a path gets too long."""
     deadline = time.monotonic() + LIST_SECONDS
     pending = [start]
     while pending:
@@ -50,7 +50,7 @@ def scan(root: int, start: tuple[str, ...], found: Listing, max_entries: int) ->
         try:
             fd = _open_directory(root, parts)
         except OSError as exc:
-            # What was deleted meanwhile does not belong in the listing.
+            # Files that were deleted meanwhile do not belong in the listing.
             found.complete = found.complete and exc.errno in _GONE
             continue
         try:
@@ -70,13 +70,13 @@ def scan(root: int, start: tuple[str, ...], found: Listing, max_entries: int) ->
 
 
 def stored_bytes(status: os.stat_result) -> int:
-    """What a file counts against a quota: its size, or its blocks where these are more by a block, as of a file with
-    preallocated space. The kernel process counts the same."""
+    """The size of a file for its quota: its length, or its blocks if they exceed that by a block, as for a file with
+    preallocated space. The kernel process uses the same rule."""
     return max(status.st_size, getattr(status, "st_blocks", 0) * 512 - 4096)
 
 
 def top(directory: Path, limit: int) -> list[str]:
-    """The names of what lies directly in a directory, of directories with a slash, at most `limit`. Raises OSError."""
+    """The names of a directory's entries, directories with a slash, at most `limit`. Raises OSError."""
     fd = os.open(directory, DIRECTORY)
     try:
         return names_at(fd, limit)
@@ -85,7 +85,7 @@ def top(directory: Path, limit: int) -> list[str]:
 
 
 def names_at(fd: int, limit: int) -> list[str]:
-    """As `top`, of an open directory."""
+    """Same as `top`, for an open directory."""
     with os.scandir(fd) as entries:
         found = itertools.islice(entries, limit)
         return sorted(f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in found)

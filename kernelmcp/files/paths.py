@@ -1,4 +1,4 @@
-"""Turns a caller's path into its parts, and the operating system's errors into errors for the caller.
+"""Splits a caller's path into its parts, and translates the operating system's errors for the caller.
 
 Must not touch files.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from kernelmcp.errors import InvalidArgument, PermissionDenied, ResourceLimitExceeded
 
 INSIDE = "/workspace"
-"""Where the guest sees its workspace."""
+"""The workspace's path in the guest."""
 MAX_COMPONENT_BYTES = 255
 MAX_PATH_BYTES = 4000
 LOOK = "List the files with get_workspace_info."
@@ -77,8 +77,8 @@ def not_a_regular_file(path: str) -> PermissionDenied:
 
 @contextmanager
 def as_caller_error(path: str, look: Callable[[], str] = lambda: LOOK) -> Iterator[None]:
-    """Raise the operating system's errors as errors that the caller understands. `look`: what is said of
-    a file that is missing."""
+    """Translate the operating system's errors into errors that the caller understands. `look` returns the advice for a
+    missing file."""
     try:
         yield
     except FileNotFoundError as exc:

@@ -1,6 +1,6 @@
-"""Regular files below an open directory that a guest may change meanwhile: read, measured, replaced. Blocking.
+"""Regular files below an open directory that a guest may change meanwhile: reads, measures and replaces them. Blocking.
 
-No link is followed (safe_open.py). Must not know whose directory it is.
+Follows no links (safe_open.py). Must not know whose directory it is.
 """
 
 import os
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kernelmcp.files.paths import not_a_regular_file
 from kernelmcp.files.safe_open import give_to_owner, open_beneath, open_made
 
-# A FIFO would make an open wait for its other end.
+# Opening a FIFO would otherwise wait for its other end.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # No file system has larger files; a larger offset would be an error.
@@ -22,7 +22,7 @@ _MAX_OFFSET = 2**53
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file, and the size of all of it, bytes."""
+    """A part of a file, and the size of the whole file, in bytes."""
 
     data: bytes
     size: int
@@ -39,7 +39,7 @@ def opened(root: int, parts: list[str], *, reader: int | None) -> Iterator[int]:
 
 
 def read_piece(fd: int, path: str, offset: int, limit: int | None) -> Piece:
-    """Read at most `limit` bytes, beginning at `offset`. Raises `PermissionDenied` for what is no regular file."""
+    """Read at most `limit` bytes, starting at `offset`. Raises `PermissionDenied` if it is not a regular file."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise not_a_regular_file(path)
@@ -48,7 +48,7 @@ def read_piece(fd: int, path: str, offset: int, limit: int | None) -> Piece:
 
 
 def size_of(root: int, parts: list[str], path: str, *, reader: int | None) -> int:
-    """The size in bytes of the file that is to be replaced; 0 if there is none yet."""
+    """The size in bytes of the file to be replaced; 0 if there is none yet."""
     try:
         with opened(root, parts, reader=reader) as fd:
             status = os.fstat(fd)
@@ -61,9 +61,9 @@ def size_of(root: int, parts: list[str], path: str, *, reader: int | None) -> in
 
 @contextmanager
 def made(root: int, parts: list[str], mode: int = 0o700, *, user: int | None = None) -> Iterator[int]:
-    """Open a directory, making it and those above it where they are missing. Follows no link.
+    """Open a directory, and create it and its parents if they are missing. Follows no links.
 
-    `user`: a server that is root does it for this user, and only where that user could. Raises OSError.
+    `user`: a server that is root acts for this user, and only where that user could. Raises OSError.
     """
     fd = os.dup(root)
     try:
@@ -76,7 +76,7 @@ def made(root: int, parts: list[str], mode: int = 0o700, *, user: int | None = N
 
 
 def write_whole(directory: int, name: str, data: bytes, mode: int = 0o600, *, user: int | None = None) -> None:
-    """Make or replace a file: a reader sees either the old content or the new. A new file's mode is `mode`. `user` as
+    """Create or replace a file: a reader sees either the old content or the new. A new file's mode is `mode`. `user` as
     in `made`. Raises OSError."""
     draft = f".kernelmcp-{secrets.token_hex(8)}"
     fd = os.open(draft, _DRAFT, 0o600, dir_fd=directory)

@@ -1,8 +1,8 @@
 """Opens files below a directory that a hostile program may change at any moment, and deletes such directories.
 
-Nothing is opened by a path that could lead through a link: one openat2 with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS
-where the operating system has it (tried once), else a walk that opens each component relative to the
-descriptor before it with O_NOFOLLOW. Must not know sessions.
+Nothing is opened by a path that could lead through a link: one openat2 with RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS if
+the operating system supports it (tried once), else a walk that opens each component relative to the previous descriptor
+with O_NOFOLLOW. Must not know sessions.
 """
 
 import ctypes
@@ -20,20 +20,20 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2 = 437  # the same number on every architecture
 _RESOLVE = 0x02 | 0x04 | 0x08  # no magic links, no symbolic links, beneath the directory
 _PATH_MAX = 4096
-# A rename anywhere makes openat2 answer EAGAIN; a guest that never stops renaming gets the walk.
+# Any concurrent rename makes openat2 return EAGAIN; for a guest that never stops renaming, the walk is used.
 _ATTEMPTS = 8
-# A guest that still runs may make files faster than they are deleted.
+# A running guest may create files faster than they are deleted.
 _DELETE_ROUNDS = 100
 _MAY_READ, _MAY_WRITE, _MAY_ENTER = 0o4, 0o2, 0o1
 _UNREADABLE = {errno.EACCES, errno.EPERM}
-# What such a guest has made of an entry since it was read: it is gone, or of another kind, or has something in it.
+# Errors after such a guest has changed an entry that was just read: it is gone, of another type, or no longer empty.
 _CHANGED = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EEXIST}
 
 
 def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0, *, reader: int | None = None) -> int:
     """Open `parts` below a directory; returns a descriptor. Raises OSError: ELOOP or ENOTDIR for a link on the way.
 
-    `reader`: a server that is root opens it for this user, and only what that user could read.
+    `reader`: a server that is root opens it for this user, and only if that user could read it.
     """
     if not parts:
         return os.open(".", flags, dir_fd=directory)
@@ -46,7 +46,7 @@ def open_beneath(directory: int, parts: Sequence[str], flags: int, mode: int = 0
             except BlockingIOError:
                 continue
             except OSError as exc:
-                if exc.errno == errno.EXDEV:  # a component was moved out while it was looked at
+                if exc.errno == errno.EXDEV:  # a component was moved out meanwhile
                     continue
                 raise
     return _walk(directory, parts, flags, mode)
@@ -75,7 +75,7 @@ def _walk(directory: int, parts: Sequence[str], flags: int, mode: int, reader: i
 
 
 def check_right(fd: int, reader: int | None, right: int) -> None:
-    """Raises PermissionError where that user, whose only group has its number, has no such right."""
+    """Raises PermissionError if that user, whose only group has the same number, lacks this permission."""
     if reader is None:
         return
     found = os.fstat(fd)
@@ -86,7 +86,7 @@ def check_right(fd: int, reader: int | None, right: int) -> None:
 
 @cache
 def _has_openat2() -> bool:
-    """Linux 5.6 and later, unless a container's filter refuses it."""
+    """Linux 5.6 and later, unless a container's filter denies it."""
     if sys.platform != "linux":
         return False
     try:
@@ -120,7 +120,7 @@ def _openat2(directory: int, path: str, flags: int, mode: int) -> int:
 
 
 def reveal(name: str, directory: int) -> None:
-    """Make a directory readable for its owner: a guest can take that right away. Raises OSError."""
+    """Make a directory readable for its owner: a guest can remove that permission. Raises OSError."""
     if sys.platform != "linux":
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
         return
@@ -132,13 +132,13 @@ def reveal(name: str, directory: int) -> None:
 
 
 def check_may_make(directory: int, user: int | None) -> None:
-    """Raises PermissionError where a server that is root acts for a user who could make no file there."""
+    """Raises PermissionError if a server that is root acts for a user who could create no file there."""
     if user and os.geteuid() == 0:
         check_right(directory, user, _MAY_WRITE | _MAY_ENTER)
 
 
 def open_made(directory: int, name: str, mode: int = 0o700, *, user: int | None = None) -> int:
-    """Open a directory, making it when it is missing; returns a descriptor. `user`: a server that is root does it for
+    """Open a directory, and create it if it is missing; returns a descriptor. `user`: a server that is root acts for
     this user, and only where that user could. Raises OSError."""
     try:
         fd = os.open(name, DIRECTORY, dir_fd=directory)
@@ -161,7 +161,7 @@ def open_made(directory: int, name: str, mode: int = 0o700, *, user: int | None 
 
 
 def give_to_owner(fd: int, directory: int, user: int | None = None) -> None:
-    """If the server is root and the guest another user, give what was made to `user`, or to the directory's owner.
+    """If the server is root and the guest another user, give the new entry to `user`, or to the directory's owner.
     Raises OSError."""
     if os.geteuid() != 0:
         return
@@ -173,7 +173,7 @@ def give_to_owner(fd: int, directory: int, user: int | None = None) -> None:
 
 
 def delete_tree(path: Path) -> None:
-    """Delete a file or a tree of any depth. What cannot be deleted stays, without an error."""
+    """Delete a file or a tree of any depth. Anything that cannot be deleted stays; raises no error."""
     with suppress(OSError):
         empty_tree(path)
         path.rmdir()
@@ -183,7 +183,7 @@ def delete_tree(path: Path) -> None:
 
 
 def delete_for_good(path: Path) -> None:
-    """Delete a file or a tree of any depth. Raises OSError when something cannot be deleted."""
+    """Delete a file or a tree of any depth. Raises OSError if something cannot be deleted."""
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
@@ -192,11 +192,11 @@ def delete_for_good(path: Path) -> None:
 
 
 def empty_tree(path: Path) -> None:
-    """Delete everything in a directory, also what a guest moves about in it meanwhile. Raises OSError when there is
-    none, or when something cannot be deleted.
+    """Delete everything in a directory, even if a guest moves entries in it meanwhile. Raises OSError if there is no
+    directory, or if something cannot be deleted.
 
-    Not shutil.rmtree: that goes down recursively, and a guest can nest directories deeper than any stack or limit of
-    descriptors. Here each directory within another is moved to the top before its turn comes, so two are open at most.
+    Not shutil.rmtree: that is recursive, and a guest can nest directories deeper than any stack or limit of
+    descriptors. Here each nested directory is moved to the top before its turn comes, so at most two are open.
     """
     top = os.open(path, DIRECTORY)
     try:
@@ -231,7 +231,7 @@ def _move_to_top(top: int, name: str, folders: list[str], new_name: Callable[[],
             with _unless_changed():
                 try:
                     os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
-                except PermissionError:  # to move a directory is to write in it
+                except PermissionError:  # moving a directory requires permission to write in it
                     reveal(inner, fd)
                     os.rename(inner, moved, src_dir_fd=fd, dst_dir_fd=top)
                 folders.append(moved)
@@ -240,7 +240,7 @@ def _move_to_top(top: int, name: str, folders: list[str], new_name: Callable[[],
 
 
 def _delete_files(fd: int) -> list[str]:
-    """Delete everything in a directory but directories, whose names are returned."""
+    """Delete everything in a directory except directories; returns their names."""
     with os.scandir(fd) as found:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
     for name, is_dir in entries:
@@ -252,7 +252,7 @@ def _delete_files(fd: int) -> list[str]:
 
 @contextmanager
 def _unless_changed() -> Iterator[None]:
-    """The next round finds what became of it."""
+    """Ignore errors of changed entries; the next round handles them."""
     try:
         yield
     except OSError as exc:

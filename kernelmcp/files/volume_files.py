@@ -1,8 +1,8 @@
-"""The files in the configured volumes as the server reads and writes them. Blocking: called in worker threads.
+"""Reads and writes files in the configured volumes. Blocking: called in worker threads.
 
 A volume holds a user's own files, and guests may write in it: nothing is opened through a link, a read-only volume
-stays so, and a server of root's does for a guest only what that guest's user could. New files follow the user's umask.
-Must not know sessions or MCP.
+stays read-only, and a root server does for a guest only what that guest's user could. New files follow the user's
+umask. Must not know sessions or MCP.
 """
 
 import os
@@ -22,7 +22,7 @@ from kernelmcp.files.safe_open import DIRECTORY, check_may_make, open_beneath
 from kernelmcp.files.volumes import INSIDE, kernel_volumes
 from kernelmcp.process_start import users_umask
 
-# Of a cell that names folders, and of a message that names what is there.
+# Limit for a cell that names folders, and for a message that names the existing files.
 MAX_SCANNED = 1_000
 MAX_NAMED = 12
 MAX_NAMED_CHARS = 400
@@ -33,19 +33,19 @@ def is_in_volume(path: str) -> bool:
 
 
 class VolumeFiles:
-    """The files of all volumes, by their paths inside: /volumes/NAME/PATH."""
+    """The files of all volumes, by their guest paths: /volumes/NAME/PATH."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
-        """Read at most `limit` bytes, beginning at `offset`. Raises `ServerError`s only."""
+        """Read at most `limit` bytes, starting at `offset`. Raises only `ServerError`s."""
         volume, parts = self._find(path)
         with self._caller_error(path), _root(volume) as root, opened(root, parts, reader=self._user) as fd:
             return read_piece(fd, path, offset, limit)
 
     def write(self, path: str, data: bytes) -> None:
-        """Make or replace a file, and the directories that it is in. Raises `ServerError`s only."""
+        """Create or replace a file, and its parent directories. Raises only `ServerError`s."""
         volume, (*above, name) = self._find(path)
         if volume["mode"] != "rw":
             raise PermissionDenied(
@@ -108,8 +108,8 @@ class VolumeFiles:
 
 @contextmanager
 def _root(volume: dict[str, str]) -> Iterator[int]:
-    """A volume's directory. Its path had no link when the settings were read, and where guests may write above it, in
-    another volume, it may have one now, which is not followed. Raises OSError."""
+    """A volume's directory. Its path had no link when the settings were read; if guests may write above it, in another
+    volume, it may have one now, which is not followed. Raises OSError."""
     top = os.open("/", DIRECTORY)
     try:
         fd = open_beneath(top, Path(volume["path"]).parts[1:], DIRECTORY)
@@ -122,7 +122,7 @@ def _root(volume: dict[str, str]) -> Iterator[int]:
 
 
 def named(volume: dict[str, str], missing: str) -> str:
-    """A sentence with the names in a volume, first those that resemble the missing path's."""
+    """A sentence with the names in a volume, those that resemble the missing path first."""
     where = f"{INSIDE}/{volume['name']}"
     names = names_in(volume)
     shown: list[str] = []
@@ -137,8 +137,8 @@ def named(volume: dict[str, str], missing: str) -> str:
 
 
 def names_in(volume: dict[str, str]) -> list[str]:
-    """The names of what lies directly in a volume, readable ones; directories with a slash. Empty if it cannot be
-    read."""
+    """The names of a volume's entries, made printable, except hidden ones; directories with a slash. Empty if it cannot
+    be read."""
     try:
         with _root(volume) as root:
             return [_readable(name) for name in names_at(root, MAX_SCANNED) if not name.startswith(".")]
@@ -147,7 +147,7 @@ def names_in(volume: dict[str, str]) -> list[str]:
 
 
 def resembling(missing: str, names: list[str]) -> list[str]:
-    """The names that may be meant by a path that is not there, the best first."""
+    """Likely corrections of a missing path, the best first."""
     wanted = re.split(r"[/\\]", missing)[-1].casefold()
     by_key = {name.casefold(): name for name in reversed(names)}
     return [by_key[key] for key in get_close_matches(wanted, by_key, MAX_NAMED, 0.75)]

@@ -1,7 +1,7 @@
 """The configured volumes: directories of the host that every guest sees at /volumes/NAME.
 
-A guest's process is given their paths when it starts, read-only or for writing too (Landlock and Node's permission
-model hold it to that), so a wrong one is refused before anything runs.
+A guest's process gets their paths at its start, read-only or writable (enforced by Landlock and Node's permission
+model), so an invalid one is rejected before anything runs.
 """
 
 import os
@@ -24,29 +24,29 @@ from kernelmcp.process_start import users_umask
 
 INSIDE = "/volumes"
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
-# Beside those on PATH: what a system runs, or reads as settings of what it runs.
+# Besides those on PATH: programs that a system runs, and their settings.
 PROGRAM_FOLDERS = (
     *("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr", "/var/spool"),
     *("/Applications", "/Library", "/System"),  # macOS
 )
-# The same in a home: what runs at a login or by itself, and who may log in.
+# The same in a home: what runs at login or automatically, and who may log in.
 HOME_PROGRAM_FOLDERS = (
     *(".cargo", ".config", ".gnupg", ".ipython", ".jupyter", ".local/bin", ".local/lib", ".local/share/applications"),
     *(".local/share/jupyter", ".ssh", ".vim", "bin", "Library/LaunchAgents"),
 )
-# Of the kernel process's directory.py, in the folder for temporary files.
+# Created by the kernel process's directory.py, in the folder for temporary files.
 PRIVATE_FOLDERS = "kernelmcp-sandboxes"
 SHARED_INSIDE = f"{INSIDE}/{SHARED}"
 DEFAULT = "default_volume"
-# Beside those whose names begin with a dot: macOS's, and Windows' as WSL sees it.
+# Besides those whose names begin with a dot: macOS's, and Windows' as WSL sees it.
 SETTINGS_FOLDERS = ("library", "appdata", "powershell", "windowspowershell")
-# Who has one of these is a home, or all of a disk of Windows'.
+# A folder with one of these is a home, or a whole Windows disk.
 HOME_FOLDERS = (".ssh", "AppData", "Windows", "PowerShell", "WindowsPowerShell")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
-    """The volumes in the form that a kernel's environment has them."""
+    """The volumes in the format of a kernel's environment."""
     return [
         {"name": name, "path": str(volume.place), "mode": volume.mode}
         for name, volume in settings.config.volumes.all.items()
@@ -54,7 +54,7 @@ def kernel_volumes(settings: Settings) -> list[dict[str, str]]:
 
 
 def check_places(settings: Settings) -> None:
-    """Before a kernel starts. Raises `ConfigurationError` for a volume in whose place there is a link by now."""
+    """Check the volumes before a kernel starts. Raises `ConfigurationError` if a link has replaced a volume."""
     for name, volume in settings.config.volumes.all.items():
         if not _is_in_its_place(volume):
             raise ConfigurationError(
@@ -66,16 +66,16 @@ def check_places(settings: Settings) -> None:
 def _is_in_its_place(volume: Volume) -> bool:
     try:
         return volume.path.resolve() == volume.place == volume.place.resolve()
-    except (OSError, RuntimeError):  # links in a circle
+    except (OSError, RuntimeError):  # circular links
         return False
 
 
 def check_volumes(settings: Settings, *, there: bool = True) -> None:
-    """Raises `ConfigurationError` for a volume that is not valid, or that would let a guest out of its sandbox.
+    """Raises `ConfigurationError` for a volume that is invalid, or that would let a guest out of its sandbox.
 
-    With `there` false, a directory may still have to be made."""
+    With `there` false, a directory need not exist yet."""
     section = settings.config.volumes
-    # As the setting is called, so that a message names it.
+    # The setting's own name, for messages.
     own = section.default_volume is not None
     volumes = {DEFAULT if own and name == SHARED else name: volume for name, volume in section.all.items()}
     for name, volume in volumes.items():
@@ -113,7 +113,7 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
     if there and not _is_directory(path):
         reason = "is not a directory" if os.path.lexists(path) else "does not exist"
         raise ConfigurationError(f"volumes.{name}: {path} {reason}", "Make it, or give the path of a directory.")
-    if any("\udc80" <= sign <= "\udcff" for sign in str(path.resolve())):  # how Python keeps such a byte
+    if any("\udc80" <= sign <= "\udcff" for sign in str(path.resolve())):  # Python's form of an undecodable byte
         raise ConfigurationError(
             f"volumes.{name}: {str(path)!r} is not UTF-8, in which Node opens files", "Rename the directory."
         )
@@ -128,7 +128,7 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
 
 
 def make_shared_folder(settings: Settings) -> None:
-    """Make the user's own folder where it is missing. Raises `ConfigurationError` for one that guests must not have."""
+    """Create the user's own folder if it is missing. Raises `ConfigurationError` for one that guests must not have."""
     folder = settings.config.volumes.default_volume
     if folder is None or os.path.lexists(folder):
         return
@@ -147,13 +147,13 @@ def make_shared_folder(settings: Settings) -> None:
 def _is_directory(path: Path) -> bool:
     try:
         return path.resolve(strict=True).is_dir()
-    except (OSError, RuntimeError, ValueError):  # missing, links in a circle, a NUL in the name
+    except (OSError, RuntimeError, ValueError):  # missing, circular links, a NUL in the name
         return False
 
 
 def check_visible(name: str, folder: Path) -> None:
-    """Raises `ConfigurationError` unless a folder of a user's is one that people look into. Where programs keep their
-    settings, a guest could write commands that they run: shells, ssh, and the MCP client itself."""
+    """Raises `ConfigurationError` unless a user's folder is one that people look into. In folders where programs keep
+    their settings, a guest could write commands that they run: shells, ssh, and the MCP client itself."""
     path = folder.resolve()
     kept = [part for part in path.parts if part.startswith(".") or part.casefold() in SETTINGS_FOLDERS]
     if kept:
@@ -179,7 +179,7 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
             "Choose a folder that holds only files for the sandbox, such as ~/kernelmcp.",
         )
     own = [settings.home, runtime_root_of(settings.config.server.runtime)]
-    # Keys of kernels' sockets, and the files of the kernels that Jupyter starts.
+    # Keys of kernels' sockets, and the files of kernels that Jupyter starts.
     own += [Path(jupyter_runtime_dir()), Path(tempfile.gettempdir(), f"{PRIVATE_FOLDERS}-{os.getuid()}")]
     if volume.mode == "rw":
         own += [Path(kernelmcp.__file__).parent, *_kernel_package(), Path(sys.prefix), Path(sys.base_prefix)]
@@ -195,7 +195,7 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
 
 
 def _programs(path: Path) -> Path | None:
-    """A folder of programs, or of what the system runs by itself, that this one holds or is inside of."""
+    """A folder of programs, or of files that the system runs automatically, that contains this one or is inside it."""
     on_path = [Path(entry) for entry in os.get_exec_path() if os.path.isabs(entry)]
     of_home = [Path.home() / folder for folder in HOME_PROGRAM_FOLDERS]
     folders = {Path(os.path.realpath(folder)) for folder in (*on_path, *map(Path, PROGRAM_FOLDERS), *of_home)}
@@ -203,13 +203,13 @@ def _programs(path: Path) -> Path | None:
 
 
 def _kernel_package() -> list[Path]:
-    """Where the kernel process's own modules are: not below a folder of sys.path where an installation is editable."""
+    """The folders of the kernel process's own modules: not below sys.path in an editable installation."""
     spec = find_spec("kernelmcp_kernel")
     return [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
 
 
 def _package_sources(settings: Settings) -> list[Path]:
-    """Folders whose files kernels take for packages, with the list of what is in them."""
+    """Folders whose files kernels use as packages, and as the list of packages."""
     packages = settings.config.packages
     named = [*packages.wheel_folders, packages.pyodide_url or ""]
     return [
@@ -226,13 +226,13 @@ def _is_below(path: Path, directory: Path) -> bool:
 def _imported() -> list[Path]:
     """The directories that the server, its kernels and their pip import from, and the one for temporary files."""
     user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    # `python -m kernelmcp` looks there first for this very package, before any of our code could say no.
+    # `python -m kernelmcp` searches it first for this package, before any of our code could refuse.
     started_from = [os.getcwd()] if "-m" in sys.orig_argv[:-1] and not sys.flags.safe_path else []
     return [Path(entry).absolute() for entry in (*sys.path, *user, *started_from, tempfile.gettempdir())]
 
 
 def _configuration(settings: Settings) -> list[Path]:
-    """The files that the server, its kernels and their pip read as configuration; not all of them exist."""
+    """The configuration files of the server, its kernels and their pip; not all of them exist."""
     home = Path.home()
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     pip = [config / "pip", home / ".pip", home / ".netrc", Path(os.environ.get("PIP_CONFIG_FILE") or os.devnull)]

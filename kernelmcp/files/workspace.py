@@ -1,8 +1,8 @@
-"""A session's files as the server reads and writes them. Blocking: called in worker threads.
+"""Reads and writes a session's files. Blocking: called in worker threads.
 
-Everything in a workspace is hostile: a guest can make any tree there, with any names, and change it while we look.
-So nothing is opened by a path that could lead through a link (safe_open.py), and what is opened must be a regular file.
-Must not know sessions or MCP.
+Everything in a workspace is hostile: a guest can create any tree there, with any names, and change it during an access.
+So nothing is opened by a path that could lead through a link (safe_open.py), and only regular files are opened. Must
+not know sessions or MCP.
 """
 
 import errno
@@ -19,31 +19,31 @@ from kernelmcp.files.paths import FREE_SPACE, as_caller_error, components
 from kernelmcp.files.regular import Piece, made, opened, read_piece, size_of, write_whole
 from kernelmcp.files.safe_open import DIRECTORY
 
-# How many of the files that one cell wrote its result lists.
+# Limit for the files in a result that one cell wrote.
 MAX_CHANGED = 100
 
 
 @dataclass(frozen=True)
 class Quota:
-    """What a session's files may take, workspace and /tmp together: bytes, and files with directories."""
+    """Limits for a session's files, workspace and /tmp together: bytes, and files including directories."""
 
     max_bytes: int
     max_files: int
 
 
 class Workspace:
-    """The files of one sandbox directory. No guest can change that directory itself; what is in it may be anything."""
+    """The files of one sandbox directory. No guest can change that directory itself; its contents may be anything."""
 
     def __init__(self, sandbox: Path, quota: Quota) -> None:
         self._sandbox = sandbox
         self._quota = quota
-        # Further than the quota goes, so that a listing can show by how much it is exceeded.
+        # Beyond the quota, so that a listing can show by how much it is exceeded.
         self._max_scanned = 2 * quota.max_files
 
     # -- read ---------------------------------------------------------------------------------------------------
 
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> Piece:
-        """Read at most `limit` bytes, beginning at `offset`. Raises `ServerError`s only."""
+        """Read at most `limit` bytes, starting at `offset`. Raises only `ServerError`s."""
         parts = components(path)
         with self._root() as root, as_caller_error(path), opened(root, parts, reader=_owner(root)) as fd:
             return read_piece(fd, path, offset, limit)
@@ -51,9 +51,9 @@ class Workspace:
     # -- write --------------------------------------------------------------------------------------------------
 
     def write(self, path: str, data: bytes) -> None:
-        """Make or replace a file, and make the directories it is in. A reader sees either the old content or the new.
+        """Create or replace a file, and its parent directories. A reader sees either the old content or the new.
 
-        Raises `ServerError`s only.
+        Raises only `ServerError`s.
         """
         *above, name = components(path)
         with self._root() as root, as_caller_error(path):
@@ -86,7 +86,7 @@ class Workspace:
     # -- look ---------------------------------------------------------------------------------------------------
 
     def listing(self, limit: int = MAX_LISTED) -> Listing:
-        """The workspace's files in the order of their paths, at most `limit` of them.
+        """The workspace's files, sorted by path, at most `limit` of them.
 
         Raises `SessionDamaged`.
         """
@@ -100,7 +100,7 @@ class Workspace:
         return found
 
     def usage(self) -> Listing:
-        """Everything that counts against the quota: the files in the workspace and in /tmp."""
+        """All entries that count against the quota: the files in the workspace and in /tmp."""
         found = Listing()
         with self._root() as root:
             scan(root, (), found, self._max_scanned)
@@ -164,5 +164,5 @@ class _DirectoryMissing(OSError):
 
 
 def _owner(root: int) -> int:
-    """The guest's user: a guest can move what it may not read into its workspace."""
+    """The guest's user, as reader: a guest can move files that it may not read into its workspace."""
     return os.fstat(root).st_uid

@@ -1,1 +1,1 @@
-"""Requests that come over HTTP: who asks, may they, is there room; and the ASGI application behind that."""
+"""Requests over HTTP: authentication, authorization and limits; and the ASGI application behind them."""

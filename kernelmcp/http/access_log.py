@@ -1,4 +1,4 @@
-"""One line in the log for each request, and its place in the metrics. Never a token, a body or a query."""
+"""Logs one line for each request, and counts it in the metrics. Never logs a token, a body or a query."""
 
 import time
 
@@ -10,7 +10,7 @@ from kernelmcp.mcp_server.callers import principal_of
 from kernelmcp.observability import telemetry
 
 MAX_PATH_CHARS = 200
-# A client that went away before it was answered; nginx's number for it.
+# The client disconnected before the answer; nginx's code for it.
 CLIENT_CLOSED = 499
 QUIET_PATHS = ("/health", "/ready", "/metrics")
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class AccessMiddleware:
-    """The outermost layer: sees what the others answer."""
+    """The outermost layer: sees the answers of all others."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class AccessMiddleware:
                 self._write(scope, status, size, seconds)
 
     def _write(self, scope: Scope, status: int, size: int, seconds: float) -> None:
-        # As it was sent, so that it cannot have line ends in it.
+        # As sent, so that it cannot contain line ends.
         path = scope.get("raw_path", b"").decode("ascii", "backslashreplace")[:MAX_PATH_CHARS]
         client = scope.get("client")
         write = log.debug if path in QUIET_PATHS and status < 400 else log.info

@@ -1,4 +1,4 @@
-"""The ASGI application: MCP at `/mcp` and `/sse`, and what operators look at.
+"""The ASGI application: MCP at `/mcp` and `/sse`, and endpoints for operators.
 
 The application exists before the server runs, so that it can be mounted; until then, and after, it answers 503.
 """
@@ -31,7 +31,7 @@ from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.assemble import App
 
 BYTES_PER_MB = 1024 * 1024
-# What a page in a browser may send and see (besides what is always allowed).
+# Headers that a browser's page may send and read (besides the always allowed ones).
 CORS_HEADERS = [
     "Authorization",
     "Content-Type",
@@ -67,7 +67,7 @@ class Web:
 
     @asynccontextmanager
     async def serving(self, app: App) -> AsyncIterator[None]:
-        """Answer requests with this server. Leaving it ends every connection of a client."""
+        """Answer requests with this server. Leaving it ends every client connection."""
         config = self.settings.config
         limit = int(config.transport_http.max_request_size_mb * BYTES_PER_MB)
         manager = StreamableHTTPSessionManager(
@@ -90,7 +90,7 @@ class Web:
                 self.throttle.close_streams()
                 self._app = self._connections = self._sse = None
 
-    # -- what is where ------------------------------------------------------------------------------------------
+    # -- routes -------------------------------------------------------------------------------------------------
 
     def _routes(self) -> list[BaseRoute]:
         section = self.settings.config.transport_http
@@ -179,7 +179,7 @@ class Web:
 
 
 class _Endpoint:
-    """A request-response function as an ASGI app, for a guard to stand before."""
+    """A request-response function as an ASGI app, so that a guard can wrap it."""
 
     def __init__(self, function: Callable[[Request], Any]) -> None:
         self._function = function

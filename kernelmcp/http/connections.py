@@ -1,8 +1,8 @@
-"""The requests of MCP connections over HTTP: read whole before mcp sees them, each id once, and none left without an
-answer when its connection is deleted.
+"""The requests of MCP connections over HTTP: each is read whole before mcp sees it, has a unique id, and is answered
+even if its connection is deleted.
 
-A connection is what an older client (until 2025-11-25) opens with `initialize` and ends with DELETE. On DELETE mcp's
-transport closes the streams of calls under way, so calls are ended first.
+A connection is opened by an older client (until 2025-11-25) with `initialize`, and ended with DELETE. On DELETE mcp's
+transport closes the streams of pending calls, so the calls are ended first.
 """
 
 import json
@@ -29,18 +29,18 @@ from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.stdio.message_bounds import excess
 
-# How long a DELETE waits for what it interrupts, and then for the answers of the calls under way.
+# Time that a DELETE waits for the interrupted executions, and then for the answers of pending calls.
 ANSWER_SECONDS = 5.0
 # JSON-RPC 2.0.
 INVALID_REQUEST = -32600
-# Smaller requests, such as a cancel, are read whatever else is held.
+# Smaller requests, such as a cancellation, are read however much other data is held.
 SMALL_BYTES = 16 * 1024
-# What mcp answers when a connection has ended, or never was.
+# mcp's answer if a connection has ended, or never existed.
 ENDED = "Not Found: Session has been terminated"
-# The method whose answers have no bound.
+# The method whose answers have no size limit.
 READ, CANCEL = "resources/read", "notifications/cancelled"
 PING = JSONRPCRequest(jsonrpc="2.0", id="kernelmcp-ping", method="ping")
-"""A small message, which takes the place of a large one that mcp keeps because it is a connection's last."""
+"""A small message that replaces a large one, because mcp keeps a connection's last message."""
 
 OnDelete = Callable[[str, str], Awaitable[None]]
 """Called with a principal and a connection's id."""
@@ -48,20 +48,20 @@ OnDelete = Callable[[str, str], Awaitable[None]]
 
 @dataclass(eq=False)
 class _Connection:
-    """One connection with requests under way."""
+    """One connection with pending requests."""
 
     calls: set[object] = field(default_factory=set[object])
-    """Requests by their ids, and notifications."""
+    """The ids of requests; an object for each notification."""
     ending: bool = False
-    """It is being deleted: nothing new begins."""
+    """It is being deleted: no new requests begin."""
     closing: anyio.Event = field(default_factory=anyio.Event)
-    """Who still waits for an execution must answer now."""
+    """Calls that still wait for an execution must answer now."""
     empty: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Connections:
     """An ASGI app around mcp's. `interrupt` and `stop` are called for a connection that is being deleted: before its
-    calls are answered, and after. `max_bytes`: of a request's body."""
+    calls are answered, and after. `max_bytes` limits a request's body."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Connections:
         self._connections: dict[tuple[str, str], _Connection] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Events have no ids here, so there is nothing to resume after; the specification lets a server begin afresh.
+        # Events have no ids here, so there is nothing to resume after; the specification lets a server start again.
         headers = MutableHeaders(scope=scope)
         del headers["last-event-id"]
         connection = headers.get("mcp-session-id")
@@ -108,7 +108,7 @@ class Connections:
                 await self._app(scope, replay, explaining(send))
                 return
             key = (principal_of(scope), connection)
-            # A notification has no id, and is under way all the same: mcp handles it after it has answered.
+            # A notification has no id, but counts as pending: mcp handles it after it has answered.
             call: object = object() if raw_id is None else str(raw_id)
             found = self._connections.get(key)
             if found is not None and found.ending:
@@ -125,8 +125,9 @@ class Connections:
                         await self._let_go(connection, method, raw_id)
 
     async def _let_go(self, connection: str, method: str | None, request_id: str | int | None) -> None:
-        """Forget the answer: whoever asked has it, or has gone. mcp keeps one that nobody took, and a connection's last
-        one, until the connection ends, and works on. That is meant for calls; a read would cost 11 MB."""
+        """Drop the answer: the client has received it, or has gone. mcp keeps an unclaimed answer, and a connection's
+        last one, until the connection ends, and continues the work. That is intended for calls; for a read it would
+        cost 11 MB."""
         manager: Any = self._manager
         transport = manager._server_instances.get(connection)
         if request_id is None or transport is None:
@@ -134,13 +135,13 @@ class Connections:
         transport.close_sse_stream(str(request_id))
         if method == READ:
             cancel = JSONRPCNotification(jsonrpc="2.0", method=CANCEL, params={"requestId": request_id})
-            # What answers the ping is the last one then, and has nowhere to go.
+            # The answer to the ping is then the last one, and has no receiver.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError), anyio.move_on_after(ANSWER_SECONDS):
                 for message in (cancel, PING):
                     await transport._read_stream_writer.send(SessionMessage(message))
 
     def _check_room(self, principal: str) -> None:
-        """Raises `RateLimited` when the principal has as many connections open as others can still open."""
+        """Raises `RateLimited` if the principal has as many connections open as others can still open."""
         manager: Any = self._manager
         opened, owners = manager._server_instances, manager._session_owners
         mine = sum((owners.get(each) or {"client_id": ANONYMOUS})["client_id"] == principal for each in opened)
@@ -182,8 +183,8 @@ class Connections:
 
 
 class ConnectionEnds:
-    """What becomes of a connection's own session when its client deletes the connection: what runs is interrupted, and
-    its kernel ends. Files and transcript stay, as with every session."""
+    """Ends a connection's own session when its client deletes the connection: interrupts the running execution and ends
+    the kernel. Files and transcript stay, as with every session."""
 
     def __init__(self, registry: Registry, callers: Callers) -> None:
         self._registry = registry
@@ -203,7 +204,7 @@ class ConnectionEnds:
 
 
 async def _entered(held: AsyncExitStack, waiting: AbstractAsyncContextManager[Any], receive: Receive) -> bool:
-    """Enter what may have to be waited for. False when the client has gone meanwhile: nobody wants the answer."""
+    """Enter a context that may have to wait. False if the client has gone meanwhile: nobody wants the answer."""
     entered = False
     async with anyio.create_task_group() as tasks:
 
@@ -222,8 +223,8 @@ async def _entered(held: AsyncExitStack, waiting: AbstractAsyncContextManager[An
 async def whole_body(
     scope: Scope, receive: Receive, send: Send, max_bytes: int, take: Callable[[int], None]
 ) -> bytes | None:
-    """A request's body. None when it was refused, or when its client has gone before the end, or sent what is not HTTP.
-    Raises `RateLimited` when there is no room for it."""
+    """Read a request's body. None if it was rejected, or if its client disconnected before the end, or sent invalid
+    HTTP. Raises `RateLimited` if there is no room for it."""
     body, more = bytearray(), True
     length = Headers(scope=scope).get("content-length", "")
     declared = int(length) if length.isdecimal() else 0
@@ -258,13 +259,13 @@ def replaying(body: bytes, receive: Receive) -> Receive:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The kind of a JSON-RPC message. All None for a response, or for a message that mcp will refuse."""
+    """The kind of a JSON-RPC message. All fields are None for a response, or for a message that mcp will reject."""
 
     method: str | None = None
     id: str | int | None = None
-    """A notification has none."""
+    """None for a notification."""
     cancels: str | int | None = None
-    """The request that a cancel is for."""
+    """The request that a cancellation refers to."""
 
 
 def head_of(body: bytes) -> Head:

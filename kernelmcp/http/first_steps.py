@@ -1,6 +1,6 @@
-"""Answers to requests that an MCP client would not send: mcp's status, and what to send first.
+"""Answers to requests that an MCP client would not send: mcp's status, and the correct first request.
 
-Whoever tries the server with curl meets these. They keep to JSON-RPC, as mcp's own do. Must not know sessions.
+People who try the server with curl see them. They are valid JSON-RPC, like mcp's own. Must not know sessions.
 """
 
 import json
@@ -11,7 +11,7 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Send
 
-# What mcp refuses before anybody has read the message, or as none of a connection.
+# mcp rejects these before it has read the message, or because they belong to no connection.
 REFUSED = (400, 406, 415)
 _INITIALIZE = json.dumps(
     {
@@ -27,7 +27,7 @@ _INITIALIZE = json.dumps(
 )
 _HEADERS = "Content-Type: application/json and Accept: application/json, text/event-stream"
 _ONE_MESSAGE = f"the body must be one JSON-RPC message in UTF-8 (no list). Send first: {_INITIALIZE}"
-# The beginning of what mcp says, and what we say after it. `whole`: mcp's words would not help.
+# The beginning of mcp's message, and our addition. `whole`: ours replaces mcp's message, which would not help.
 _STEPS: tuple[tuple[str, str, bool], ...] = (
     (
         "Bad Request: Missing session ID",
@@ -42,7 +42,7 @@ _STEPS: tuple[tuple[str, str, bool], ...] = (
 
 
 def explaining(send: Send) -> Send:
-    """Send what comes, but for a refusal that has a first step to tell."""
+    """Pass messages through, and add the first step to a rejection that has one."""
     start: Message | None = None
     body = bytearray()
 
@@ -72,7 +72,7 @@ async def _send_explained(start: Message, body: bytes, send: Send) -> None:
 
 
 def _explained(body: bytes) -> bytes | None:
-    """The refusal with its first step; None for one that needs none."""
+    """The rejection with its first step; None if it needs none."""
     request_id, code, said = _read(body)
     for beginning, step, whole in _STEPS:
         if said.startswith(beginning):
@@ -82,7 +82,7 @@ def _explained(body: bytes) -> bytes | None:
 
 
 def _read(body: bytes) -> tuple[Any, int, str]:
-    """The id, code and message of a refusal; some of mcp's are plain text."""
+    """The id, code and message of a rejection; some of mcp's are plain text."""
     try:
         found: Any = json.loads(body)
     except ValueError:

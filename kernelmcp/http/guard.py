@@ -1,7 +1,7 @@
-"""Stands before each endpoint: who asks, may they, is there room, and does it end in time.
+"""Guards each endpoint: authentication, authorization, limits, and timeouts.
 
-A refusal is answered before the body is read, so nobody without a token makes the server hold one. Must not know
-MCP's messages, except what a refusal looks like.
+A request is rejected before its body is read, so nobody without a token makes the server hold one. Must not know MCP's
+messages, except the form of a rejection.
 """
 
 import json
@@ -24,17 +24,17 @@ from kernelmcp.http.rate_limits import ServerBusy, Throttle, address_key
 from kernelmcp.http.tokens import Authenticator, Identity, Rejected
 from kernelmcp.mcp_server.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
 
-# A client that accepts no data for this long has stopped reading, seconds.
+# A client that accepts no data for this long, in seconds, has stopped reading.
 SEND_SECONDS = 30.0
 SEND_BYTES = 256 * 1024
 # A request gets at least this much more time than `inline_wait_seconds`, seconds.
 ANSWER_MARGIN_SECONDS = 15.0
-# A cancellation is short, and comes at once.
+# A cancellation is short, and arrives at once.
 MAX_CANCELLATION_BYTES = 4096
 CANCELLATION_SECONDS = 5.0
-# JSON-RPC: what a server may define for itself.
+# JSON-RPC: a code that a server may define for itself.
 REFUSED_CODE = -32000
-# Where in an ASGI scope stands whose share of the server a request takes.
+# Key in an ASGI scope for whose share of the server a request uses.
 SHARE_KEY = "kernelmcp.share"
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class Gate:
         self.authenticator = authenticator
         self.throttle = throttle
         self.on_denied: Callable[[str], None] = lambda reason: None
-        """Called with the reason of each refusal; the metrics count them."""
+        """Called with the reason of each rejection; the metrics count them."""
 
     @property
     def deadline_seconds(self) -> float:
@@ -59,8 +59,8 @@ class Gate:
 
 
 class Guard:
-    """An ASGI app around one endpoint. `tools_answer`: the endpoint's answers go another way (SSE), so the tool call
-    itself must say that it was refused. `has_place`: it is answered at once, also when the server is full."""
+    """An ASGI app around one endpoint. `tools_answer`: the endpoint's answers use another channel (SSE), so the tool
+    call itself must report a rejection. `has_place`: it is answered at once, even if the server is full."""
 
     def __init__(self, app: ASGIApp, gate: Gate, *, tools_answer: bool = False, has_place: bool = False) -> None:
         self._app = app
@@ -84,14 +84,14 @@ class Guard:
             self._check_rate(scope)
             await self._serve(scope, receive, send)
         except RateLimited as exc:
-            # What frees a place must get through when there is none.
+            # Requests that free capacity are always admitted.
             if (replay := await _cancellation(scope, receive)) is not None:
                 await self._app(scope, replay, _bounded(send))
                 return
             gate.on_denied("busy" if isinstance(exc, ServerBusy) else "rate")
             await _refusal(exc)(scope, receive, send)
 
-    # -- who ----------------------------------------------------------------------------------------------------
+    # -- authentication -----------------------------------------------------------------------------------------
 
     async def _identify(self, scope: Scope) -> Identity:
         if not self._gate.authenticator.required:
@@ -111,7 +111,7 @@ class Guard:
         anonymous = identity.principal == ANONYMOUS
         scope[SHARE_KEY] = f"{ANONYMOUS}:{address_key(_address(scope))}" if anonymous else identity.principal
         if identity.principal != ANONYMOUS:
-            # mcp keeps its connections apart by this.
+            # mcp separates its connections by this.
             scope["user"] = AuthenticatedUser(
                 AccessToken(token="", client_id=identity.principal, scopes=sorted(identity.scopes))
             )
@@ -131,7 +131,7 @@ class Guard:
             await self._challenge(401, "invalid_token", "the token is not valid")(scope, receive, send)
 
     def _challenge(self, status: int, error: str | None, description: str) -> Response:
-        """RFC 6750, and RFC 9728's way to the authorization server."""
+        """The challenge of RFC 6750, with RFC 9728's link to the authorization server."""
         parts = [f'error="{error}"', f'error_description="{description}"'] if error else []
         if (url := metadata_url(self._gate.settings)) is not None:
             parts.append(f'resource_metadata="{url}"')
@@ -141,7 +141,7 @@ class Guard:
         header = f"Bearer {', '.join(parts)}".strip()
         return Response(body, status, {"WWW-Authenticate": header}, "application/json")
 
-    # -- how much -----------------------------------------------------------------------------------------------
+    # -- limits -------------------------------------------------------------------------------------------------
 
     def _check_rate(self, scope: Scope) -> None:
         key = share_of(scope)
@@ -150,7 +150,7 @@ class Guard:
         except RateLimited as exc:
             if not self._tools_answer:
                 raise
-            # As many again are answered by their tool; who goes on after that floods.
+            # The tool answers the same number of requests again; a client that continues is flooding.
             self._gate.throttle.check_rate(f"{key} refused")
             scope[REFUSED_KEY] = exc
             self._gate.on_denied("rate")
@@ -184,12 +184,12 @@ class Guard:
 
 
 def is_stream(scope: Scope) -> bool:
-    """True if the answer lasts as long as the client likes. mcp checks the header against the body."""
+    """True if the answer lasts as long as the client wants. mcp checks the header against the body."""
     return scope["method"] == "GET" or Headers(scope=scope).get("mcp-method") == "subscriptions/listen"
 
 
 def share_of(scope: Scope) -> str:
-    """Whose share of the server a request takes: its principal's, or without authentication its address's."""
+    """Key of the share that a request uses: its principal's, or without authentication its address's."""
     return str(scope[SHARE_KEY])
 
 
@@ -202,10 +202,10 @@ def metadata_url(settings: Settings) -> str | None:
 
 
 def _outer_principal(scope: Scope) -> str | None:
-    """Whom an application that we are mounted in has authenticated (Starlette's `AuthenticationMiddleware`).
+    """The user that an enclosing application has authenticated (Starlette's `AuthenticationMiddleware`).
 
-    Raises `Rejected` for a user without a name: all of them would share one principal's sessions; and for a name that
-    no log could show as it is.
+    Raises `Rejected` for a user without a name, because all of them would share one principal's sessions, and for a
+    name that a log could not show unchanged.
     """
     user: Any = scope.get("user")
     if not getattr(user, "is_authenticated", False):
@@ -222,7 +222,7 @@ def _address(scope: Scope) -> str:
 
 
 def _bounded(send: Send) -> Send:
-    """Sends in pieces: uvicorn waits for one to leave before it takes the next, and not for the last."""
+    """Send in pieces: uvicorn waits for each piece to leave before it takes the next, but not for the last."""
 
     async def bounded(message: Message) -> None:
         body: bytes = message.get("body", b"")
@@ -236,7 +236,7 @@ def _bounded(send: Send) -> Send:
 
 
 async def _cancellation(scope: Scope, receive: Receive) -> Receive | None:
-    """The request again, when it ends a connection or cancels a call; None when it is something else."""
+    """Replay of a request that ends a connection or cancels a call; None if it is another request."""
     if scope["method"] == "DELETE":
         return receive
     length = Headers(scope=scope).get("content-length", "")
@@ -260,7 +260,7 @@ async def _cancellation(scope: Scope, receive: Receive) -> Receive | None:
 
 
 def _refusal(error: RateLimited) -> Response:
-    """HTTP's way to say it, with JSON-RPC's in the body: MCP clients show that to the model."""
+    """An HTTP rejection with a JSON-RPC error in the body: MCP clients show that to the model."""
     status = 503 if isinstance(error, ServerBusy) else 429
     message = {"code": REFUSED_CODE, "message": error.to_text(), "data": {"error": error.to_dict()}}
     retry = str(error.context["retry_after_seconds"])

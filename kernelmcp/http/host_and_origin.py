@@ -1,7 +1,7 @@
-"""Which Host and Origin a request may carry: against pages in a browser that reach the server through a name of their
-own (DNS rebinding), and against pages of other sites. And that there is one way to tell where it ends.
+"""Checks the Host and Origin of a request: against pages in a browser that reach the server through their own name (DNS
+rebinding), and against pages of other sites. Also checks that a request has only one indication of its length.
 
-Checked for every request, before anything else.
+Applied to every request, before anything else.
 """
 
 import ipaddress
@@ -36,7 +36,7 @@ class HostMiddleware:
         section = self._settings.config.transport_http
         headers = Headers(scope=scope)
         if "content-length" in headers and "transfer-encoding" in headers:
-            # A proxy before us may have gone by the other one: RFC 9112, 6.1.
+            # A proxy in front may have used the other one: RFC 9112, 6.1.
             log.warning("refused a request with Content-Length and Transfer-Encoding")
             error = {"error": "a request has Content-Length or Transfer-Encoding, not both"}
             await JSONResponse(error, 400, {"Connection": "close"})(scope, receive, send)
@@ -55,7 +55,7 @@ class HostMiddleware:
 
 
 def host_allowed(host: str, section: HttpSection, arrived_at: tuple[str, int | None] | None = None) -> bool:
-    """`arrived_at`: the address that the connection came in on. It has only digits, so no page can be rebound to it."""
+    """`arrived_at`: the local address of the connection. It is numeric, so no page can be rebound to it."""
     name = hostname(host)
     if name is None:
         return False
@@ -65,12 +65,12 @@ def host_allowed(host: str, section: HttpSection, arrived_at: tuple[str, int | N
         return True
     if section.host not in EVERY_ADDRESS:
         return False
-    # Nobody can make a name out of an address in digits, so a page cannot be rebound to it.
+    # A numeric address cannot be a DNS name, so a page cannot be rebound to it.
     return _is_address(name) or name == socket.gethostname().lower()
 
 
 def origin_allowed(origin: str, host: str, section: HttpSection) -> bool:
-    """The server's own pages, and those that the settings name."""
+    """True if it is one of the server's own pages, or named in the settings."""
     if origin in section.cors_origins:
         return True
     try:
@@ -86,7 +86,7 @@ def origin_allowed(origin: str, host: str, section: HttpSection) -> bool:
 
 
 def hostname(host: str) -> str | None:
-    """The name in a Host header, lower case, without port and brackets. None when it is malformed."""
+    """The name in a Host header, in lower case, without port and brackets. None if it is malformed."""
     if not host or any(character in host for character in "/?#@\\ ,"):
         return None
     try:

@@ -1,4 +1,5 @@
-"""The JWTs of one OAuth 2.1 authorization server: fetches its keys, checks signature, issuer, audience and times.
+"""Verifies the JWTs of one OAuth 2.1 authorization server: fetches its keys, checks signature, issuer, audience and
+times.
 
 Must not know static tokens or requests.
 """
@@ -14,22 +15,22 @@ import structlog
 
 from kernelmcp.http.tokens import Rejected
 
-# An unknown key's id makes us ask the issuer again, but at most this often: anybody can make up an id.
+# An unknown key id makes us ask the issuer again, but at most this often: anybody can invent an id.
 REFETCH_SECONDS = 30.0
-# How long keys are trusted without asking again: a withdrawn key keeps working for at most this long.
+# How long keys are trusted without a new request: a withdrawn key stays valid for at most this long.
 KEYS_LIFE_SECONDS = 3600.0
 FETCH_TIMEOUT_SECONDS = 10.0
 MAX_DOCUMENT_BYTES = 256 * 1024
 # OpenID Connect Core allows 255.
 MAX_SUBJECT_CHARS = 1024
-# Clocks differ.
+# Tolerance for clock differences.
 LEEWAY_SECONDS = 30
-# What publishes `jwks_uri`: RFC 8414, and OpenID Connect Discovery.
+# Documents that contain `jwks_uri`: OpenID Connect Discovery, and RFC 8414.
 OPENID, OAUTH = "/.well-known/openid-configuration", "/.well-known/oauth-authorization-server"
 
-# Of access tokens (RFC 9068), and of JWTs that say nothing more. Others are signed by the same keys for something else.
+# Access tokens (RFC 9068), and JWTs without a specific type. The same keys sign others for other purposes.
 _TYPES = ("jwt", "at+jwt")
-# What a document that is none of ours raises somewhere.
+# Errors that an invalid document may cause.
 _NO_DOCUMENT = (ValueError, TypeError, AttributeError, RecursionError)
 
 log = structlog.get_logger(__name__)
@@ -58,7 +59,7 @@ class Issuer:
         self._lock = asyncio.Lock()
 
     async def verify(self, token: str) -> Claims:
-        """Raises `Rejected`."""
+        """Verify a token. Raises `Rejected`."""
         try:
             header = jwt.get_unverified_header(token)
             if str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES:
@@ -78,7 +79,7 @@ class Issuer:
         return Claims(self.issuer, _subject(claims), _scopes(claims))
 
     def _algorithms_for(self, key: jwt.PyJWK) -> list[str]:
-        """The algorithm that the issuer publishes with the key, if it does: the token's own claim does not count."""
+        """The algorithm that the issuer publishes with the key, if any: the token's own claim does not count."""
         named = key.algorithm_name
         return [name for name in self._algorithms if not named or name == named]
 
@@ -98,7 +99,7 @@ class Issuer:
         return key
 
     async def _refetch(self) -> None:
-        """Keeps the old keys when the issuer does not answer."""
+        """Fetch the keys again. Keeps the old ones if the issuer does not answer."""
         self._tried = time.monotonic()
         try:
             async with httpx2.AsyncClient(timeout=FETCH_TIMEOUT_SECONDS, follow_redirects=False) as client:
@@ -140,14 +141,14 @@ async def _get(client: httpx2.AsyncClient, url: str) -> dict[str, Any]:
 
 
 def _with_path(issuer: str, well_known: str) -> str:
-    """RFC 8414: the well-known part stands between the host and the issuer's own path."""
+    """RFC 8414: the well-known part is between the host and the issuer's own path."""
     url = httpx2.URL(issuer)
     return str(url.copy_with(path=well_known + url.path.rstrip("/")))
 
 
 def _subject(claims: dict[str, Any]) -> str:
-    """Whom the token is about. Raises `Rejected` when it names nobody: such tokens would all share one principal; and
-    for what a log or a terminal would not show as it is."""
+    """The subject of a token. Raises `Rejected` if there is none, because such tokens would all share one principal,
+    and for text that a log or a terminal would not show unchanged."""
     subject = claims["sub"]
     if not isinstance(subject, str) or not 0 < len(subject.strip()) <= len(subject) <= MAX_SUBJECT_CHARS:
         raise Rejected("the JWT has no usable sub")
@@ -157,7 +158,7 @@ def _subject(claims: dict[str, Any]) -> str:
 
 
 def _scopes(claims: dict[str, Any]) -> frozenset[str]:
-    """`scope` is a text with spaces (RFC 9068); some issuers send a list, or call it `scp`.
+    """The scopes. `scope` is a text with spaces (RFC 9068); some issuers send a list, or call it `scp`.
 
     Raises `Rejected`."""
     found: Any = claims.get("scope", claims.get("scp", ""))

@@ -1,4 +1,4 @@
-"""Listens on a port: uvicorn, with the bounds that it lacks, and without signal handlers of its own.
+"""Listens on a port: uvicorn with additional limits, and without its signal handlers.
 
 Must not know MCP.
 """
@@ -22,19 +22,19 @@ from kernelmcp.errors import ConfigurationError
 from kernelmcp.http.host_and_origin import is_loopback
 from kernelmcp.http.rate_limits import LEAST_PLACES, Shares, address_key
 
-# How long the rest of a refused request is read and thrown away, seconds: its client sees the answer only after it has
-# sent everything.
+# How long, in seconds, the rest of a rejected request is read and discarded: its client sees the answer only after it
+# has sent everything.
 LINGER_SECONDS = 20.0
-# How long an idle connection is kept, seconds: longer than reverse proxies keep theirs.
+# How long an idle connection is kept, in seconds: longer than reverse proxies keep theirs.
 KEEP_ALIVE_SECONDS = 75
-# All headers together, bytes.
+# Limit for all headers together, in bytes.
 MAX_HEAD_BYTES = 64 * 1024
-# Connections beside those that carry requests and streams.
+# Connections besides those that carry requests and streams.
 SPARE_CONNECTIONS = 256
-# Of one address, connections that have sent no whole head yet. Who opens more loses the oldest of them; the others of
-# SPARE_CONNECTIONS are left to other addresses.
+# Connections per address that have not sent a complete head yet. An address that opens more loses its oldest ones; the
+# rest of SPARE_CONNECTIONS is left to other addresses.
 MAX_HALF_SENT = 128
-# At the end, until connections are cut, seconds.
+# Time in seconds until connections are cut at shutdown.
 CLOSE_SECONDS = 1
 BACKLOG = 1024
 _NO_PLACE = (
@@ -46,13 +46,13 @@ log = structlog.get_logger(__name__)
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's protocol waits for ever for a head or an unwanted body. This one does not."""
+    """uvicorn's protocol with time limits: the original waits for ever for a head or an unwanted body."""
 
     head_seconds: ClassVar[float]
     half_sent: ClassVar[dict[str, dict[Self, None]]]
-    """By address, in the order in which they began: what waits for a head, or for the rest of one."""
+    """By address, oldest first: connections that wait for a head, or for the rest of one."""
     opened: ClassVar[Shares]
-    """Connections, by address. Those of a reverse proxy are everybody's."""
+    """Connections by address. Those of a reverse proxy are shared by all clients."""
     proxies: ClassVar[Sequence[str]]
     _deadline: asyncio.TimerHandle | None = None
     _has_place = False
@@ -88,9 +88,9 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn would let a request that runs already answer after this."""
+        """Send the response, and suppress later ones: uvicorn would let a running request answer after this."""
         log.warning("refused a request that is not valid HTTP", client=self.client[0] if self.client else None)
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn's None until the first request
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn sets None until the first request
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -130,17 +130,17 @@ class PatientProtocol(H11Protocol):
 
 
 def _is_within(address: str, network: str) -> bool:
-    """As `trusted_proxies` names them: an address, a network, or `*`."""
+    """True if an address matches an entry of `trusted_proxies`: an address, a network, or `*`."""
     try:
         return network == "*" or ipaddress.ip_address(address) in ipaddress.ip_network(network)
-    except ValueError:  # a name
+    except ValueError:  # a host name
         return False
 
 
 class _Uvicorn(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The signals are the command line's, or those of whoever embeds us."""
+        """Capture no signals: the command line or an embedding program handles them."""
         yield
 
 
@@ -163,7 +163,7 @@ def _bind(section: HttpSection, protected: bool) -> list[socket.socket]:
         )
     try:
         found = socket.getaddrinfo(section.host, section.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # One address of each kind. The same port for both, when it is a free one.
+        # One address of each family. Both use the same port, even if it is chosen automatically.
         first = _listen(found[0], section.port)
         others = [entry for entry in found[1:] if entry[0] != found[0][0]][:1]
         return [first, *(_listen(entry, first.getsockname()[1]) for entry in others)]
@@ -197,7 +197,7 @@ def url_of(section: HttpSection, sockets: list[socket.socket]) -> str:
 
 @asynccontextmanager
 async def listening(app: ASGIApp, section: HttpSection, sockets: list[socket.socket]) -> AsyncIterator[None]:
-    """Answer requests that come in by these sockets. Leaving it closes them and, within seconds, every connection."""
+    """Answer requests that arrive on these sockets. Leaving it closes them and, within seconds, every connection."""
 
     limit = section.max_concurrent_requests + section.max_streams + SPARE_CONNECTIONS
 

@@ -1,6 +1,6 @@
 """The metrics for Prometheus at `/metrics`. Each server has its own registry, so that two in one process don't mix.
 
-No label has a value that a client can make up, and nothing names a session, a principal or what was run.
+No label has a value that a client can choose, and nothing names a session, a principal or executed code.
 """
 
 import os
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 METHODS = frozenset({"GET", "POST", "DELETE", "OPTIONS", "HEAD", "PUT", "PATCH"})
 STATES = ("starting", "idle", "busy", "stopped")
-# Seconds. A call is milliseconds; a cell may take minutes.
+# Seconds. A call takes milliseconds; a cell may take minutes.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 BYTES_PER_MB = 1024 * 1024
 OTHER = "other"
 
 
 class Metrics:
-    """The numbers of one server."""
+    """The metrics of one server."""
 
     def __init__(self, throttle: Throttle, budget_chars: Callable[[], int]) -> None:
         self._throttle = throttle
@@ -93,7 +93,7 @@ class Metrics:
         registry.on_submit.append(lambda execution: execution.on_finish.append(self._finished))
 
     def watch_code_mode(self, code_mode: "CodeMode") -> None:
-        """Count the calls of other servers' tools. A guest's names of servers are not counted."""
+        """Count the calls of other servers' tools. Server names that a guest invents are not counted."""
         code_mode.broker.on_call.append(lambda record: self._called(record, code_mode.upstreams.names))
 
     def _called(self, record: CallRecord, servers: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class Metrics:
         self._request_seconds.observe(seconds)
 
     def denied(self, reason: str) -> None:
-        """`reason` is a word of ours."""
+        """`reason` is one of our fixed words."""
         self._denials.labels(reason).inc()
 
     async def to_text(self) -> bytes:
@@ -140,7 +140,7 @@ class Metrics:
         self._output_bytes.inc(execution.outputs.stdout.size + execution.outputs.stderr.size)
 
     async def count_call(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Middleware of mcp: counts what calls of tools come to."""
+        """Middleware of mcp: counts the outcomes of tool calls."""
         result = await call_next(ctx)
         if ctx.method == "tools/call" and isinstance(result, dict):
             name = str((ctx.params or {}).get("name"))
@@ -154,7 +154,7 @@ class Metrics:
 
 
 def _outcome(result: dict[str, Any]) -> str:
-    """`ok`, `failed` (the guest's code), or one of the error codes. `result` is as it goes to the client."""
+    """`ok`, `failed` (the guest's code), or one of the error codes. `result` is the client's version."""
     if not result.get("isError"):
         return "ok"
     meta = cast("dict[str, dict[str, Any]]", result.get("_meta") or {})

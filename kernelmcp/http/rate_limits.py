@@ -1,7 +1,7 @@
-"""How much of the server one principal, and all together, may take: requests per window; and at one time requests,
-streams, connections, bytes of requests, and answers without a bound.
+"""Limits on the use of the server by one principal, and by all together: requests per window; and concurrent requests,
+streams, connections, request bytes, and answers without a size limit.
 
-Counting only; `guard` asks and answers.
+Only counts; `guard` enforces and answers.
 """
 
 import ipaddress
@@ -16,22 +16,23 @@ import anyio
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
 
-# How many keys are remembered; beyond that the oldest are forgotten. Without authentication each address is a key.
+# Limit for remembered keys; beyond it the oldest are forgotten. Without authentication each address is a key.
 MAX_KEYS = 10_000
-# Wrong tokens per address and window. More are answered 429: guessing gets slow, and a right token is never refused.
+# Invalid tokens per address and window. More are answered with 429: guessing gets slow, and a valid token is never
+# rejected.
 MAX_FAILURES = 30
-# When the server is full: how soon to try again, seconds.
+# Retry delay in seconds if the server is full.
 BUSY_RETRY_SECONDS = 1
-# What everybody may have at one time, while there is room for it.
+# Concurrent places that everybody may have while there is room.
 LEAST_PLACES = 2
-# Bodies of requests that are held at one time, in bodies of the largest size.
+# Request bodies held at one time, in bodies of the largest size.
 LARGEST_BODIES = 4
-# Resources have no bound of their own: so many are read and sent at one time.
+# Resources have no size limit of their own: at most this many are read and sent at one time.
 MAX_READS = 4
 
 
 def address_key(address: str) -> str:
-    """The client of this address. An IPv6 client can choose from 64 bits."""
+    """Key of the client at this address. An IPv6 client can choose from 64 bits."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -44,8 +45,8 @@ def address_key(address: str) -> str:
 
 
 class Shares:
-    """So much of something that is `total()`, and who has it. Each may have as much as is left: one alone gets half of
-    it, two a third each, so that there is always some for one more. `least`: what each may have while it is there."""
+    """Divides `total()` of something among its users. Each may have as much as is left: one alone gets half of it, two
+    a third each, so that there is always some for one more. `least`: what each may have while it is available."""
 
     def __init__(self, total: Callable[[], int], least: int) -> None:
         self._total = total
@@ -76,7 +77,7 @@ class Shares:
 
 
 class ServerBusy(RateLimited):
-    """The server is full; this principal alone may have sent little."""
+    """The server is full; this principal may have sent few requests itself."""
 
 
 class Windows:
@@ -86,7 +87,7 @@ class Windows:
         self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def count(self, key: str, limit: int, seconds: float) -> float | None:
-        """One more. None when it is within the limit, else the seconds until the window ends."""
+        """Count one event. None if it is within the limit, else the seconds until the window ends."""
         now = time.monotonic()
         began, count = self._counts.get(key, (now, 0))
         if now - began >= seconds:
@@ -116,7 +117,7 @@ class Throttle:
 
     @property
     def active(self) -> int:
-        """Requests being answered now."""
+        """Number of requests being answered now."""
         return self._active.taken
 
     def check_rate(self, principal: str) -> None:
@@ -133,7 +134,7 @@ class Throttle:
             )
 
     def check_failures(self, address: str) -> None:
-        """Count a wrong token. Raises `RateLimited`."""
+        """Count an invalid token. Raises `RateLimited`."""
         seconds = self._settings.config.transport_http.rate_limit_window_seconds
         if (wait := self._failures.count(address, MAX_FAILURES, seconds)) is not None:
             raise RateLimited("too many wrong tokens", "Wait.", retry_after_seconds=max(1, math.ceil(wait)))
@@ -156,7 +157,7 @@ class Throttle:
 
     @contextmanager
     def body(self, key: str) -> Iterator[Callable[[int], None]]:
-        """What it gives takes room for so many more bytes of a request, until its end. Raises `RateLimited`."""
+        """Yields a function that reserves room for more bytes of a request, until its end. Raises `RateLimited`."""
         held = 0
 
         def take(amount: int) -> None:
@@ -172,7 +173,7 @@ class Throttle:
 
     @asynccontextmanager
     async def read(self, key: str) -> AsyncIterator[None]:
-        """Wait for a place to read a resource in, and have it until its answer was sent."""
+        """Wait for a place to read a resource, and keep it until the answer was sent."""
         while not self._reads.take(key):
             await self._read_ended.wait()
         try:

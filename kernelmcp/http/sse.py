@@ -1,7 +1,8 @@
-"""The older transport: one stream of events for all that the server says, and a POST for each message of the client.
+"""The older transport: one stream of events for all of the server's messages, and a POST for each message of the
+client.
 
-mcp's, with what streamable HTTP has by itself: who reads a resource has a place until the answer has left. Must not
-know resources.
+mcp's transport, plus a feature that streamable HTTP already has: a client that reads a resource keeps its place until
+the answer was sent. Must not know resources.
 """
 
 import re
@@ -24,13 +25,13 @@ from kernelmcp.http.guard import share_of
 from kernelmcp.http.rate_limits import Throttle
 
 ACCEPTED = 202
-# The first event says where a connection's messages go; in the others are ours.
+# The first event contains the address for a connection's messages; later events contain our messages.
 _CONNECTION = re.compile(rb"event: endpoint\r\ndata: [^\r]*\bsession_id=([0-9a-f]{32})\r")
 _MESSAGE = b"event: message\r\n"
 
 
 class Sse:
-    """Two ASGI apps, `stream` and `post`. `max_bytes`: of a message from a client."""
+    """Two ASGI apps, `stream` and `post`. `max_bytes` limits a message from a client."""
 
     def __init__(self, server: Server[Any], throttle: Throttle, max_bytes: int) -> None:
         self._server = server
@@ -76,13 +77,13 @@ class Sse:
                 answers.give_up(str(head.cancels))
 
     async def _read(self, answers: "_Answers", request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Returns once the answer has left. A client that does not take it in time loses its stream, as it does over
-        streamable HTTP."""
+        """Return once the answer was sent. A client that does not read it in time loses its stream, as over streamable
+        HTTP."""
         answered = answers.expect(request_id)
         try:
             if await self._is_taken(scope, receive, send):
                 await answered.wait()
-                # mcp and Starlette keep a stream's last message, which is a small one then.
+                # mcp and Starlette keep a stream's last message, which is then a small one.
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                     await answers.send(SessionMessage(PING))
         except anyio.get_cancelled_exc_class():
@@ -92,7 +93,7 @@ class Sse:
             answers.forget(request_id, answered)
 
     async def _is_taken(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Pass a message on: whether it is one of this connection's client."""
+        """Pass a message on; returns whether it belongs to this connection's client."""
         statuses: list[int] = []
 
         async def noting(message: Message) -> None:
@@ -105,26 +106,26 @@ class Sse:
 
 
 def _connection(scope: Scope) -> str:
-    """The id that a message is for, as mcp reads it; empty for what is none."""
+    """The connection id of a message, as mcp parses it; empty if it is invalid."""
     with suppress(ValueError):
         return UUID(hex=Request(scope).query_params.get("session_id", "")).hex
     return ""
 
 
 class _Answers:
-    """mcp's stream of what the server says on one connection, and who waits until what has left."""
+    """mcp's stream of the server's messages on one connection, and the tasks that wait until one was sent."""
 
     def __init__(self) -> None:
         self.writer: Any = None
         self.scope = anyio.CancelScope()
-        """Of the connection."""
+        """The scope of the connection."""
         self._in_turn = anyio.Lock()
         self._under_way: deque[str | None] = deque()
-        """Of each message that mcp has and has not sent yet: the request that it answers."""
+        """For each message that mcp has and has not sent yet: the request that it answers."""
         self._expected: dict[str, list[anyio.Event]] = {}
 
     def expect(self, request_id: str) -> anyio.Event:
-        """Set when the answer has left, or nobody waits for it any more."""
+        """Return an event that is set when the answer was sent, or nobody waits for it any more."""
         answered = anyio.Event()
         self._expected.setdefault(request_id, []).append(answered)  # a client may use an id twice
         return answered
@@ -137,12 +138,12 @@ class _Answers:
             self._expected.pop(request_id, None)
 
     def give_up(self, request_id: str) -> None:
-        """The client has cancelled the request: mcp does not answer it, unless it has begun to."""
+        """Handle a cancellation by the client: mcp does not answer the request, unless it has already begun."""
         if request_id not in self._under_way:
             self._settle(request_id)
 
     def sent(self) -> None:
-        """One more message has left."""
+        """Note that one more message was sent."""
         if self._under_way and (answered := self._under_way.popleft()) is not None:
             self._settle(answered)
 
@@ -160,7 +161,7 @@ class _Answers:
         answered = str(message.id) if isinstance(message, JSONRPCResponse | JSONRPCError) else None
         async with self._in_turn:
             self._under_way.append(answered)
-            with anyio.CancelScope(shield=True):  # else nobody could say whether mcp has it
+            with anyio.CancelScope(shield=True):  # otherwise it would be unknown whether mcp has it
                 await self.writer.send(item)
 
     async def aclose(self) -> None:

@@ -1,7 +1,7 @@
-"""The principal of a bearer token: static tokens, and with an issuer JWTs of an OAuth 2.1 authorization server.
+"""Finds the principal of a bearer token: static tokens and, with an issuer, JWTs of an OAuth 2.1 authorization server.
 
-Tokens come from the settings and from a file that is read again when it changes. They are compared in constant time
-and kept as hashes only.
+Tokens come from the settings and from a file that is read again when it changes. They are compared in constant time and
+kept as hashes only.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from kernelmcp.config.models import AuthSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 
-# How often the tokens' file is checked for changes: a revoked token keeps working for at most this long.
+# How often the token file is checked for changes: a revoked token stays valid for at most this long.
 FILE_CHECK_SECONDS = 1.0
 MAX_TOKEN_CHARS = 16 * 1024
 MAX_FILE_BYTES = 8 * 1024 * 1024
-# Of the holder of `transport_http.auth_token`.
+# The holder of `transport_http.auth_token`.
 DEFAULT_NAME = "default"
 
 if TYPE_CHECKING:
@@ -34,19 +34,19 @@ log = structlog.get_logger(__name__)
 
 
 class Rejected(Exception):
-    """A token that is not accepted. The text is for the log, and never has the token in it."""
+    """An invalid token. The text is for the log, and never contains the token."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Whom a request comes from."""
+    """The sender of a request."""
 
     principal: str
     scopes: frozenset[str] = frozenset()
 
 
 class Authenticator:
-    """Turns tokens into principals. Raises `ConfigurationError` at once when the settings make no sense."""
+    """Maps tokens to principals. Raises `ConfigurationError` at once if the settings are inconsistent."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,18 +57,18 @@ class Authenticator:
 
     @property
     def required(self) -> bool:
-        """True if a request needs a token. Never turns off while the server runs, whatever a file says."""
+        """True if a request needs a token. Never turns off while the server runs, whatever a file contains."""
         section = self._settings.config
         configured = section.transport_http.auth_token or section.auth.tokens or section.auth.tokens_file
         self._was_required = self._was_required or bool(configured or self.issuer)
         return self._was_required
 
     async def authenticate(self, token: str) -> Identity:
-        """Whose token it is. Raises `Rejected`."""
+        """Identify the holder of a token. Raises `Rejected`."""
         if not token or len(token) > MAX_TOKEN_CHARS:
             raise Rejected("the token is empty or too long")
         digest = _digest(token)
-        # Every token is compared, and each in constant time: how long it takes says nothing.
+        # Every token is compared, each in constant time: the duration reveals nothing.
         matching = [name for name, known in self._hashes() if hmac.compare_digest(digest, known)]
         if matching:
             return Identity(f"token:{matching[0]}")
@@ -91,7 +91,7 @@ class Authenticator:
 
 
 class TokenFile:
-    """The tokens in a file. A file that has become unreadable keeps its last good content, and the log says so."""
+    """The tokens in a file. If the file becomes unreadable, its last good content stays valid, and the log says so."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -103,7 +103,7 @@ class TokenFile:
         if time.monotonic() - self._checked >= FILE_CHECK_SECONDS:
             self._checked = time.monotonic()
             try:
-                # Not by its time: a disk may give two contents the same one, and a removed token would stay valid.
+                # Not by its time: a disk may give two versions the same time, and a removed token would stay valid.
                 if (content := self._read()) != self._content:
                     self._content = content
                     self._tokens = list(self._parse())

@@ -1,1 +1,1 @@
-"""Kernel processes and the Jupyter protocol: the only place with jupyter_client and zmq."""
+"""Kernel processes and the Jupyter protocol: the only package that uses jupyter_client and zmq."""

@@ -1,10 +1,10 @@
-"""The end of a child process, as the operating system tells it. Must not know kernels."""
+"""Detects the end of a child process through the operating system. Must not know kernels."""
 
 import os
 
 
 def pidfd(pid: int) -> int | None:
-    """A descriptor that can be read once the process has ended. None where the platform has no such thing."""
+    """Return a descriptor that is readable once the process has ended. None if the platform does not support it."""
     opener = getattr(os, "pidfd_open", None)
     if opener is None:
         return None
@@ -15,7 +15,7 @@ def pidfd(pid: int) -> int | None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child has ended that nobody has waited for yet. False for what is no child of this process."""
+    """True if a child has ended that nobody has waited for yet. False if it is not a child of this process."""
     try:
         return pid > 0 and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""The connection to one Jupyter kernel: its sockets, the requests that are pending, and the messages that come back.
+"""The connection to one Jupyter kernel: its sockets, its pending requests, and the returned messages.
 
 One task reads each socket and dispatches by the parent's message id; a request is done when its reply *and* its idle
 status have arrived. Must not know processes, sessions or MCP.
@@ -21,19 +21,19 @@ from kernelmcp.kernel.tool_channel import TOOL_REQUEST, ToolChannel
 from kernelmcp.output.late import LateOutput
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable
 
-# The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts shows.
+# The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts is noticeable.
 RECONNECT_INTERVAL_MS = 5
-# Outputs of our own kernel that ZMQ receives ahead. Each may be 24 MiB; one more is on its way.
+# Outputs of our own kernel that ZMQ receives ahead. Each may be 24 MiB; one more is in transit.
 IOPUB_MESSAGES = 1
 # Messages handled before other tasks get a turn: 100,000 outputs must not block other sessions.
 MESSAGES_PER_TURN = 100
-# Of one request, in its large messages: a second of unpacking or two.
+# Limit per request, in its large messages: a second or two of unpacking.
 MAX_VALUES = 1_600_000
-# Of a message's header, parent header and metadata each: a reply's metadata has paths of files.
+# Limits for a message's header, parent header and metadata each: a reply's metadata has paths of files.
 ENVELOPE = JsonBounds(2**21, 20_000)
 # A kernel that is not ours may send all text in one message.
 STREAM = JsonBounds(2**26, 1000)
-# Which part of a message its content is.
+# Index of the content among a message's parts.
 _CONTENT = 4
 
 log = structlog.get_logger(__name__)
@@ -41,16 +41,16 @@ log = structlog.get_logger(__name__)
 OnOutput = Callable[[str, dict[str, Any]], None]
 """Called with message type and content for each iopub message of a request."""
 OnQuestion = Callable[..., Coroutine[Any, Any, str]]
-"""Called with the prompt and `is_password` when the code asks for a line of input; its result is the answer."""
+"""Called with the prompt and `is_password` when the code asks for a line of input; returns the answer."""
 OnOther = Callable[[dict[str, Any], str, dict[str, Any]], None]
-"""The same for what other clients of the kernel execute, with the header of their request first."""
+"""The same for executions of the kernel's other clients, with the header of their request first."""
 
 
 def make_context() -> zmq.asyncio.Context:
     """The ZMQ context that all kernels of a server share."""
     context = zmq.asyncio.Context()
     context.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
-    # Unbounded: a kernel that is not ours drops outputs, and says nothing, when we read slower than it writes.
+    # Unbounded: a kernel that is not ours silently drops outputs if we read slower than it writes.
     context.setsockopt(zmq.RCVHWM, 0)
     context.setsockopt(zmq.SNDHWM, 0)
     context.setsockopt(zmq.LINGER, 0)
@@ -109,8 +109,8 @@ class Connection:
         self.on_other: OnOther | None = None
         self._other_values = 0
         self._late = LateOutput()
-        """Of tasks that executions have left behind: the next execution's reply has it under "background"."""
-        # The kernel asks for input whom the request came from: by the same identity on its stdin socket.
+        """Output of tasks that executions have left behind: the next execution's reply has it under "background"."""
+        # The kernel asks the client that sent the request for input, by the same identity on its stdin socket.
         self.shell = cast("zmq.asyncio.Socket", manager.connect_shell(manager.session.bsession))
         self.control = cast("zmq.asyncio.Socket", manager.connect_control())
         self.iopub = _iopub(manager, waits=kernelspec == OWN_KERNELSPEC)
@@ -125,12 +125,12 @@ class Connection:
 
     @property
     def execution_id(self) -> str | None:
-        """The message id of the execution that runs: the newest, because of one before it the last message may not have
-        been read yet."""
+        """The message id of the running execution: the newest one, because the last message of an earlier one may not
+        have been read yet."""
         return next((msg_id for msg_id, request in reversed(self._requests.items()) if request.is_execution), None)
 
     def fail(self, reason: str) -> None:
-        """Fail what is pending, and everything from now on."""
+        """Fail all pending requests, and all later ones."""
         self._failed = True
         self.tools.fail()
         for request in self._requests.values():
@@ -166,7 +166,7 @@ class Connection:
             return request
         self._requests[message["header"]["msg_id"]] = request
         if on_question is not None and self._stdin is None:
-            # Few sessions ever ask: the socket is there from the first one that may.
+            # Few sessions ever ask: the socket is opened for the first request that may.
             self._stdin = cast("zmq.asyncio.Socket", self._manager.connect_stdin(session.bsession))
             self._stdin_reader = loop.create_task(self.read(self._stdin))
         # Not awaited: with no high-water mark a send never waits. Not session.send: it writes through a shadow of the
@@ -175,9 +175,9 @@ class Connection:
         return request
 
     def _send_to_control(self, kind: str, content: bytes, buffers: list[bytes]) -> None:
-        """Send a message that is no request."""
+        """Send a message that is not a request."""
         if not self._failed:
-            message = self._session.msg(kind, cast("dict[str, Any]", content))  # which takes JSON as it is, too
+            message = self._session.msg(kind, cast("dict[str, Any]", content))  # which also accepts JSON as it is
             self.control.send_multipart([*self._session.serialize(message), *buffers], copy=not buffers)
 
     async def read(self, socket: zmq.asyncio.Socket) -> None:
@@ -185,26 +185,27 @@ class Connection:
         is_iopub = socket is self.iopub
         handled = 0
         while True:
-            # Nothing of a message is left in a variable while the next one is waited for.
+            # No variable holds a part of a message while the next one is awaited.
             size = self._handle(await socket.recv_multipart(), is_iopub)
             handled += 1
             if handled % MESSAGES_PER_TURN == 0 or size > SMALL_MESSAGE_BYTES:
                 await asyncio.sleep(0)
 
     def _handle(self, frames: list[bytes], is_iopub: bool) -> int:
-        """Handle one message; its size in bytes."""
+        """Handle one message; returns its size in bytes."""
         try:
             message = self._unpack(self._session.feed_identities(frames)[1])
-            if is_iopub or not self.tools.take(message):  # before it is taken for the reply to its parent
+            if is_iopub or not self.tools.take(message):  # before it is treated as the reply to its parent
                 self._dispatch(message, is_iopub)
         except Exception:
-            # A message that is not signed, not JSON or not what the protocol says; or our bug in a handler.
+            # An unsigned message, invalid JSON, a violation of the protocol, or a bug in one of our handlers.
             log.exception("dropped a message from the kernel", kernel=self._kernel_name)
         return sum(map(len, frames))
 
     def _unpack(self, parts: list[bytes]) -> dict[str, Any]:
-        """The message. Its content is left unread when it would take too much memory, or when its request has had its
-        share of values: unpacking them holds up everybody. A text or a picture is one value, whatever its size."""
+        """Unpack a message. Its content stays unread if it would take too much memory, or if its request has used up
+        its share of values: unpacking them blocks the event loop. A text or a picture is one value, whatever its
+        size."""
         session, content = self._session, parts[_CONTENT]
         for part in parts[1:_CONTENT]:
             check_json(part, ENVELOPE)
@@ -228,7 +229,7 @@ class Connection:
             request.values += values
             return request.values <= MAX_VALUES
         if self.on_other is None or not self._is_of_another(message):
-            return False  # nobody would look at it
+            return False  # nothing would use it
         self._other_values += values
         return self._other_values <= MAX_VALUES
 
@@ -256,7 +257,7 @@ class Connection:
             request.settle()
 
     def _hear(self, message: dict[str, Any]) -> None:
-        """A message of no request that is pending: of a task that has outlived its cell, or of another client's."""
+        """Handle a message without a pending request: from a task that has outlived its cell, or for another client."""
         kind, content = message["msg_type"], message["content"]
         if not self._is_of_another(message):
             self._late.feed(kind, content)

@@ -1,4 +1,4 @@
-"""The environment variables that give a kernel its settings when it starts (docs/design.md 3).
+"""The environment variables with a kernel's settings at its start (docs/design.md 3).
 
 A kernel that is not ours ignores them.
 """
@@ -14,7 +14,7 @@ from kernelmcp.process_start import users_umask
 
 
 def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Flavor) -> dict[str, str]:
-    """The variables of one kernel process, which kernelmcp_kernel/settings.py reads there."""
+    """The variables of one kernel process, read by kernelmcp_kernel/settings.py."""
     return {
         **guest_environment(settings, flavor),
         "KERNELMCP_SANDBOX_DIRECTORY": str(sandbox.path),
@@ -23,7 +23,7 @@ def kernel_environment(settings: Settings, sandbox: SandboxDirectory, flavor: Fl
 
 
 def guest_environment(settings: Settings, flavor: Flavor) -> dict[str, str]:
-    """Those that are the same for all kernels of a flavor. Raises `ConfigurationError`."""
+    """The variables that all kernels of a flavor share. Raises `ConfigurationError`."""
     check_places(settings)
     policy = settings.policy
     found = {
@@ -47,7 +47,8 @@ def guest_environment(settings: Settings, flavor: Flavor) -> dict[str, str]:
 
 
 def _network(settings: Settings) -> str:
-    """[network] as JSON. Secrets that are environment variables are given by name: the kernel process has them too."""
+    """[network] as JSON. Secrets in environment variables are passed by name: the kernel process has the variables
+    too."""
     network = settings.config.network
     headers = {
         host: {name: value.get_secret_value() for name, value in pairs.items()}

@@ -1,16 +1,16 @@
-"""How a kernel process has ended, in words."""
+"""Describes how a kernel process has ended."""
 
 import signal
 
-# What a shell adds to the number of the signal that a process has ended with.
+# A shell adds this to the number of the signal that ended a process.
 SIGNALLED = 128
-# Of our own kernel process, when it has become larger than it may be.
+# Exit status of our own kernel process when it exceeds its memory limit.
 OUT_OF_MEMORY = 71
 
 
 def how_it_ended(status: int | None, *, own: bool) -> str:
-    """A clause for the caller. Our own kernel exits with 128 and the signal's number when its code has sent it a deadly
-    signal, and at no other time; a real signal came from elsewhere, as when the system has no memory."""
+    """Describe the end in a clause for the caller. Our own kernel exits with 128 plus the signal's number only if its
+    code has sent it a deadly signal; a real signal came from elsewhere, such as when the system has no memory."""
     if own and status == OUT_OF_MEMORY:
         return "the kernel process was ended because it had used too much memory"
     if own and status is not None and (name := _signal_name(status - SIGNALLED)):

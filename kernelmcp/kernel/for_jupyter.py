@@ -1,9 +1,9 @@
-"""`python -P -m kernelmcp.kernel.for_jupyter FOLDER [PATH ...]`: asked by a kernel that Jupyter starts in FOLDER.
+"""`python -P -m kernelmcp.kernel.for_jupyter FOLDER [PATH ...]`: called by a kernel that Jupyter starts in FOLDER.
 
-The paths are those that its process trusts: where it imports from, and keeps temporary files.
+The paths are those that its process trusts: for its imports and temporary files.
 
-Prints the settings of the user's files as a JSON object of environment variables. Status 2, with the reason on stderr,
-where they are not understood: then no kernel starts.
+Prints the settings of the user's files as a JSON object of environment variables. If they are invalid, exits with
+status 2 and the reason on stderr: then no kernel starts.
 """
 
 import json
@@ -22,15 +22,15 @@ from kernelmcp.kernel.environment import guest_environment
 EXIT_CONFIGURATION = 2
 NOTEBOOK = "notebook"
 """The name of the volume that is the notebook's folder."""
-# What is tried for a setting, the next where that would open what must stay shut.
+# Modes to try for a setting, in order; the next one is tried if a mode would expose protected files.
 MODES: dict[str, tuple[Literal["ro", "rw"], ...]] = {"private": (), "read": ("ro",), "write": ("rw", "ro")}
 
 
 def jupyter_environment(settings: Settings, folder: Path, trusted: Sequence[Path] = ()) -> dict[str, str]:
     """The variables of a kernel process. Raises `ConfigurationError`.
 
-    A folder that may not be shown as `jupyter_folder` says (it holds the settings, or is somebody's home) is shown as
-    far as it may be, and KERNELMCP_FOLDER_NOTE has the reason."""
+    If a folder may not be shown as `jupyter_folder` says (it holds the settings, or is a home directory), it is shown
+    as far as allowed, and KERNELMCP_FOLDER_NOTE has the reason."""
     check_volumes(settings)
     asked = settings.config.kernels.jupyter_folder
     if asked != "private" and NOTEBOOK in settings.config.volumes.all:
@@ -52,11 +52,11 @@ def jupyter_environment(settings: Settings, folder: Path, trusted: Sequence[Path
 
 
 def _with_folder(settings: Settings, volume: Volume, trusted: Sequence[Path]) -> Settings:
-    """Raises `ConfigurationError`."""
+    """Add the folder's volume. Raises `ConfigurationError`."""
     held = [path for path in trusted if path.resolve().is_relative_to(volume.path.resolve())]
     if volume.mode == "rw" and held:
         raise ConfigurationError(f"the kernel's own process uses {held[0]}", "Remove it from PYTHONPATH or TMPDIR.")
-    if not str(volume.path).isprintable():  # a folder of a stranger's; its name stands in what the kernel says
+    if not str(volume.path).isprintable():  # an untrusted folder; the kernel's messages contain its name
         raise ConfigurationError(f"{str(volume.path)!r} has a character that cannot be printed", "Rename the folder.")
     check_visible(NOTEBOOK, volume.path)
     volumes = settings.config.volumes.model_copy(update={NOTEBOOK: volume})

@@ -1,4 +1,4 @@
-"""Finds installed kernelspecs where jupyter_client does, without importing IPython for the name of one folder."""
+"""Finds installed kernelspecs in jupyter_client's folders, without importing IPython for the name of one of them."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Kernels started in advance, so that a session starts in milliseconds.
+"""Starts kernels in advance, so that a session starts in milliseconds.
 
 A kernel is started in an empty sandbox directory; a session's files are moved there by one rename (docs/design.md 4).
 Only the default flavor is kept warm. Must not know executions or MCP.
@@ -26,7 +26,7 @@ from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.environment import kernel_environment
 from kernelmcp.kernel.process import Kernel, Launch, run_kernel
 
-# After a kernel could not be started: trying again at once would only load the machine.
+# Delay after a kernel could not start: an immediate retry would only load the machine.
 RETRY_SECONDS = 5.0
 # The working directory of our kernel processes: no guest can write there, and nothing in it is imported.
 TRUSTED_FOLDER = Path("/")
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def open_pool(settings: Settings, home: Home) -> AsyncIterator["Pool"]:
-    """Open a pool, which begins to start kernels. Leaving it ends every kernel, those of sessions too."""
+    """Open a pool, which begins to start kernels. Leaving it ends every kernel, including those of sessions."""
     context = make_context()
     try:
         async with anyio.create_task_group() as tasks:
@@ -81,7 +81,7 @@ class Pool:
         return list(self._warm)
 
     async def take(self, flavor: Flavor) -> PooledKernel:
-        """Take a ready kernel: a warm one, one that is being started, or a new one. Raises `KernelStartFailed`."""
+        """Take a ready kernel: a warm one, a starting one, or a new one. Raises `KernelStartFailed`."""
         if flavor == self._settings.policy.default_flavor:
             while True:
                 if (found := self._pop_warm()) is not None:
@@ -98,7 +98,7 @@ class Pool:
         return self._warm.popleft() if self._warm else None
 
     def _drop_unusable(self) -> None:
-        """End the warm kernels that have died, or were started with settings that have changed since."""
+        """End the warm kernels that have died, or whose settings have changed since."""
         for found in list(self._warm):
             if found.kernel.ended.is_set() or not self._is_current(found):
                 self._warm.remove(found)
@@ -139,8 +139,8 @@ class Pool:
         return PooledKernel(kernel, sandbox)
 
     async def keep_warm(self) -> None:
-        """Replace the kernels that were taken, after a pause in which the first cell has the processor to itself. Runs
-        for the server's life."""
+        """Replace the taken kernels, after a pause in which the first cell has the processor to itself. Runs for the
+        server's life."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
@@ -167,7 +167,7 @@ class Pool:
 
 
 def _withheld(settings: Settings) -> frozenset[str]:
-    """Variables of the environment that are upstreams' secrets."""
+    """Environment variables that contain upstreams' secrets."""
     upstreams = settings.config.upstreams
     if not upstreams.servers and not upstreams.files:
         return frozenset()

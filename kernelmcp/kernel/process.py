@@ -1,7 +1,7 @@
-"""One Jupyter kernel: start its process, execute, interrupt, end.
+"""One Jupyter kernel: starts its process, executes, interrupts, ends.
 
 The only way from the server to a kernel. A kernel is never restarted: when it dies, every pending request fails with
-`KernelDied` at once, and the owner takes a new one. Must not know sessions, MCP, or what a guest is.
+`KernelDied` at once, and the owner takes a new one. Must not know sessions, MCP, or guests.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from kernelmcp.kernel.kernelspecs import Kernelspecs
 from kernelmcp.kernel.tool_channel import Offer, Reply, ToolListener, note_answer
 from kernelmcp.output.sanitize import clean
 
-# After the reply to kernel_info, until its idle must have come by iopub; if not, iopub was not subscribed yet.
+# Time for the idle status after the reply to kernel_info; without it, iopub was not subscribed yet.
 SUBSCRIBED_SECONDS = 0.03
-# When the kernel's exit is seen, what it wrote last is still on its way through ZMQ's thread.
+# When the kernel's exit is noticed, its last messages are still on their way through ZMQ's thread.
 LAST_WORDS_SECONDS = 0.05
-# Where the platform has no pidfd: how often to look whether the kernel lives.
+# Poll interval for the kernel's exit, on platforms without pidfd.
 EXIT_POLL_SECONDS = 0.1
 # A killed process that is not reaped by then is stuck in the operating system.
 REAP_SECONDS = 1.0
@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Launch:
-    """Which kernel to start, and where."""
+    """The kernel to start, and its directories."""
 
     kernelspec: str
     runtime: Path
@@ -53,7 +53,7 @@ class Launch:
     env: Mapping[str, str]
     start_timeout_seconds: float
     withheld: frozenset[str] = frozenset()
-    """Variables of the server's environment that the kernel does not get."""
+    """Environment variables of the server that the kernel does not get."""
 
 
 async def run_kernel(
@@ -93,7 +93,7 @@ START_ADVICE = ("Run `kernelmcp doctor` to see what is missing.",)
 
 
 class Kernel:
-    """A running kernel. Made by `run_kernel` only."""
+    """A running kernel. Created only by `run_kernel`."""
 
     def __init__(self, context: zmq.asyncio.Context, launch: Launch) -> None:
         self.launch = launch
@@ -127,7 +127,7 @@ class Kernel:
         kept = {name: value for name, value in os.environ.items() if name not in withheld and not _is_setting(name)}
         env = kept | dict(self.launch.env)
         try:
-            # The runtime directory may be where temporary files are cleaned up.
+            # The runtime directory may be in a place where temporary files are deleted.
             self.launch.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log_file.open("wb") as log_file:
                 await self._manager.start_kernel(env=env, cwd=str(self.launch.cwd), stdout=log_file, stderr=log_file)
@@ -158,20 +158,20 @@ class Kernel:
             ) from exc
 
     async def watch(self) -> None:
-        """Wait for the end of the process, then fail what is pending."""
+        """Wait for the end of the process, then fail pending requests."""
         status = await self._wait_for_exit()
         self._exited.set()
         await anyio.sleep(LAST_WORDS_SECONDS)
         self.fail(how_it_ended(status, own=self.launch.kernelspec == OWN_KERNELSPEC))
 
     def fail(self, reason: str) -> None:
-        """Fail every pending request with `KernelDied`: the kernel is over."""
+        """Fail every pending request with `KernelDied`: the kernel has ended."""
         if self._connection is not None:
             self._connection.fail(reason)
         self.ended.set()
 
     def kill(self) -> None:
-        """Kill the process group. What is pending fails when the process has ended."""
+        """Kill the process group. Pending requests fail once the process has ended."""
         group = getattr(self._manager.provisioner, "pgid", None)
         if self._exited.is_set() or not self.pid:
             return
@@ -192,12 +192,12 @@ class Kernel:
         if self._connection is not None:
             self._connection.close()
         with suppress(Exception):
-            await self._manager.cleanup_resources()  # the manager has a control socket of its own
+            await self._manager.cleanup_resources()  # the manager has its own control socket
         for file in self.launch.runtime.glob(f"{self.launch.name}[.-]*"):
             file.unlink(missing_ok=True)
 
     async def _wait_for_exit(self) -> int | None:
-        """Its exit status, as subprocess has it."""
+        """Return its exit status, as subprocess reports it."""
         provisioner = self._manager.provisioner
         if provisioner is None or not self.pid:
             return None
@@ -214,7 +214,7 @@ class Kernel:
 
     @property
     def lives(self) -> bool:
-        """Its process runs. `ended` is set a moment later than that changes: what it wrote last is on its way."""
+        """True if its process runs. `ended` is set a moment after the exit: its last messages are on their way."""
         return not (self._exited.is_set() or self.ended.is_set() or has_ended(self.pid))
 
     # -- messages -----------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Kernel:
         msg_id: str | None = None,
         on_question: OnQuestion | None = None,
     ) -> asyncio.Future[dict[str, Any]]:
-        """Send an execute_request; the future gives the whole execute_reply message, or raises `KernelDied`.
+        """Send an execute_request; the future returns the whole execute_reply message, or raises `KernelDied`.
 
         `msg_id`: the message's own id, by which other clients of the kernel see it. `on_question` answers input();
         without it, the code gets an error.
@@ -241,7 +241,7 @@ class Kernel:
             "store_history": not silent,
             "user_expressions": user_expressions or {},
             "allow_stdin": on_question is not None,
-            # The queue is ours: an error of one caller must not abort another's execution.
+            # We keep the queue: an error of one caller must not abort another's execution.
             "stop_on_error": False,
         }
         request = self.connection.send(
@@ -251,20 +251,20 @@ class Kernel:
 
     @property
     def connection_file(self) -> Path:
-        """Where any Jupyter client finds its sockets."""
+        """The file in which any Jupyter client finds its sockets."""
         return Path(self._manager.connection_file)
 
     def interrupt(self, grace_seconds: float | None = None) -> None:
-        """Interrupt the execution that runs. The message names it, so that an interrupt that comes late does not hit
-        the next one. After `grace_seconds`, a kernel of ours ends the guest that still runs it, and answers. Kernels
-        that are not ours ignore the name and the grace."""
+        """Interrupt the running execution. The message names it, so that a late interrupt does not hit the next one.
+        After `grace_seconds`, our own kernel ends the guest that still runs it, and answers. Other kernels ignore the
+        name and the grace."""
         if (msg_id := self.connection.execution_id) is not None:
             wanted = {"msg_id": msg_id} if grace_seconds is None else {"msg_id": msg_id, "grace_seconds": grace_seconds}
             metadata = {"kernelmcp": wanted}
             self.connection.send(self.connection.control, "interrupt_request", {}, None, metadata)
 
     def offer_tools(self, offer: Offer, listener: ToolListener) -> asyncio.Future[dict[str, Any]]:
-        """Offer tools to the kernel's guests, in place of what was offered before; `listener` is told of calls."""
+        """Offer tools to the kernel's guests, replacing the previous offer; `listener` receives the calls."""
         content = {**asdict(offer), "folder": str(offer.folder), "servers": list(offer.servers)}
         self.connection.tools.listen(listener)
         request = self.connection.send(self.connection.control, "tools_offer_request", content, None)
@@ -272,7 +272,7 @@ class Kernel:
         return request.done
 
     def reply_to_tools(self, replies: Sequence[Reply]) -> None:
-        """Answer calls of tools."""
+        """Answer tool calls."""
         self.connection.tools.reply(replies)
 
     def _last_words(self) -> str:
@@ -287,5 +287,6 @@ class Kernel:
 
 
 def _is_setting(name: str) -> bool:
-    """Whether a variable is a setting of the server: the kernel does not get those, for a token may be among them."""
+    """True if a variable is a setting of the server: the kernel does not get those, because they may include a
+    token."""
     return name.startswith("KERNELMCP_") and "__" in name

@@ -1,7 +1,7 @@
-"""Tools that a server offers to a kernel: the messages on the control channel, as callbacks and back.
+"""Tools that a server offers to a kernel: converts the messages on the control channel to callbacks and back.
 
-Knows which calls are under way and no more: whose they are and whether they may be made is decided above. What a call
-says is a guest's; the kernel process has checked its shape and size.
+Knows only which calls are pending: their callers and permissions are decided above. A call's content comes from a
+guest; the kernel process has checked its shape and size.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ import structlog
 
 TOOL_REQUEST = "tool_request"
 TOOL_CANCEL = "tool_cancel"
-# How long a reply waits for others, for each call that is under way and at most: a message for each would cost all
-# processes from here to the guest more than the reply does. One that nothing can join leaves at once.
+# How long a reply waits for others, per pending call and at most: a message for each would cost all processes from here
+# to the guest more than the reply does. A reply that no other can join is sent at once.
 HOLD_SECONDS = 0.0005
 MAX_HOLD_SECONDS = 0.012
-# Replies that wait together, in bytes of their JSON, are sent when they are more.
+# Held replies are sent once they exceed this, in bytes of their JSON.
 HELD_BYTES = 1_000_000
 
 log = structlog.get_logger(__name__)
@@ -27,8 +27,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Which servers there are, and a folder with files that show their tools, and skills. Without both nothing is
-    offered."""
+    """The servers, and a folder with files that show their tools, and skills. Without both nothing is offered."""
 
     digest: str
     folder: Path
@@ -49,8 +48,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came of a call. One of the three: `result` is a CallToolResult in its wire names, `raw` the same as JSON,
-    which nobody parses on the way, `error` the class that the guest raises, and its text."""
+    """The outcome of a call. One of the three: `result` is a CallToolResult with its wire names, `raw` the same as
+    unparsed JSON, `error` the class that the guest raises, and its text."""
 
     id: int
     result: dict[str, Any] | None = None
@@ -59,14 +58,14 @@ class Reply:
 
 
 class ToolListener(Protocol):
-    """Who answers the calls. Must not block, and not raise."""
+    """Answers the calls. Must not block, and not raise."""
 
     def called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
-        """`parent`: the header of the request whose cell has made them."""
+        """`parent`: the header of the request whose cell has made the calls."""
         ...
 
     def cancelled(self, ids: list[int]) -> None:
-        """Nobody waits for these any more."""
+        """These calls were cancelled; nobody waits for them any more."""
         ...
 
 
@@ -86,11 +85,11 @@ class ToolChannel:
         self._timer: asyncio.Handle | None = None
 
     def listen(self, listener: ToolListener) -> None:
-        """Have this one answer calls from now on."""
+        """Let this listener answer calls from now on."""
         self._listener = listener
 
     def take(self, message: dict[str, Any]) -> bool:
-        """Whether it is a message of this channel; it has been handled then."""
+        """Handle a message of this channel. Returns False for other messages."""
         kind, content = message["msg_type"], message["content"]
         if kind == TOOL_REQUEST:
             self._called(message["parent_header"], [_tool_call(call) for call in content["calls"]])
@@ -104,7 +103,7 @@ class ToolChannel:
         self._under_way.update(call.id for call in calls)
         if self._listener is not None:
             self._listener.called(parent, calls)
-        else:  # a kernel asks only who has offered something
+        else:  # a kernel calls only after an offer
             unavailable = ("ServerUnavailable", "the MCP servers are no longer offered")
             self.reply([Reply(call.id, error=unavailable) for call in calls])
 
@@ -114,14 +113,14 @@ class ToolChannel:
             self._listener.cancelled(ids)
 
     def fail(self) -> None:
-        """The kernel has ended."""
+        """Cancel all calls: the kernel has ended."""
         if self._timer is not None:
             self._timer.cancel()
         self._held.clear()
         self._cancelled(list(self._under_way))
 
     def reply(self, replies: Sequence[Reply]) -> None:
-        """Answer calls; those that were cancelled meanwhile are left out."""
+        """Answer calls; those that were cancelled meanwhile are omitted."""
         for reply in replies:
             if reply.id in self._under_way:
                 self._under_way.remove(reply.id)
@@ -133,7 +132,7 @@ class ToolChannel:
             self._flush(may_wait=False)
 
     def _flush(self, may_wait: bool) -> None:
-        """Send what is held. The first time in a while it may wait for more."""
+        """Send the held replies. The first time in a while it may wait for more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -148,7 +147,7 @@ class ToolChannel:
 
 
 def note_answer(answer: asyncio.Future[dict[str, Any]]) -> None:
-    """Log an offer that its kernel has refused: its guests go on with what they had."""
+    """Log an offer that its kernel has rejected: its guests keep the previous one."""
     if not answer.cancelled() and answer.exception() is None:
         content = answer.result()["content"]
         if content.get("status") != "ok":

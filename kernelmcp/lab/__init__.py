@@ -1,1 +1,1 @@
-"""`kernelmcp lab`: a JupyterLab on the live sessions of every server of this home. A process of its own."""
+"""`kernelmcp lab`: a JupyterLab on the live sessions of every server of this home, in its own process."""

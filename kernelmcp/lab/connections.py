@@ -1,6 +1,5 @@
-"""A browser's connection to a kernel. It knows which Jupyter clients are browsers, and passes on to a browser only what
-concerns it: what the model's cells put out comes with the notebook, and would come twice.
-"""
+"""A browser's connection to a kernel. It records which Jupyter clients are browsers, and forwards to a browser only the
+messages that it needs: outputs of the model's cells arrive with the notebook, and would be shown twice."""
 
 import contextlib
 from typing import Any, ClassVar
@@ -12,10 +11,10 @@ from kernelmcp.lab.persons import Persons
 from kernelmcp.lab.tame import tame_bundle, tame_metadata, tame_state
 from kernelmcp.output.sanitize import UNREAD, as_dict, as_list, is_readable
 
-# Of the executions of others, a browser needs to know when the kernel is busy, and what became of its own displays and
-# widgets.
+# Messages of other clients' executions that a browser needs: whether the kernel is busy, and changes of its own
+# displays and widgets.
 OF_OTHERS = ("status", "update_display_data", "comm_open", "comm_msg", "comm_close", "input_request")
-# What may bring markup. In a reply it is what a pager shows: Lab draws that as an output of the cell.
+# Messages that may contain markup. In a reply it is a pager's content: Lab draws that as an output of the cell.
 SHOWN = ("display_data", "execute_result", "update_display_data", "comm_open", "comm_msg")
 REPLIES = ("execute_reply", "inspect_reply")
 TOO_LARGE = {"data": {"text/plain": "[this output is too large to be shown]"}, "metadata": {}, "transient": {}}
@@ -24,18 +23,19 @@ _HEADER, _PARENT, _CONTENT = 1, 2, 4
 
 class BrowserConnection(ZMQChannelsWebsocketConnection):
     persons: ClassVar[Persons]
-    """Set before the first one is made."""
+    """Set before the first instance is created."""
     _is_gone = False
     _all: ClassVar[dict[str, set["BrowserConnection"]]] = {}
 
     async def prepare(self) -> None:
         await super().prepare()
-        with contextlib.suppress(OSError):  # known for as long as this Lab runs
+        with contextlib.suppress(OSError):  # remembered while this Lab runs
             self.persons.add(self.session.session)
         self._all.setdefault(self.kernel_id, set()).add(self)
 
     def disconnect(self) -> None:
-        """Once: the inherited one counts a kernel's connections, and that may be another kernel by then."""
+        """Disconnect once: the inherited method counts a kernel's connections, and that may be another kernel by
+        then."""
         if self._is_gone:
             return
         self._is_gone = True
@@ -66,9 +66,9 @@ class BrowserConnection(ZMQChannelsWebsocketConnection):
 
     @classmethod
     def close_all_of(cls, kernel_id: str, *, restarted: bool) -> None:
-        """The kernel process is gone. A browser that is told of a restart says so and connects again."""
+        """Close them: the kernel process is gone. A browser that is told of a restart reports it and reconnects."""
         for connection in cls._all.pop(kernel_id, set()):
-            with contextlib.suppress(Exception):  # it is about to be closed by the other side
+            with contextlib.suppress(Exception):  # the peer is about to close it
                 if restarted:
                     connection.on_kernel_restarted()
             with contextlib.suppress(Exception):
@@ -77,8 +77,8 @@ class BrowserConnection(ZMQChannelsWebsocketConnection):
 
 
 def tamed_content(kind: str, content: dict[str, Any]) -> dict[str, Any]:
-    """What a browser gets of a message that may bring markup. Code stays as it is: that of the next cell, which
-    a reply may bring too."""
+    """Sanitize a message that may contain markup before a browser gets it. Code is unchanged, including that of the
+    next cell, which a reply may contain."""
     if kind == "execute_reply":
         payload = map(as_dict, as_list(content.get("payload")))
         return content | {"payload": [_with_tame_data(one) if "data" in one else one for one in payload]}

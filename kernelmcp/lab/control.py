@@ -1,4 +1,4 @@
-"""Asks the server that owns a session for what only it may do: start, restart or stop its kernel."""
+"""Asks a session's server for actions that only it may perform: start, restart or stop its kernel."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Literal
 from kernelmcp.output.sanitize import as_dict
 
 Method = Literal["start", "restart", "stop"]
-# A kernel that starts may have to wait for its boot image to be built.
+# A starting kernel may have to wait for its boot image to be built.
 TIMEOUT_SECONDS = 120.0
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_SENTENCE_CHARS = 1000
@@ -16,11 +16,11 @@ GONE = "The kernelmcp server of this session does not answer: it has ended, and 
 
 
 class Refused(Exception):
-    """The server did not do it. The text is a sentence for the person who asked."""
+    """The server did not perform it. The text is a sentence for the person who asked."""
 
 
 async def ask(socket: Path, method: Method, kernel_id: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-    """Raises `Refused`."""
+    """Request an action. Raises `Refused`."""
     await _request(socket, {"method": method, "kernel_id": kernel_id}, timeout_seconds, f"{method} the session")
 
 
@@ -38,7 +38,7 @@ async def _request(socket: Path, request: dict[str, object], timeout_seconds: fl
 
 
 async def answer(socket: Path, execution_id: str, text: str | None) -> None:
-    """Answer what a cell asks; None is Ctrl-D. Raises `Refused`."""
+    """Answer a cell's question; None is Ctrl-D. Raises `Refused`."""
     await _request(socket, {"method": "answer", "execution_id": execution_id, "text": text}, TIMEOUT_SECONDS, "answer")
 
 

@@ -1,8 +1,8 @@
-"""Which sessions there are: what the servers of this home say of them in their runtime directories (docs/lab.md).
+"""The existing sessions, as the servers of this home describe them in their runtime directories (docs/lab.md).
 
-The files are ours, but a disk may be damaged and another version may have written them: what is not understood is left
-out, never an error. A server whose lock can be taken is dead, and its sessions are gone with it. Blocking. Must not
-know Jupyter.
+The files are ours, but a disk may be damaged and another version may have written them: unknown content is omitted,
+never an error. A server whose lock can be taken is dead, and its sessions are gone with it. Blocking. Must not know
+Jupyter.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from kernelmcp.output.sanitize import as_dict
 
 FORMAT = 1
 MAX_DESCRIPTOR_BYTES = 64 * 1024
-# All servers together: one look at so many takes some 50 ms.
+# For all servers together: reading this many takes some 50 ms.
 MAX_SESSIONS = 10_000
 MAX_ID_CHARS = 1000
 CONTROL = "control.sock"
@@ -36,14 +36,14 @@ class Descriptor:
     kernel_id: str
     session_id: str
     created_at: str
-    """ISO 8601, in UTC; empty when it does not say."""
+    """ISO 8601, in UTC; empty if the file has none."""
     language: str
     directory: Path
-    """Where its journal and its drafts are."""
+    """The directory of its journal and its drafts."""
     control: Path
     """The socket that its server listens on."""
     connection_file: Path | None
-    """Of the kernel process that it has now; None while it has none."""
+    """The file of its current kernel process; None if it has none."""
 
     @property
     def is_live(self) -> bool:
@@ -56,21 +56,21 @@ _Stamp = tuple[int, int, int]
 
 
 class Descriptors:
-    """Reads them again and again; a file that has not changed is not read twice."""
+    """Reads the files repeatedly; an unchanged file is not read twice."""
 
     def __init__(self, runtime_root: Path, sessions: Path) -> None:
         self.left_out: list[str] = []
-        """What there is and is not shown, as sentences for a person: of the last time."""
+        """Sessions omitted by the last `read`, as sentences for a person."""
         self._root = runtime_root
         self._sessions = sessions.resolve()
         self._known: dict[Path, tuple[_Stamp, Descriptor | _OtherVersion | None]] = {}
 
     def read(self) -> dict[str, Descriptor]:
-        """By kernel id. Of two servers that describe one session, the one counts that has a kernel for it."""
+        """All sessions by kernel id. If two servers describe one session, the one that has a kernel for it counts."""
         found: dict[str, Descriptor] = {}
         seen: dict[Path, tuple[_Stamp, Descriptor | _OtherVersion | None]] = {}
         files = list(self._files())
-        # The newest ones: what is live has just been written, and stopped sessions are without number.
+        # The newest ones: files of live sessions were just written, and the number of stopped sessions is unlimited.
         for file, stamp in nlargest(MAX_SESSIONS, files, key=lambda one: one[1][1]):
             known = self._known.get(file)
             seen[file] = known if known is not None and known[0] == stamp else (stamp, self._read(file))
@@ -84,7 +84,7 @@ class Descriptors:
     def _files(self) -> Iterator[tuple[Path, tuple[int, int, int]]]:
         for server in _entries(self._root):
             entries = _entries(Path(server.path, FOLDER)) if _is_ours(server) else []
-            # Only then: one that starts makes the folder after it has taken its lock.
+            # Only in this case: a starting server creates the folder after it has taken its lock.
             if not entries or not is_alive(Path(server.path)):
                 continue
             for entry in entries:
@@ -137,13 +137,13 @@ def _left_out(files: int, other_version: int) -> Iterator[str]:
 
 
 def is_alive(server: Path) -> bool:
-    """Whether the server of this runtime directory lives: it holds its lock."""
+    """True if the server of this runtime directory lives, that is, holds its lock."""
     try:
         fd = os.open(server / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        # Shared, and for a moment: two programs that look at once do not take each other for the server.
+        # Shared, and only for a moment: two programs that check at once do not mistake each other for the server.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,4 +1,4 @@
-"""The part of Lab that is ours, as Jupyter Server loads it: an extension that watches sessions and answers for them."""
+"""Our extension for Jupyter Server: it watches sessions and handles requests for them."""
 
 import asyncio
 from pathlib import Path
@@ -28,7 +28,7 @@ def points() -> list[dict[str, Any]]:
 
 def load(app: Any) -> None:
     policy.install()
-    # Its own answer is True: a page of any other site (or port) could join with the cookie of this browser.
+    # The inherited check returns True: a page of any other site (or port) could join with this browser's cookie.
     handler: Any = YDocWebSocketHandler
     handler.check_origin = WebSocketMixin.check_origin
     ours: dict[str, Any] = app.web_app.settings[SETTINGS]
@@ -51,6 +51,6 @@ def load(app: Any) -> None:
     app.io_loop.add_callback(lambda: setattr(app, "kernelmcp_watching", asyncio.ensure_future(watch.run())))
 
 
-# The names that Jupyter Server looks for.
+# The names that Jupyter Server requires.
 _jupyter_server_extension_points = points
 _load_jupyter_server_extension = load

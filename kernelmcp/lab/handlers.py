@@ -1,7 +1,7 @@
-"""What a person asks of Lab that only a session's server may do, with an answer that Lab shows in its dialogs.
+"""Handlers for actions that only a session's server may perform, with errors that Lab shows in its dialogs.
 
-Jupyter Server's own handlers would say "Exception restarting kernel". They are overridden one by one; what only reads
-is theirs.
+Jupyter Server's own handlers would say "Exception restarting kernel". They are overridden one by one; read-only
+handlers are unchanged.
 """
 
 import json
@@ -40,7 +40,7 @@ async def _ask(handler: Any, kernel_id: str, method: Method) -> None:
 
 
 async def _inherited(handled: Any) -> None:
-    """Whether it gives something to wait for or not: Jupyter Server's types do not say."""
+    """Await the result of an inherited handler if it is awaitable: Jupyter Server's types do not say."""
     await handled
 
 
@@ -78,7 +78,8 @@ class KernelAction(KernelActionHandler):
 class Sessions(SessionRootHandler):
     @web.authenticated
     async def post(self) -> None:
-        """Of a session's notebook: its kernel, started if need be. Another notebook may use a kernel that is there."""
+        """For a session's notebook: use its kernel, started if necessary. Another notebook may use an existing
+        kernel."""
         asked: Any = self.get_json_body() or {}
         kernel: Any = asked.get("kernel") or {}
         watch, name = _watch(self), _record_name(self, asked)
@@ -94,14 +95,14 @@ class Sessions(SessionRootHandler):
             raise web.HTTPError(403, KEEPS_ITS_KERNEL)
         if not _has(self, record.kernel_id):
             await _ask(self, record.kernel_id, "start")
-        # A new Jupyter session, as Lab expects: it ends the one that its tab had before.
+        # A new Jupyter session, as Lab expects: it ends the previous one of its tab.
         self.request.body = json.dumps({**asked, "kernel": {"id": record.kernel_id}}).encode()
         await _inherited(super().post())
 
 
 def _record_name(handler: Any, asked: dict[str, Any]) -> str | None:
-    """The record that a request for a Jupyter session is about. Lab asks with a path that it makes up, beside the true
-    name of the file, and says the true path later."""
+    """The record that a request for a Jupyter session concerns. Lab sends a generated path together with the file's
+    true name, and corrects the path later."""
     path, name = str(asked.get("path")), str(asked.get("name"))
     folder = path.rpartition("/")[0]
     names = _watch(handler).names
@@ -120,7 +121,7 @@ class OneSession(SessionHandler):
                 raise web.HTTPError(403, KEEPS_ITS_KERNEL)
             if not _has(self, kernel.get("id")):
                 raise web.HTTPError(403, NOT_FROM_LAB)
-            # The inherited one would end the kernel that this notebook has used.
+            # The inherited method would end the kernel that this notebook used before.
             await manager.update_session(session_id, kernel_id=kernel["id"])
             self.finish(json.dumps(await manager.get_session(session_id=session_id)))
             return
@@ -129,13 +130,13 @@ class OneSession(SessionHandler):
         if record is not None and before["kernel"]["id"] != record.kernel_id:
             raise web.HTTPError(403, KEEPS_ITS_KERNEL)
         await _inherited(super().patch(session_id))
-        if record is not None:  # it has one Jupyter session: the newest tab's
+        if record is not None:  # a record has one Jupyter session: the newest tab's
             manager.cursor.execute("DELETE FROM session WHERE path=? AND session_id!=?", (path, session_id))
 
     @web.authenticated
     async def delete(self, session_id: str) -> None:
-        """Of the record: stops the session. Of another notebook that uses its kernel: only lets go of it. One that is
-        not there any more has had its place taken by a newer one."""
+        """For a record: stop the session. For another notebook that uses its kernel: only detach from it. A missing one
+        was replaced by a newer one."""
         manager: Any = self.session_manager
         found: Any = None
         with suppress(web.HTTPError):

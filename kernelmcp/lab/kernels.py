@@ -1,7 +1,7 @@
-"""The kernels that Lab sees: those of the sessions that are live, with the ids that their servers gave them.
+"""The kernels that Lab sees: those of the live sessions, with the ids that their servers assigned.
 
-They are not ours: Lab attaches, runs cells, interrupts. What would start or end one is asked of its server
-(`control.py`) by the handlers; the manager itself refuses. Must not know notebooks.
+Lab does not own them: it attaches, runs cells, interrupts. The handlers ask the server (`control.py`) to start or end
+one; the manager itself refuses. Must not know notebooks.
 """
 
 import json
@@ -26,7 +26,7 @@ NOT_FROM_LAB = (
 
 
 class AttachedKernel(ServerKernelManager):
-    """One kernel of a server's."""
+    """One kernel of a server."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**{**given, "owns_kernel": False})
@@ -42,32 +42,34 @@ class AttachedKernel(ServerKernelManager):
         raise web.HTTPError(403, NOT_FROM_LAB)
 
     def resolve_path(self, path: str) -> str | None:
-        """Where a path in an output leads: Lab asks, to make a link of it. The kernel's files are not Lab's."""
+        """The target of a path in an output, which Lab requests to make a link. The kernel's files are not Lab's."""
         return None
 
     def close(self) -> None:
         self._close_control_socket()
 
     def cleanup_connection_file(self) -> None:
-        """The file is the server's."""
+        """Does nothing: the file is the server's."""
 
     def cleanup_ipc_files(self) -> None:
-        """The sockets are the kernel's."""
+        """Does nothing: the sockets are the kernel's."""
 
 
 class SessionKernels(AsyncMappingKernelManager):
-    """Kernel id -> kernel, as `attach` and `detach` have said."""
+    """Maps kernel ids to kernels, as `attach` and `detach` set them."""
 
-    # Jupyter Server keeps what a kernel says while no browser is there, however much: the record has it anyway.
+    # Jupyter Server buffers a kernel's messages while no browser is connected, without a limit; the record has them
+    # anyway.
     buffer_offline_messages = False
 
     def __len__(self) -> int:
-        return len(self._kernels)  # traitlets asks for the truth of a parent; the inherited one lists kernels
+        return len(self._kernels)  # traitlets tests the truth of a parent; the inherited method lists kernels
 
     def attach(self, session: Descriptor, *, restarted: bool = False) -> Any:
-        """Know this kernel, in place of the one that had its id. Raises OSError and ValueError: it has just ended.
+        """Register this kernel in place of the previous one with its id. Raises OSError and ValueError if it has just
+        ended.
 
-        Browsers of that one are told of a restart if it was `restarted`, and find this one when they connect again.
+        Browsers of the previous one are told of a restart if it was `restarted`, and find this one when they reconnect.
         """
         if session.connection_file is None:
             raise ValueError("the session has no kernel")
@@ -87,7 +89,7 @@ class SessionKernels(AsyncMappingKernelManager):
         kernel.last_activity = datetime.now(UTC)
         kernel.reason = ""
         kernel.ready.set_result(None)
-        # Nobody has to ask it who it is: a kernel that is busy answers when its cell has ended.
+        # Skip the request for kernel info: a busy kernel answers only after its cell has ended.
         kernel._kernel_info_future = Future[Any]()
         kernel._kernel_info_future.set_result({})
         self._kernels[session.kernel_id] = kernel
@@ -96,7 +98,7 @@ class SessionKernels(AsyncMappingKernelManager):
         return kernel
 
     def detach(self, kernel_id: str, *, restarted: bool = False) -> None:
-        """Its process is gone: browsers are told, and connect again when there is another one."""
+        """Remove a kernel whose process is gone: browsers are told, and reconnect when there is another one."""
         kernel = self._kernels.pop(kernel_id, None)
         self._kernel_connections.pop(kernel_id, None)
         self._kernel_ports.pop(kernel_id, None)
@@ -127,12 +129,12 @@ class SessionKernels(AsyncMappingKernelManager):
         raise web.HTTPError(403, NOT_FROM_LAB)
 
     async def shutdown_all(self, now: bool = False) -> None:
-        """Lab ends; the kernels go on."""
+        """Does nothing: when Lab ends, the kernels continue."""
         self.close_all()
 
 
 def connection_info(file: Path) -> dict[str, Any]:
-    """Raises OSError and ValueError."""
+    """Read a connection file. Raises OSError and ValueError."""
     info = as_dict(json.loads(read_small(file)))
     if not isinstance(info.get("key"), str) or not info["key"]:
         raise ValueError(f"{file} has no key: anybody could talk to this kernel")

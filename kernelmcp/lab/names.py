@@ -1,7 +1,7 @@
-"""The notebook of each session in Lab's folder: a file name that is safe whatever the session is called, for ever the
-same one.
+"""The notebook of each session in Lab's folder: a permanent file name that is safe whatever the session's name.
 
-Two sessions of one name (two principals) get two notebooks: the second one's name has a part of its id. Blocking.
+Two sessions with the same name (of two principals) get two notebooks: the second one's name contains a part of its id.
+Blocking.
 """
 
 import json
@@ -23,12 +23,12 @@ MAX_STEM_BYTES = 120
 MAX_NAMES = 20_000
 MAX_FILE_BYTES = 16 * 1024 * 1024
 EMPTY = "session"
-# As kernelmcp's servers make them (sessions/caller.py).
+# The format of generated names (sessions/caller.py).
 _MADE_UP = re.compile(r"[0-9a-f]{48}")
 
 
 class Names:
-    """Kernel id -> name of the notebook, kept in a file by `save`. A damaged file is begun anew."""
+    """Maps kernel ids to notebook names; `save` writes them to a file. A damaged file is replaced."""
 
     def __init__(self, file: Path, notebooks: Path) -> None:
         self._file = file
@@ -54,13 +54,13 @@ class Names:
         return name
 
     def save(self) -> None:
-        """Raises `OSError`."""
+        """Write the file. Raises `OSError`."""
         if self._changed:
             replace_text(self._file, json.dumps(self._names, indent=0))
             self._changed = False
 
     def kernel_of(self, path: str) -> str | None:
-        """Whose record the notebook at this path of Lab's is."""
+        """The kernel id of the record that has this path in Lab."""
         name = posixpath.normpath(path.strip("/"))  # `./a.ipynb` is the same file
         kernel_id = self._kernels.get(name.casefold())
         return kernel_id if kernel_id is not None and self._names[kernel_id] == name else None
@@ -78,7 +78,7 @@ class Names:
 
 
 def _readable(session: Descriptor) -> str:
-    """A session that nobody named has a long number for a name: the time of its beginning tells a person more."""
+    """A readable name: an unnamed session is named by its start time, because its generated name is a long number."""
     if not _MADE_UP.fullmatch(session.session_id):
         return session.session_id
     with suppress(ValueError, OverflowError):
@@ -88,8 +88,8 @@ def _readable(session: Descriptor) -> str:
 
 
 def safe_stem(session_id: str) -> str:
-    """What of a session's name can be a file's: letters, digits, `-`, `_` and `.`, none of them at its beginning that
-    hides it or makes it an option."""
+    """The part of a session's name that is safe as a file name: letters, digits, `-`, `_` and `.`, and no first
+    character that hides the file or makes it an option."""
     text = unicodedata.normalize("NFC", session_id)
     text = "".join(character if character.isalnum() or character in "-_." else "-" for character in text)
     while "--" in text:

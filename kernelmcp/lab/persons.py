@@ -1,7 +1,7 @@
-"""Which Jupyter clients were browsers of this Lab: what those execute they write into the notebook themselves, so that
-neither their messages nor their cells in the journal are written once more.
+"""Records which Jupyter clients were browsers of this Lab. Browsers write their executions into the notebook
+themselves, so neither their messages nor their cells in the journal are written again.
 
-Kept on disk, because the journal is read again when Lab starts again.
+Kept on disk, because the journal is read again when Lab restarts.
 """
 
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.output.sanitize import as_list
 
-# Each tab of a notebook is one, for as long as it is open.
+# Each open tab of a notebook is one client.
 MAX_CLIENTS = 20_000
 MAX_CLIENT_CHARS = 100
 MAX_FILE_BYTES = 4 * 1024 * 1024
 
 
 class Persons:
-    """The session ids of browsers, the newest ones. A damaged file is begun anew."""
+    """The session ids of browsers, the newest ones. A damaged file is replaced."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -27,7 +27,7 @@ class Persons:
         return isinstance(client, str) and client in self._clients
 
     def add(self, client: str) -> None:
-        """Raises OSError, and it is known all the same."""
+        """Add a client. It is remembered even if this raises OSError."""
         if client in self._clients or len(client) > MAX_CLIENT_CHARS:
             return
         self._clients[client] = None

@@ -1,7 +1,8 @@
-"""What Lab's page may load, run and show, as a Content-Security-Policy: the second wall behind `tame.py`.
+"""The Content-Security-Policy of Lab's page, which limits what it may load, run and show: the second barrier behind
+`tame.py`.
 
-Scripts come from Lab's own folders and from nowhere else on the same server: a file of the user's is none, whatever its
-name. `unsafe-eval` is Lab's own need. No other host is asked for anything: an address can carry data away.
+Scripts come only from Lab's own folders on the same server: a user's file never counts as a script, whatever its name.
+Lab itself needs `unsafe-eval`. No other host is contacted: an address can carry data away.
 """
 
 import re
@@ -11,13 +12,14 @@ from jupyter_server.base.handlers import AuthenticatedFileHandler, JupyterHandle
 from tornado import web
 
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,255}(?::\d{1,5})?|\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?")
-# Of Lab, of its extensions, and of Jupyter Server's own pages.
+# Folders of Lab, of its extensions, and of Jupyter Server's own pages.
 _SCRIPTS = ("static/", "lab/extensions/")
 _PICTURES = (*_SCRIPTS, "lab/api/themes/", "kernelspecs/")
 
 
 def content_security_policy(host: str, base: str) -> str:
-    """`host`: as the browser calls this server. A source with a path needs one; of a strange one nothing is loaded."""
+    """`host`: as the browser calls this server. A source with a path needs one; nothing is loaded from an invalid
+    one."""
 
     def own(folders: tuple[str, ...]) -> str:
         return " ".join(f"{host}{base}{folder}" for folder in folders) if _HOST.fullmatch(host) else ""
@@ -42,7 +44,7 @@ def content_security_policy(host: str, base: str) -> str:
 
 
 def install() -> None:
-    """For every handler of this process."""
+    """Apply the policy to every handler of this process."""
     handler: Any = JupyterHandler
     handler.content_security_policy = property(
         lambda self: content_security_policy(self.request.host, self.settings["base_url"])
@@ -50,7 +52,7 @@ def install() -> None:
 
 
 class Files(AuthenticatedFileHandler):
-    """Files of the user's, as text: nothing that a page could run or draw, in a page without an origin."""
+    """Serves the user's files as text: nothing that a page could run or draw, and on a page without an origin."""
 
     @property
     def content_security_policy(self) -> str:
@@ -61,7 +63,7 @@ class Files(AuthenticatedFileHandler):
 
 
 class Gone(web.RequestHandler):
-    """What Jupyter Server has and Lab does not need: conversion, and pages made of users' files."""
+    """Disables handlers of Jupyter Server that Lab does not need: conversion, and pages made from users' files."""
 
     def prepare(self) -> None:
         raise web.HTTPError(404)

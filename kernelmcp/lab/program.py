@@ -1,6 +1,5 @@
-"""Configures JupyterLab and runs it in this process. Nothing of the user's Jupyter configuration is read, nor of the
-folder that one stands in: both may be somebody else's code.
-"""
+"""Configures JupyterLab and runs it in this process. It reads neither the user's Jupyter configuration nor that of the
+current folder: both may contain other people's code."""
 
 import json
 import os
@@ -12,7 +11,7 @@ from typing import Any
 from kernelmcp.atomic import replace_text
 from kernelmcp.lab.shared.stores import FILE_IDS, HISTORIES, SESSIONS, check_stores
 
-# Disabled: what runs code that an output brings, what starts programs or offers kernels, what asks the internet.
+# Disabled: extensions that run code from an output, start programs, offer kernels, or use the internet.
 DISABLED_EXTENSIONS = (
     "@jupyterlab/javascript-extension",
     "@jupyterlab/vega5-extension",
@@ -24,7 +23,7 @@ DISABLED_EXTENSIONS = (
     "@jupyterlab/pdf-extension",
     "@jupyterlab/launcher-extension",
     "@jupyterlab/lsp-extension",
-    # Notebooks are all that is here: no other files are made or changed, and no settings.
+    # Lab has only notebooks: other files and settings cannot be created or changed.
     "@jupyterlab/fileeditor-extension",
     "@jupyterlab/settingeditor-extension",
     "@jupyterlab/csvviewer-extension",
@@ -53,13 +52,13 @@ def run(
     open_browser: bool,
     on_ready: Callable[[int], None],
 ) -> None:
-    """Runs until it is told to end. `on_ready` gets the port. The caller has made `lab` and holds its lock."""
-    os.umask(0o077)  # databases of others' make their files by it
+    """Run until told to end. `on_ready` gets the port. The caller has created `lab` and holds its lock."""
+    os.umask(0o077)  # others' libraries create databases with it
     notebooks, state = lab / "notebooks", lab / "state"
     for folder in ("config", "data", "runtime", "settings", "workspaces", "app-settings", "ipython"):
         (state / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     notebooks.mkdir(mode=0o700, exist_ok=True)
-    # A killed Lab's token goes; with the cookies' secret, a tab that is open stays signed in.
+    # Delete a killed Lab's token, but keep the cookie secret: an open tab stays signed in.
     for stale in (state / "runtime").iterdir():
         if stale.is_file() and stale.name != "jupyter_cookie_secret":
             stale.unlink(missing_ok=True)
@@ -84,12 +83,12 @@ def run(
     app: Any = LabApp.initialize_server(
         argv=[], config=Config(_configuration(notebooks, state, port, token, open_browser, ours))
     )
-    app.io_loop.add_callback(lambda: on_ready(app.port))  # after the one that listens
+    app.io_loop.add_callback(lambda: on_ready(app.port))  # after the callback that starts listening
     app.start()
 
 
 def _own_environment(state: Path) -> None:
-    """Before Jupyter is imported. The folder we stand in is on its way to configuration files."""
+    """Called before Jupyter is imported. Jupyter also searches the current folder for configuration files."""
     os.chdir(state / "config")
     for name in list(os.environ):
         if name.startswith("JUPYTER"):
@@ -152,7 +151,7 @@ def _configuration(
             "extra_labextensions_path": [str(Path(__file__).parent / "labextensions")],
         },
         "LabServerApp": {"app_settings_dir": str(state / "app-settings")},
-        # Both stores persist: with one of them alone, tabs of a killed Lab would double the cells.
+        # Both stores persist: with only one of them, tabs of a killed Lab would duplicate the cells.
         "YDocExtension": {
             "document_cleanup_delay": None,
             "ystore_class": "kernelmcp.lab.shared.history.History",
@@ -160,7 +159,7 @@ def _configuration(
         },
         "ArbitraryFileIdManager": file_ids,
         "LocalFileIdManager": file_ids,
-        "FileContentsManager": {"use_atomic_writing": False},  # ours is always: contents.py
+        "FileContentsManager": {"use_atomic_writing": False},  # ours always is: contents.py
         "Contents": {"files_handler_class": "kernelmcp.lab.policy.Files"},
         "ContentsManager": {"allow_hidden": False},
     }

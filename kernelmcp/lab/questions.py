@@ -1,8 +1,8 @@
-"""What cells ask of a person (`input()`, `getpass()`): from the servers that they run under to the tabs of Lab.
+"""Forwards the questions of cells (`input()`, `getpass()`) from their servers to the tabs of Lab.
 
-A tab asks again and again, and is answered when the list has changed (or after a while): whatever it has missed, it
-knows the whole list then. Servers are watched only while a tab asks: a cell must not wait for a person who does not see
-its question. Prompts are the guests', and nobody here looks into them.
+A tab polls repeatedly, and is answered when the list has changed (or after a while): it then has the whole list,
+whatever it has missed. Servers are watched only while a tab polls: a cell must not wait for a person who does not see
+its question. Prompts come from the guests and are not inspected here.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from kernelmcp.lab.control import Refused, answer
 from kernelmcp.output.sanitize import as_dict, as_list
 
 QUESTIONS = "kernelmcp_questions"
-# Of one tab's request; proxies end longer ones.
+# Time limit of one tab's request; proxies end longer ones.
 LONGEST_SECONDS = 25.0
-# Between two requests of a tab, at most.
+# Longest pause between two requests of a tab.
 TAB_SECONDS = 10.0
 MAX_LINE_BYTES = 1024 * 1024
 MAX_QUESTIONS = 100
@@ -36,12 +36,12 @@ class Questions:
         self._changed = asyncio.Condition()
         self._version = secrets.token_hex(8)
         self._requests = 0
-        """Of tabs, those that wait."""
+        """Number of waiting requests of tabs."""
         self._last_request = float("-inf")
-        """When the last one was answered."""
+        """When the last request was answered."""
 
     def follow(self, sockets: set[Path]) -> None:
-        """Watch these servers, and no others any more. None while no tab is open."""
+        """Watch these servers only. Watches none while no tab is open."""
         if not self._requests and time.monotonic() - self._last_request >= TAB_SECONDS:
             sockets = set()
         for socket in self._watching.keys() - sockets:
@@ -59,7 +59,7 @@ class Questions:
         return [question for asked in self._asked.values() for question in asked][:MAX_QUESTIONS]
 
     async def news(self, since: str) -> dict[str, Any]:
-        """What is asked, once something has changed after what a tab knows."""
+        """The open questions, once they differ from the version that a tab has."""
         self._requests += 1
         try:
             async with asyncio.timeout(LONGEST_SECONDS), self._changed:
@@ -72,7 +72,7 @@ class Questions:
         return {"version": self._version, "questions": self.all}
 
     async def answer(self, execution_id: str, text: str | None) -> None:
-        """Raises `Refused` when nobody asks that any more."""
+        """Answer a question. Raises `Refused` if it is no longer open."""
         for socket, asked in self._asked.items():
             if any(question["execution_id"] == execution_id for question in asked):
                 await answer(socket, execution_id, text)
@@ -87,7 +87,7 @@ class Questions:
             while line := await reader.readline():
                 await self._note(socket, _parsed(line))
         except (OSError, ValueError, RecursionError):
-            pass  # it has ended, and the next look at the sessions watches it again if not
+            pass  # the server has ended, or the next look at the sessions watches it again
         finally:
             if writer is not None:
                 writer.close()

@@ -1,4 +1,4 @@
-"""The Jupyter server under Lab, with an orderly end: what was just typed is saved, and the kernels are let go of."""
+"""The Jupyter server under Lab, with an orderly shutdown: it saves recent edits and detaches from the kernels."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from jupyter_server.serverapp import ServerApp
 
 from kernelmcp.lab.shared.documents import Documents
 
-# What a person typed in the last second is saved in less; SIGTERM ends Lab within three.
+# Recent edits are saved in less time; SIGTERM ends Lab within three seconds.
 SAVE_SECONDS = 1.5
 
 

@@ -1,4 +1,4 @@
-"""The one kernelspec that Lab knows: a name for the kernels of sessions. It starts nothing, whatever is installed."""
+"""The only kernelspec that Lab knows: a name for the kernels of sessions. It starts nothing, whatever is installed."""
 
 from typing import Any
 

@@ -1,8 +1,9 @@
-"""What a guest puts out, as Lab's page may have it: markup from an allow-list, kept by nh3, before a document or a
-browser gets it. Lab shows what a person's cell puts out as it is, and the model may have made the object that is shown.
+"""Sanitizes a guest's outputs for Lab's page: nh3 keeps the markup of an allow-list, before a document or a browser
+gets it. Lab shows the outputs of a person's cell unchanged, but the model may have made the object that is shown.
 
-No script, frame, form or button, no attribute that Lab or a browser acts upon, no style that reaches beyond its
-element, no address but that of a link which a person clicks. The page's policy (`policy.py`) is the second wall.
+Removed: scripts, frames, forms and buttons, attributes that Lab or a browser acts upon, styles that reach beyond their
+element, and addresses other than those of links that a person clicks. The page's policy (`policy.py`) is the second
+barrier.
 """
 
 import re
@@ -12,9 +13,9 @@ import nh3
 
 from kernelmcp.notebook.cells import with_texts
 
-# Longer, it is left out: cleaning it would hold up the page, and nobody reads it.
+# Longer HTML is omitted: cleaning it would block the page, and nobody reads it.
 MAX_HTML_CHARS = 1_000_000
-# A parser takes quadratic time for elements in elements, and its result may have quadratic size.
+# A parser takes quadratic time for nested elements, and its result may have quadratic size.
 MAX_DEPTH = 100
 _TAGS = {
     *("a", "abbr", "b", "blockquote", "br", "caption", "center", "cite", "code", "col", "colgroup", "dd", "del"),
@@ -35,7 +36,7 @@ _ATTRIBUTES = {
     "td": {"colspan", "rowspan", "valign"},
     "th": {"colspan", "rowspan", "scope", "valign"},
 }
-# Of an element itself: what moves, enlarges or covers is not among them.
+# Styles of the element itself: none that move, enlarge or cover.
 _STYLES = {
     *("background-color", "border", "border-bottom", "border-collapse", "border-color", "border-left", "border-radius"),
     *(
@@ -53,26 +54,26 @@ _STYLES = {
 }
 _LINK = re.compile(r"(?:https?://|mailto:|#)", re.IGNORECASE)
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|svg\+xml)[;,]", re.IGNORECASE)
-# What only shows something with a script or in a frame, and neither is there.
+# Elements that need a script or a frame, which the page does not have.
 _ACTIVE = re.compile(r"<(?:script|iframe|object|embed)\b", re.IGNORECASE)
 _MARKUP = re.compile(r"<[a-z/!?]", re.IGNORECASE)
-# In Markdown: a tag that says nothing but its name, or an address; every other one becomes text.
+# Tags in Markdown that become text: all except those with only a name, and addresses.
 _IN_MARKDOWN = re.compile(
     r"<(?!/?(?:b|i|em|strong|s|u|br|hr|sub|sup|kbd|small|mark|code|details|summary|p)\s*/?>|(?:https?://|mailto:)[^\s<>]*>)"
     r"(?=[a-z/!?])",
     re.IGNORECASE,
 )
-# Between a bracket and its name: what follows is no tag then, in code neither, and reads the same.
+# Inserted between a bracket and its name: the rest is then no tag, in code either, and reads the same.
 _APART = "<\N{WORD JOINER}"
 _NOT_SHOWN = "[this HTML is too long to be shown, or nested too deep]"
 _TAG = re.compile(r"<(/?)([a-z][^\s/>]*)[^>]*", re.IGNORECASE)
 _EMPTY = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
-# What the next one of its kind ends, or the end of what it is in.
+# Elements that the next one of their kind ends, or the end of their parent.
 _OPTIONAL_END = {"dd", "dt", "li", "p", "rp", "rt", "tbody", "td", "tfoot", "th", "thead", "tr"}
 
 
 def clean_html(markup: str) -> str:
-    """Of an output. What is left of one that is too long says so."""
+    """Sanitize the HTML of an output. If it is too long, a note replaces it."""
     if not _MARKUP.search(markup):
         return markup
     if len(markup) > MAX_HTML_CHARS or _is_deep(markup):
@@ -91,10 +92,10 @@ def clean_html(markup: str) -> str:
 
 
 def _is_deep(markup: str) -> bool:
-    """Whether elements may be nested deeper than `MAX_DEPTH`. An end that a parser could ignore ends nothing here."""
+    """True if elements may be nested deeper than `MAX_DEPTH`. An end tag that a parser could ignore does not count."""
     if markup.count("<") <= MAX_DEPTH:
         return False
-    is_foreign = "<svg" in (lower := markup.lower()) or "<math" in lower  # where each element has an end
+    is_foreign = "<svg" in (lower := markup.lower()) or "<math" in lower  # where each element has an end tag
     optional: set[str] = set() if is_foreign else _OPTIONAL_END
     stack: list[str] = []
     for ends, name in _TAG.findall(lower):
@@ -115,7 +116,7 @@ def _is_deep(markup: str) -> bool:
 
 
 def _address(tag: str, attribute: str, value: str) -> str | None:
-    """An attribute's value; None where it is left out."""
+    """An attribute's value; None to omit it."""
     if attribute == "href":
         return value if _LINK.match(value) else None
     if attribute == "src":
@@ -124,8 +125,8 @@ def _address(tag: str, attribute: str, value: str) -> str | None:
 
 
 def tame_bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """A mime bundle as a notebook may have it: texts are texts, whatever the guest made of them. Without HTML that says
-    nothing without its scripts, where there is something else: figures of plotly and bokeh."""
+    """Sanitize a mime bundle for a notebook: texts become strings, whatever the guest sent. HTML that is empty without
+    its scripts is omitted if there is another representation: figures of plotly and bokeh."""
     given = with_texts(data)
     html = given.get("text/html")
     is_active = isinstance(html, str) and _ACTIVE.search(html) is not None
@@ -143,14 +144,15 @@ def _says_anything(html: str) -> bool:
 
 def _tamed(mime: str, value: Any) -> Any:
     if not isinstance(value, str) or mime.startswith(("image/", "text/plain")):
-        return value  # Lab shows pictures, of which SVG is one, as images: nothing in them runs or is fetched
+        return value  # Lab shows pictures, including SVG, as images: nothing in them runs or is fetched
     if mime in ("text/markdown", "text/latex"):
         return _IN_MARKDOWN.sub(_APART, value)
     return clean_html(value)
 
 
 def tame_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    """An output's: sizes of its pictures, and nothing that asks for another way of showing it (`isolated`: a frame)."""
+    """Sanitize an output's metadata: keep picture sizes, drop requests for another display mode (`isolated`: a
+    frame)."""
     sized: dict[str, Any] = {}
     for mime, value in metadata.items():
         if isinstance(value, dict):
@@ -161,8 +163,8 @@ def tame_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def tame_state(value: Any) -> Any:
-    """A JSON value of a widget's with every text cleaned that has markup in it: a widget shows some of its texts as
-    HTML, and only its own code knows which."""
+    """Sanitize a JSON value of a widget: clean every text that contains markup, because a widget shows some of its
+    texts as HTML, and only its own code knows which."""
     if isinstance(value, str):
         return clean_html(value)
     if isinstance(value, dict):

@@ -1,6 +1,5 @@
-"""Keeps Lab as the servers are: attaches to kernels that have come, lets go of those that have ended, and binds each
-session's notebook to its kernel.
-"""
+"""Keeps Lab in step with the servers: attaches to new kernels, detaches from ended ones, and binds each session's
+notebook to its kernel."""
 
 import asyncio
 import time
@@ -25,19 +24,19 @@ from kernelmcp.lab.record.journal_tail import JournalTail
 from kernelmcp.lab.record.record import Record
 from kernelmcp.lab.shared.documents import Documents
 
-# How soon a change of a server's shows; longer where reading thousands of descriptors takes long.
+# Delay until a server's change appears; longer if reading thousands of descriptors takes long.
 POLL_SECONDS = 0.25
 POLL_SHARE = 20
 MAX_POLL_SECONDS = 5.0
-# Until a notebook's follower must have ended, and the note be written, of a kernel that is gone.
+# Time for the follower of a gone kernel to end, and for its note to be written.
 LET_GO_SECONDS = 15.0
-# Stopped sessions that get their notebooks at once: the first look may find thousands.
+# Stopped sessions that get their notebooks per round: the first one may find thousands.
 NEW_AT_ONCE = 200
-# A kernel process that is replaced: the session has none for a moment.
+# Time for a kernel process to be replaced: the session has none for a moment.
 REPLACE_SECONDS = 1.5
-# How long a browser's request waits for a kernel that its server says is there.
+# Time that a browser's request waits for a kernel that its server reports.
 ATTACH_SECONDS = 15.0
-# Until a session that could not be shown is tried again: a disk may be full.
+# Delay until a session that could not be shown is retried: a disk may be full.
 RETRY_SECONDS = 10.0
 KEPT = "its variables are gone, its files and this notebook are kept"
 START = "Run a cell to start it again."
@@ -56,7 +55,7 @@ DELETED = "This session was deleted at {}: its variables and files are gone, thi
 class _Followed:
     session: Descriptor
     follower: Follower
-    """Another one after it has failed."""
+    """Replaced after it has failed."""
     gone_since: float = 0.0
     task: "asyncio.Task[None]" = field(init=False)
 
@@ -69,7 +68,7 @@ class Watch:
     ) -> None:
         self.names = names
         self.sessions: dict[str, Descriptor] = {}
-        """As they were when one last looked."""
+        """The sessions at the last look."""
         self._app = app
         self._kernels: SessionKernels = app.kernel_manager
         self._descriptors = descriptors
@@ -77,23 +76,23 @@ class Watch:
         self._questions = questions
         self._followed: dict[str, _Followed] = {}
         self._failed: set[str] = set()
-        """Sessions whose notebooks cannot be had, as was said."""
+        """Sessions whose notebooks are unavailable; already logged."""
         self._shown: set[str] = set()
-        """Sessions whose notebooks have been made, if they were not there."""
+        """Sessions whose notebooks exist, or were created."""
         self._asked: dict[str, Method] = {}
-        """What a person has just asked for, by kernel: it needs no dialog."""
+        """A person's latest requests, by kernel: they need no dialog."""
         self._records: dict[str, tuple[Record, JournalTail]] = {}
         self._retry_at: dict[str, float] = {}
-        """When to try again, of those that could not be shown."""
+        """When to retry a session that could not be shown."""
         self._documents = Documents(app)
         self._read_seconds = 0.0
         self._said: set[str] = set()
-        """Of what is not shown."""
+        """Sentences already logged on omitted sessions."""
         self._looked = asyncio.Condition()
         self._context: Any = zmq.asyncio.Context()
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Run until cancelled."""
         try:
             await self._documents.start()
             while True:
@@ -103,19 +102,19 @@ class Watch:
                     self._app.log.exception("kernelmcp: looking for sessions failed")
                 async with self._looked:
                     self._looked.notify_all()
-                # Not the time that is taken to open a notebook or to let go of one: that happens once.
+                # Excludes the time for opening or releasing a notebook: that happens once.
                 await asyncio.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, POLL_SHARE * self._read_seconds)))
         except Exception:
             self._app.log.exception("kernelmcp: no session can be shown")
         finally:
             self._questions.close()
-            # Lab waits for open sockets when it ends.
+            # Lab waits for open sockets at shutdown.
             for one in self._followed.values():
                 one.task.cancel()
             await asyncio.gather(*(one.task for one in self._followed.values()), return_exceptions=True)
             self._context.destroy(linger=0)
 
-    # -- what persons ask for -----------------------------------------------------------------------------------
+    # -- requests of persons ------------------------------------------------------------------------------------
 
     def record_at(self, path: str) -> Descriptor | None:
         """The session whose notebook is at this path."""
@@ -148,7 +147,7 @@ class Watch:
         except TimeoutError as exc:
             raise Refused("The server has done it, but its session does not show yet: try again in a moment.") from exc
 
-    # -- what servers have changed ------------------------------------------------------------------------------
+    # -- changes of servers -------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         began = time.monotonic()
@@ -184,7 +183,7 @@ class Watch:
 
     @contextmanager
     def _alone(self, session: Descriptor) -> Iterator[None]:
-        """What fails for one session (its notebook cannot be written) is said once, and the others are shown."""
+        """Log a session's failure (its notebook cannot be written) once; the other sessions are still shown."""
         try:
             yield
         except Exception:
@@ -195,7 +194,7 @@ class Watch:
             self._failed.discard(session.kernel_id)
 
     async def _try_to_attach(self, session: Descriptor) -> None:
-        """What is wrong with one session keeps no other from being shown."""
+        """Attach to a session's kernel. A failure does not affect other sessions."""
         self._retry_at.pop(session.kernel_id, None)
         try:
             await self._attach(session, self.names.of(session))
@@ -208,7 +207,7 @@ class Watch:
         try:
             kernel: Any = self._kernels.attach(session, restarted=session.kernel_id not in self._asked)
         except (OSError, ValueError):
-            return  # it has just ended, or is not written yet: the next look will tell
+            return  # it has just ended, or is not written yet: the next look finds out
         await self._bind(session.kernel_id, name)
         record, tail = self._records.setdefault(session.kernel_id, (Record(), JournalTail(session.directory)))
         key, scheme = kernel.session.key, kernel.session.signature_scheme
@@ -223,7 +222,7 @@ class Watch:
         one.task = asyncio.create_task(self._follow(one, make))
 
     async def _follow(self, one: _Followed, make: Callable[[], Follower]) -> None:
-        """What it misses while it has failed, the journal has."""
+        """Run the follower, and restart it after a failure. The journal has what it missed."""
         while True:
             try:
                 await one.follower.run()
@@ -242,7 +241,7 @@ class Watch:
         del self._followed[kernel_id]
         one.task.cancel()
         await asyncio.wait([one.task], timeout=LET_GO_SECONDS)
-        # Not where another kernel comes at once: a browser that does not find it waits longer before each next attempt.
+        # Not if another kernel comes at once: a browser that does not find it waits longer before each new attempt.
         if not is_replaced and self._asked.get(kernel_id) != "restart":
             self._kernels.detach(kernel_id)
         if (asked := self._asked.get(kernel_id)) in ("restart", "stop"):
@@ -262,7 +261,7 @@ class Watch:
     # -- notebooks ----------------------------------------------------------------------------------------------
 
     async def _bind(self, kernel_id: str, name: str) -> None:
-        """One id for ever, so that an open tab finds its session again when Lab was started anew."""
+        """Use one permanent id, so that an open tab finds its session again after Lab has restarted."""
         fixed = str(uuid.uuid5(uuid.UUID(kernel_id), "jupyter session"))
         manager = self._app.session_manager
         manager.cursor.execute("DELETE FROM session WHERE session_id=? OR path=?", (fixed, name))

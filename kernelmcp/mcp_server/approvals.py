@@ -1,6 +1,5 @@
-"""Asks a client's user whether a cell may call a tool of another server, by MCP's elicitation, in each era of MCP as
-`elicitation` asks what a cell wants to know.
-"""
+"""Asks a client's user whether a cell may call a tool of another server, by MCP's elicitation. It works in each era of
+MCP as in `elicitation`."""
 
 import asyncio
 from typing import Any
@@ -32,7 +31,7 @@ class Choice(BaseModel):
 
 
 def take_approval(execution: Execution, ctx: Ctx) -> None:
-    """Pass on the answer that a repeated call brings, unless it is for a question that was settled meanwhile."""
+    """Pass on the answer of a repeated call, unless its question was settled meanwhile."""
     approvals, response = execution.approvals, (ctx.input_responses or {}).get(ANSWER)
     approval = approvals.open if approvals is not None else None
     if approvals is None or approval is None or not isinstance(response, ElicitResult):
@@ -43,8 +42,8 @@ def take_approval(execution: Execution, ctx: Ctx) -> None:
 
 
 async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> InputRequiredResult | None:
-    """Ask the user about the call that waits first. A result is for the client, which asks and calls again; None when
-    that one is settled."""
+    """Ask the user about the first waiting call. A returned result is for the client, which asks and calls again; None
+    if that call is settled."""
     if (approval := approvals.open) is None:
         return None
     message = question(execution.session_id, execution.code, approval)
@@ -55,12 +54,12 @@ async def ask_approval(execution: Execution, approvals: Approvals, ctx: Ctx) -> 
         )
     asking = asyncio.ensure_future(ctx.elicit(message, Choice))
     try:
-        # It may be answered elsewhere meanwhile, or the cell ends.
+        # It may be answered elsewhere meanwhile, or the cell may end.
         await asyncio.wait([asking, approval.answer], return_when=asyncio.FIRST_COMPLETED)
         if approval.answer.done():
             return None
         found = await asking
-    except (MCPError, ValueError) as exc:  # it said that it could; ValueError: it answered with something else
+    except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
         log.warning("a client could not ask its user", error=str(exc)[:200])
         approvals.reply(approval, "no")
     else:

@@ -1,4 +1,4 @@
-"""Puts a server together, and holds the lifetimes of what is in it."""
+"""Assembles a server, and manages the lifetimes of its parts."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -52,8 +52,8 @@ they are to keep."""
 OVER_HTTP = """
 Name your session in each call: the first result says its session_id. Without one, a call may get a session that is new
 and empty."""
-# Writing transcripts that changed in the last half second, at the server's end: a few milliseconds, on a busy machine a
-# few seconds. What comes too late is in the journal.
+# Time at shutdown to write transcripts that changed in the last half second: a few milliseconds, on a busy machine a
+# few seconds. Anything later is in the journal.
 CLOSE_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class App:
-    """A running server: what speaks MCP, the sessions, and the kernels."""
+    """A running server: the MCP interface, the sessions, and the kernels."""
 
     server: ResourceServer
     registry: Registry
@@ -77,7 +77,7 @@ class App:
 
 @asynccontextmanager
 async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: bool = False) -> AsyncIterator[App]:
-    """A server and its sessions. Leaving it writes the transcripts that are not written yet."""
+    """Open a server and its sessions. Leaving it writes the remaining transcripts."""
     telemetry = settings.config.telemetry
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         registry = Registry(settings, home, pool, tasks)

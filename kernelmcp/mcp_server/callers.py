@@ -1,8 +1,8 @@
 """The principal of a request, and the session that it means if it names none.
 
-The one place that decides the principal. On stdio it is whoever started the process. Over HTTP it is what `guard`
-found in the request: the holder of a token, else everybody without one together. Must not know how a token is
-checked.
+The only place that decides the principal. On stdio it is the user who started the process. Over HTTP it is the one that
+`guard` found in the request: the holder of a token, or one principal for everybody without a token. Must not know how a
+token is checked.
 """
 
 import hmac
@@ -20,13 +20,15 @@ from kernelmcp.sessions.default_session import DefaultSession
 Ctx = Context[Any, Any]
 Scope = MutableMapping[str, Any]
 ANONYMOUS = "anonymous"
-"""The principal of HTTP without authentication. Not LOCAL: other users of the machine reach a loopback port, too."""
+"""The principal of HTTP without authentication. Not LOCAL: other users of the machine can reach a loopback port,
+too."""
 PRINCIPAL_KEY = "kernelmcp.principal"
 """The key of the principal in an ASGI scope."""
 CLOSING_KEY = "kernelmcp.closing"
-"""Where in an ASGI scope the event stands that the request's connection is being deleted: calls answer at once then."""
+"""The key in an ASGI scope of the event that is set when the request's connection is deleted: calls then answer at
+once."""
 REFUSED_KEY = "kernelmcp.refused"
-"""Where in an ASGI scope a `RateLimited` stands that the tool call shall answer with (`contract_tool`)."""
+"""The key in an ASGI scope of a `RateLimited` that the tool call must answer with (`contract_tool`)."""
 
 
 class Callers:
@@ -46,11 +48,11 @@ class Callers:
         return Caller(principal, lambda: self.own_handle(principal, connection) if connection else None)
 
     def in_result(self, result: CallToolResult) -> CallToolResult:
-        """The first result of a session that goes on says so, whatever it is the result of."""
+        """Add the note of a continued session to its first result, whichever call that answers."""
         fields: dict[str, Any] = result.structured_content or {}
         note = self._default.take_note(fields.get("session_id"))
         if not note or fields.get("files_deleted"):
-            return result  # a workspace that was reset has nothing of the earlier one
+            return result  # a reset workspace has nothing of the earlier one
         first, *others = result.content
         if not isinstance(first, TextContent):
             return result.model_copy(update={"content": [TextContent(text=note), *result.content]})
@@ -58,7 +60,7 @@ class Callers:
         return result.model_copy(update={"content": [text, *others]})
 
     def own_handle(self, principal: str, connection: str) -> str:
-        """The default session of one legacy connection. Keyed with a secret: neither id tells the other."""
+        """The default session of one legacy connection. Keyed with a secret: neither id reveals the other."""
         return hmac.digest(self._secret, f"{principal}\n{connection}".encode(), "sha256").hex()[:48]
 
 
@@ -67,27 +69,27 @@ def principal_of(scope: Scope) -> str:
 
 
 def _connection(context: Ctx, request: Any) -> str | None:
-    """What a legacy connection is known by. 2026-07-28 has none, whatever header a client sends."""
+    """The identity of a legacy connection. 2026-07-28 has none, whatever header a client sends."""
     if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     return request.headers.get("mcp-session-id") or request.query_params.get("session_id")
 
 
 def minted_note(caller: Caller, asked: str | None, session_id: str, *, created: bool) -> str:
-    """What a result says of a session that was made for this call: neither the call nor its connection has one."""
+    """A result's note on a session that was created for this call: neither the call nor its connection has one."""
     if not created or asked is not None or caller.default_handle is not None:
         return ""
     return f"\n[This is the new session {session_id}: give it as session_id in the next call.]"
 
 
 def gave_up(context: Ctx) -> bool:
-    """Whether the client of a call that is being cancelled wants that, or has only lost its connection.
+    """True if the client cancelled the call, False if it only lost its connection.
 
-    Until 2025-11-25 a client that wants it sends a message; when only the connection was lost, the work goes on. In
-    2026-07-28 closing the response is how a client over HTTP cancels, and the server must take it for that.
+    Until 2025-11-25 a client cancels with a message; if only the connection was lost, the work continues. In 2026-07-28
+    a client over HTTP cancels by closing the response, and the server must treat it so.
     """
     if context.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS or context.request_context.request is None:
         return True
-    # mcp shows handlers only that they are cancelled; whether the client asked for it is known here.
+    # mcp tells handlers only that they are cancelled; this attribute shows whether the client requested it.
     dispatch: Any = context.request_context.session._request_outbound  # pyright: ignore[reportPrivateUsage]
     return bool(dispatch.cancel_requested.is_set())

@@ -1,7 +1,7 @@
-"""Log messages to a client that has asked for them: one for each of its executions that has ended.
+"""Sends log messages to clients that request them: one for each of their ended executions.
 
-Until 2025-11-25 a client asks with logging/setLevel, for its connection; in 2026-07-28 with each request. What is
-said is what the server's own log says (docs/configuration.md): ids, status and times, never code or output.
+Until 2025-11-25 a client requests them with logging/setLevel, for its connection; in 2026-07-28 with each request. The
+content is that of the server's own log (docs/configuration.md): ids, status and times, never code or output.
 """
 
 import warnings
@@ -18,10 +18,10 @@ from kernelmcp.mcp_server.notifications import RequestContext
 
 Ctx = Context[Any, Any]
 _LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
-# Connections whose level is remembered, the newest: one that sets none again gets no messages.
+# Connections whose level is remembered; the oldest are forgotten and get no messages until they set it again.
 MAX_CONNECTIONS = 1000
 STDIO = ""
-# It is deprecated, and still what clients of today ask for.
+# It is deprecated, but current clients still request it.
 warnings.filterwarnings("ignore", "The logging capability is deprecated", MCPDeprecationWarning)
 
 
@@ -35,7 +35,7 @@ class ClientLog:
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self.set_level)
 
     async def set_level(self, ctx: RequestContext, params: SetLevelRequestParams) -> EmptyResult:
-        """logging/setLevel."""
+        """Handle logging/setLevel."""
         connection = _connection(Context(request_context=ctx))
         self._levels.pop(connection, None)
         self._levels[connection] = params.level
@@ -44,7 +44,7 @@ class ClientLog:
         return EmptyResult()
 
     async def report(self, execution: Execution, context: Ctx) -> None:
-        """Log an execution that has ended, once, if the client asked for messages of this level."""
+        """Log an ended execution once, if the client requested messages of this level."""
         if execution.logged_to_client:
             return
         execution.logged_to_client = True

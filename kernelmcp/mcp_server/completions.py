@@ -1,6 +1,6 @@
 """Completes ids that a client types.
 
-Completions are the caller's own, as everything is.
+Callers get completions only for their own ids.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from kernelmcp.sessions.caller import Caller
 from kernelmcp.sessions.registry import Registry
 
 Ctx = Context[Any, Any]
-# What the protocol allows in one answer.
+# The protocol's limit for one answer.
 MAX_VALUES = 100
 
 
@@ -30,7 +30,7 @@ class Completions:
         server.add_request_handler("completion/complete", CompleteRequestParams, self.complete)
 
     async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> CompleteResult:
-        """Newest first."""
+        """Return the matching ids, newest first."""
         caller = self._caller(Context(request_context=ctx))
         known = list(self._known(caller, params.argument.name))
         found = [name for name in known if name.startswith(params.argument.value)]

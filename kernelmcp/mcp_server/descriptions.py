@@ -1,4 +1,4 @@
-"""Descriptions of sessions, for get_sessions and the resources. Looking starts nothing and changes nothing."""
+"""Descriptions of sessions, for get_sessions and the resources. Reading starts nothing and changes nothing."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,25 +19,25 @@ MAX_PAGE = 500
 
 
 async def describe(registry: Registry, caller: Caller, session_id: str) -> schemas.SessionInfo:
-    """One session of the caller's, also of an earlier server. Raises `SessionNotFound`."""
+    """One of the caller's sessions, including those of an earlier server. Raises `SessionNotFound`."""
     stored = await anyio.to_thread.run_sync(registry.stored.record, caller, session_id)
     if stored is not None and registry.find_open(caller.principal, session_id) is None:
         return await anyio.to_thread.run_sync(_describe_stored, registry, stored)
-    # When there is none, `get` says what is wrong with the name, or with the session.
+    # If there is none, `get` raises an error about the name, or the session.
     return await anyio.to_thread.run_sync(_describe, _Moment.of(registry.get(caller, session_id)))
 
 
 async def describe_all(
     registry: Registry, caller: Caller, limit: int = DEFAULT_PAGE, cursor: str | None = None
 ) -> schemas.SessionList:
-    """A page of the caller's sessions, those of earlier servers too, the one that was used last first."""
+    """A page of the caller's sessions, including those of earlier servers, most recently used first."""
     opened = [_Moment.of(session) for session in registry.all(caller)]
     return await anyio.to_thread.run_sync(_describe_page, opened, registry, caller, limit, cursor)
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """A session at one moment, for a thread that looks closer."""
+    """A snapshot of a session, for a thread that reads the details."""
 
     record: Record
     state: State
@@ -55,7 +55,7 @@ class _Moment:
 
 
 def _describe(session: _Moment) -> schemas.SessionInfo:
-    """Blocking: it looks at the file system and at /proc."""
+    """Blocking: it reads the file system and /proc."""
     info = _describe_record(session.record)
     info["state"] = session.state
     info["memory_mb"] = tree_memory_mb(session.kernel_pid)
@@ -83,7 +83,7 @@ def _describe_page(
 
 
 def _place(record: Record) -> str:
-    """The position of a session in the list: a cursor that stays valid if others are used, made or deleted."""
+    """The position of a session in the list: a cursor that stays valid if others are used, created or deleted."""
     return f"{datetime.fromisoformat(record.last_used_at).astimezone(UTC).isoformat()}~{record.session_id}"
 
 

@@ -1,8 +1,7 @@
-"""Asks a client's user for what a cell wants to know: `input()`, by MCP's elicitation.
+"""Forwards a cell's `input()` to a client's user, by MCP's elicitation.
 
 Before 2026-07-28 the server asks while the call waits. Since then a call is answered with `input_required`, and the
-client makes it again with the answer; which question of which execution that is for is in the state that comes back,
-sealed by mcp.
+client repeats it with the answer; the returned state, sealed by mcp, identifies the question and its execution.
 """
 
 import asyncio
@@ -42,13 +41,13 @@ def can_ask(ctx: Ctx) -> bool:
 
 
 def asked_by(ctx: Ctx) -> str | None:
-    """The id of the execution that asked, when this call is made again with the answer."""
+    """The id of the execution that asked, if this call is repeated with the answer."""
     return ctx.request_state.partition(" ")[0] if ctx.request_state is not None else None
 
 
 def take_answer(execution: Execution, ctx: Ctx) -> None:
-    """Pass on the answer that a repeated call brings, unless its question was settled elsewhere meanwhile: the cell may
-    ask something else by now."""
+    """Pass on the answer of a repeated call, unless its question was settled elsewhere meanwhile: the cell may have
+    asked another question by now."""
     questions, response = execution.questions, (ctx.input_responses or {}).get(ANSWER)
     question = questions.open if questions is not None else None
     if questions is None or question is None or not isinstance(response, ElicitResult):
@@ -58,8 +57,8 @@ def take_answer(execution: Execution, ctx: Ctx) -> None:
 
 
 async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequiredResult | None:
-    """Ask the user what the execution waits for. A result is for the client, which asks and calls again; None when the
-    question is settled."""
+    """Ask the user the execution's question. A returned result is for the client, which asks and calls again; None if
+    the question is settled."""
     if (question := questions.open) is None:
         return None
     if question.is_password:
@@ -72,12 +71,12 @@ async def ask(execution: Execution, questions: Questions, ctx: Ctx) -> InputRequ
         )
     asking = asyncio.ensure_future(ctx.elicit(_message(execution, question), Line))
     try:
-        # It may be answered elsewhere meanwhile, or the cell ends.
+        # It may be answered elsewhere meanwhile, or the cell may end.
         await asyncio.wait([asking, question.answer], return_when=asyncio.FIRST_COMPLETED)
         if question.answer.done():
             return None
         found = await asking
-    except (MCPError, ValueError) as exc:  # it said that it could; ValueError: it answered with something else
+    except (MCPError, ValueError) as exc:  # the client declared support; ValueError: invalid answer
         log.warning("a client could not ask its user", error=str(exc)[:200])
         _reply(execution, questions, question, None)
     else:
@@ -105,6 +104,6 @@ def _text_of(response: ElicitResult) -> str | None:
 
 
 def _message(execution: Execution, question: Question) -> str:
-    """The prompt is the guest's, and must not pass for the client's own words."""
+    """The prompt comes from the guest, and must not look like the client's own words."""
     asks = question.prompt.strip() or "(it says nothing more)"
     return f"Code in the sandbox (session {execution.session_id!r}) asks for a line of input:\n\n{asks}"

@@ -21,7 +21,7 @@ from kernelmcp.sessions.registry import Registry
 Ctx = Context[Any, Any]
 FILES = "kernelmcp://sessions/{session_id}/files/{path}"
 _SCHEME, _, _ = FILES.partition("{")
-# It goes out in one message, base64 when it is binary; more is read in pieces with read_file.
+# It is sent in one message, as base64 if it is binary; read_file reads larger files in pieces.
 MAX_FILE_BYTES = 8 * 2**20
 _CONTROLS = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\b")))
 
@@ -33,14 +33,14 @@ class FileName:
 
 
 class FileResources:
-    """The files of every session that the caller has."""
+    """The files of all of the caller's sessions."""
 
     def __init__(self, registry: Registry, caller: Callable[[Ctx], Caller]) -> None:
         self._registry = registry
         self._caller = caller
 
     def register(self, server: MCPServer[Any]) -> None:
-        """List the template."""
+        """Register the template."""
         server.resource(
             FILES, name="file", title="File of a session", description="A file of a session's workspace, as it is."
         )(self.file)
@@ -50,15 +50,15 @@ class FileResources:
         raise ResourceNotFoundError("files are read through ResourceServer.read_resource")
 
     def find(self, uri: str) -> FileName | None:
-        """Which file a URI names; None when it names something else."""
+        """The file that a URI names; None if it names something else."""
         session_id, separator, path = uri.removeprefix(_SCHEME).partition("/files/")
         if not uri.startswith(_SCHEME) or not separator or "/" in session_id:
             return None
-        # A name that is not UTF-8 arrives as bytes, and goes to the file system as they are.
+        # A name that is not UTF-8 arrives as bytes, and is passed to the file system unchanged.
         return FileName(unquote(session_id), unquote(path, errors="surrogateescape"))
 
     async def read(self, file: FileName, ctx: Ctx) -> ReadResourceContents:
-        """Text when it is UTF-8 and can be read, else binary. A stopped session is not started."""
+        """Read as text if it is readable UTF-8, else as binary. A stopped session is not started."""
 
         def read(workspace: Workspace | None) -> Piece:
             if workspace is None:
@@ -82,7 +82,7 @@ class FileResources:
             )
         guessed = file_type(file.path)
         try:
-            # JSON makes six characters of a control character, base64 four of three bytes.
+            # JSON takes six characters for a control character, base64 four for three bytes.
             if _controls(piece.data) > len(piece.data) // 16:
                 return ReadResourceContents(piece.data, guessed or "application/octet-stream")
             return ReadResourceContents(piece.data.decode(), guessed or "text/plain")

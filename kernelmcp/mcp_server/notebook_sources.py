@@ -23,15 +23,15 @@ HOW = (
 
 
 class NotebookSources:
-    """Reads notebooks for one server's callers: each sees their own sessions only."""
+    """Reads notebooks for one server's callers: each sees only their own sessions."""
 
     def __init__(self, settings: Settings, registry: Registry) -> None:
         self._volumes = VolumeFiles(settings)
         self._registry = registry
-        self._one = anyio.Lock()  # a notebook may take 64 MB, and as much again while it is read
+        self._one = anyio.Lock()  # a notebook may take 64 MB, and the same again while it is read
 
     async def read(self, source: str, caller: Caller, session_id: str | None) -> list[CodeCell]:
-        """The code cells of the notebook. `session_id`: whose workspace a path means. Raises `ServerError`s only."""
+        """The code cells of the notebook. `session_id` selects the workspace of a path. Raises only `ServerError`s."""
         async with self._one:
             return await self._read(source, caller, session_id)
 
@@ -74,5 +74,5 @@ class NotebookSources:
         return await session.files.with_workspace(read)
 
     def _of_volume(self, path: str) -> bytes:
-        """Blocking."""
+        """Read a notebook in a volume. Blocking."""
         return self._volumes.read(path, 0, MAX_NOTEBOOK_BYTES + 1).data

@@ -1,8 +1,8 @@
 """Notifications to clients: the list of resources has changed, or a resource has.
 
 Clients of 2026-07-28 open a `subscriptions/listen` stream; older ones get `list_changed` on their connection and may
-subscribe to single resources. Either way events stay with their principal: each has a bus of its own. Must not know
-what a resource holds.
+subscribe to single resources. Either way events stay with their principal: each has its own bus. Must not know the
+contents of a resource.
 """
 
 from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ from kernelmcp.sessions.session import Session
 # Listen streams per principal, and URIs that one connection or stream may subscribe to.
 MAX_STREAMS = 32
 MAX_SUBSCRIPTIONS = 256
-# The news that the list itself has changed, among URIs.
+# Stands for the list itself among changed URIs.
 LIST = ""
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ RequestContext = ServerRequestContext[Any, Any]
 
 
 class _Outlet:
-    """The notifications that wait for one receiver. One task sends them, and ends; each URI waits only once."""
+    """The pending notifications of one receiver. One task sends them, and ends; each URI is queued only once."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, tell: Callable[[str], Awaitable[None]]) -> None:
         self._tasks = tasks
@@ -106,7 +106,7 @@ class _Listeners:
 
 
 class Notifications:
-    """The subscriptions of one server. `principal` says who sends a request."""
+    """The subscriptions of one server. `principal` returns the sender of a request."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, principal: Callable[[RequestContext], str]) -> None:
         self._tasks = tasks
@@ -116,11 +116,11 @@ class Notifications:
         self._known: set[tuple[str, str]] = set()
 
     def register(self, server: LowlevelServer[Any]) -> None:
-        """Serve the requests of both eras, and say in the handshake that we do."""
+        """Serve the requests of both eras, and announce this in the handshake."""
         server.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, self.listen)
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self.subscribe)
         server.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, self.unsubscribe)
-        # Every transport of mcp asks the server for these options and gives none of its own.
+        # Every transport of mcp takes these options from the server.
         options = partial(server.create_initialization_options, NotificationOptions(resources_changed=True))
         server.create_initialization_options = options  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -140,7 +140,7 @@ class Notifications:
                 self._listeners.pop(principal, None)
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> EmptyResult:
-        """Until 2025-11-25: a connection wants to know of changes of one resource."""
+        """Until 2025-11-25: subscribe a connection to changes of one resource."""
         uris = self._subscriber(ctx).uris
         _check_count(len(uris | {str(params.uri)}))
         uris.add(str(params.uri))
@@ -151,7 +151,7 @@ class Notifications:
         return EmptyResult()
 
     def remember(self, ctx: RequestContext) -> None:
-        """A connection that has asked for the list of resources will hear of its changes."""
+        """Register a connection that has requested the list of resources for notifications of its changes."""
         self._subscriber(ctx)
 
     def _subscriber(self, ctx: RequestContext) -> _Subscriber:

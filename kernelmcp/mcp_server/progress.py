@@ -1,4 +1,4 @@
-"""Waits for an execution, and meanwhile shows the client its new output."""
+"""Waits for an execution, and shows the client its new output meanwhile."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -16,8 +16,8 @@ INTERVAL_SECONDS = 0.1
 
 
 async def wait_for(execution: Execution, seconds: float, context: Context[Any, Any], *asked: asyncio.Event) -> None:
-    """Until it is over, or `seconds` have passed, or it has `asked` something, or the client ends its connection and
-    wants an answer at once."""
+    """Wait until it has ended, or `seconds` have passed, or it has `asked` a question, or the client ends its
+    connection and wants an answer at once."""
     if execution.done.is_set() or any(event.is_set() for event in asked):
         return
     meta = context.request_context.meta
@@ -34,7 +34,7 @@ async def wait_for(execution: Execution, seconds: float, context: Context[Any, A
 
 
 async def _wait_for_first(waits: Iterable[Coroutine[Any, Any, object]], seconds: float) -> None:
-    """Until one of them is over, or `seconds` have passed; the others are cancelled. Raises what they raise."""
+    """Wait until one of them has ended, or `seconds` have passed; the others are cancelled. Raises what they raise."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -57,7 +57,7 @@ async def _report(execution: Execution, context: Context[Any, Any]) -> None:
                 if text := listener.take():
                     number += 1
                     await context.report_progress(number, None, text)
-                    # What comes meanwhile is one message.
+                    # Text that arrives meanwhile goes into one message.
                     await asyncio.wait([done], timeout=INTERVAL_SECONDS)
         finally:
             done.cancel()

@@ -1,4 +1,4 @@
-"""The MCP resources: everything that a result's `uri` names, and the sessions with their transcripts."""
+"""The MCP resources: the targets of a result's `uri` fields, and the sessions with their transcripts."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -40,15 +40,15 @@ EXECUTION = "kernelmcp://executions/{execution_id}"
 SESSIONS = "kernelmcp://sessions"
 SESSION = "kernelmcp://sessions/{session_id}"
 NOTEBOOK_TYPE = "application/x-ipynb+json"
-# The others are found through kernelmcp://sessions.
+# The others are available through kernelmcp://sessions.
 MAX_LISTED_SESSIONS = 50
-# What a displayed object is shows only when it is read.
+# The type of a displayed object is known only when it is read.
 OUTPUT_TYPE = "application/octet-stream"
 
 
 class ResourceServer(MCPServer[Any]):
-    """Puts three things of mcp's right: a resource without parameters gets no context there, a template has one type
-    for all, and a client's mistake with a prompt is an internal error. And not every client gets structured content."""
+    """Corrects three behaviours of mcp: a resource without parameters gets no context, a template has a single type,
+    and a client's mistake with a prompt is an internal error. It also omits structured content for some clients."""
 
     resources: "Resources"
     files: FileResources

@@ -1,6 +1,6 @@
 """The languages a session can run: the rows in the metadata of the configured kernelspec.
 
-A kernelspec may be anybody's: rows that are not as ours are as if they were not there.
+Anyone may write a kernelspec: if its rows are not in our format, they are ignored.
 """
 
 from typing import Annotated, Any, cast
@@ -26,7 +26,7 @@ _Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,63}$")]
 
 
 class Row(BaseModel):
-    """A language as the kernelspec offers it. All but the main one, which comes first, have a magic."""
+    """A language that the kernelspec offers. All but the main one, which comes first, have a magic."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -35,11 +35,11 @@ class Row(BaseModel):
     description: str = ""
     magics: tuple[_Word, ...] = ()
     importable_packages: Annotated[int, Field(ge=0)] = 0
-    """How many packages an `import` installs when they are missing; of the main language, 0 where none."""
+    """Number of packages that an `import` installs if they are missing; for the main language, 0 if there are none."""
     about: _Text = ""
-    """A description for a model: what it can and cannot do."""
+    """A description for a model: features and limits."""
     example: _Text = ""
-    """A cell that shows it."""
+    """An example cell."""
     handler: str | None = None
     """The expression that calls a cell's `handler`, with {event} and {context} in it (executions/handler_call.py)."""
 
@@ -89,7 +89,7 @@ class Runtimes:
         return "\n\n".join([INTRODUCTION, *parts]) + "\n"
 
     def register(self, server: MCPServer[Any]) -> None:
-        """Offer the guide."""
+        """Register the guide."""
         server.resource(
             RESOURCE,
             name="runtimes",
@@ -100,11 +100,11 @@ class Runtimes:
 
     @property
     def names(self) -> list[str]:
-        """As `language` takes them."""
+        """The valid values of `language`."""
         return [row.name for row in self._rows]
 
     def check(self, language: str | None) -> None:
-        """Raises InvalidArgument for a language that cannot be run. None is whatever the session's is."""
+        """Raises InvalidArgument for a language that cannot be run. None is the session's own."""
         if language is not None and language not in self.names:
             meant = [row.name for row in self._rows if language.lower() in (row.name, *row.magics)]
             quoted = " or ".join(f'"{name}"' for name in meant or self.names)
@@ -115,7 +115,7 @@ class Runtimes:
             )
 
     def handler_call(self, language: str, event: dict[str, Any]) -> HandlerCall:
-        """How the handler of a cell in that language is called. Raises InvalidArgument."""
+        """The call of a cell's handler in that language. Raises InvalidArgument."""
         template = next((row.handler for row in self._rows if row.name == language), None)
         if template is None and language == MAIN_LANGUAGE:
             template = PYTHON
@@ -146,7 +146,7 @@ class Runtimes:
         return SHELL in self.names
 
     def as_command(self, command: str) -> str:
-        """A shell command as a cell of the kernel, whatever it begins with. There must be a shell."""
+        """A shell command as a cell of the kernel, whatever it begins with. Requires a shell."""
         return self._below_magic(SHELL, command)
 
     def _below_magic(self, language: str, code: str) -> str:
@@ -154,7 +154,7 @@ class Runtimes:
         return f"%%{magic}\n{code}"
 
     def _read(self) -> list[Row]:
-        """Empty where there is no such kernelspec."""
+        """The rows. Empty if there is no such kernelspec."""
         spec = find_kernelspec(self._settings.config.kernels.kernelspec)
         if spec is None:
             return []

@@ -1,6 +1,6 @@
-"""The `structuredContent` of every tool, field for field as the contract has it. Types only.
+"""The `structuredContent` of every tool, field for field as in the contract. Types only.
 
-TypedDicts: they become the tools' output schemas, and building one costs nothing on a call's way.
+TypedDicts: they become the tools' output schemas, and constructing one costs nothing during a call.
 """
 
 from typing import Annotated, Any, NotRequired
@@ -12,7 +12,7 @@ from kernelmcp.config.models import Flavor
 from kernelmcp.executions.execution import Status
 from kernelmcp.sessions.life import PublicState as State
 
-# Any JSON value, said in the way that schema checkers take for a statement.
+# Any JSON value, in a form that schema checkers accept as a statement.
 JSON_TYPES = ("object", "array", "string", "number", "boolean", "null")
 JsonValue = Annotated[Any, WithJsonSchema({"anyOf": [{"type": name} for name in JSON_TYPES]})]
 
@@ -22,7 +22,7 @@ class ErrorInfo(TypedDict):
     value: str
     traceback: str
     error_code: NotRequired[str]
-    """The error code of an installation that failed."""
+    """The error code of a failed installation."""
 
 
 class OutputInfo(TypedDict):
@@ -41,7 +41,7 @@ class ChangedFile(TypedDict):
     size: int
     uri: str
     host_path: NotRequired[str]
-    """Of a file in a volume, for a client on the same machine."""
+    """For a file in a volume, if the client is on the same machine."""
 
 
 class InstalledPackage(TypedDict):
@@ -70,9 +70,9 @@ class CodeModeFields(TypedDict):
     """Of results where there are other servers, whose tools code can call."""
 
     tools_called: NotRequired[dict[str, int]]
-    """How often, by server.tool."""
+    """Number of calls, by server.tool."""
     tokens_saved: NotRequired[int]
-    """About: characters of their results that were not shown, divided by four."""
+    """Estimate: characters of their results that were not shown, divided by four."""
     pending_approvals: NotRequired[list[PendingApproval]]
     """Calls that wait for the user."""
 
@@ -98,11 +98,11 @@ class ExecutionResult(CodeModeFields):
     truncated: dict[str, Truncation] | None
     state_lost: bool
     background: str | None
-    """Output since the last result of tasks that outlived their cell."""
+    """Output since the last result from tasks that outlived their cell."""
     execution_time_ms: float
     queued_ms: float
     installed: NotRequired[list[InstalledPackage]]
-    """Of a cell that installs packages and does nothing else, as `already_present`."""
+    """Only for a cell that does nothing but install packages, like `already_present`."""
     already_present: NotRequired[list[PresentPackage]]
     cursor: NotRequired[str]
     """While it runs: the position that `since` takes."""
@@ -142,7 +142,7 @@ class SessionInfo(TypedDict):
     memory_mb: float
     workspace_bytes: int
     tools_called: NotRequired[dict[str, int]]
-    """This and the next are there when it has called tools of other servers."""
+    """Present, like the next field, if it has called tools of other servers."""
     tokens_saved: NotRequired[int]
 
 

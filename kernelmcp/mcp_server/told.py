@@ -1,7 +1,7 @@
-"""Hints about the user's other MCP servers: a sentence in the instructions and a line with execute_code.
+"""Hints about the user's other MCP servers: a sentence in the instructions and a line in execute_code's description.
 
-Only for a client whose principal has some. Nothing that an upstream says of itself stands there, only the names that
-the user gave them; all of it together is about 120 tokens at most.
+Only for a client whose principal has some. They contain no text from an upstream, only the names that the user
+assigned; all of it together is at most about 120 tokens.
 """
 
 import re
@@ -15,9 +15,9 @@ from kernelmcp.executions.principals import LOCAL
 from kernelmcp.mcp_server.callers import principal_of
 from kernelmcp.mcp_server.schemas import CodeModeFields, PendingApproval
 
-# As the settings have it; names of files of other programs may be anything.
+# The settings' format; names in files of other programs may be anything.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-# Of the names together: the rest is counted.
+# Limit for the names together; the remaining servers are counted.
 MAX_NAMES_CHARS = 90
 SENTENCE = (
     "\nTools of the user's other MCP servers ({names}) are Python functions: servers.search('words') finds them, "
@@ -26,7 +26,7 @@ SENTENCE = (
 )
 LINE = "\nTools of other MCP servers: `import servers`, servers.search('words')."
 
-# Fields of results that are about other servers, wherever they stand in an output schema.
+# Fields of results that concern other servers, anywhere in an output schema.
 _FIELDS = CodeModeFields.__annotations__.keys()
 _DEFINITION = PendingApproval.__name__
 
@@ -34,13 +34,13 @@ RequestContext = ServerRequestContext[Any]
 
 
 class Told:
-    """Of one server. `names_for` gives the servers that a principal may use."""
+    """The hints of one server. `names_for` returns the servers that a principal may use."""
 
     def __init__(self, names_for: Callable[[str], Awaitable[Sequence[str]]]) -> None:
         self._names_for = names_for
 
     async def in_instructions(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware of mcp."""
+        """Middleware of mcp that adds the sentence."""
         result = await call_next(ctx)
         if ctx.method not in ("initialize", "server/discover") or not (names := await self._names(ctx)):
             return result
@@ -49,7 +49,7 @@ class Told:
         return result
 
     async def in_list(self, tools: list[Tool], ctx: RequestContext) -> list[Tool]:
-        """The tools with a line for who has other servers; for others as if there were no such thing."""
+        """The tools: with a line if the principal has other servers, otherwise without the fields that concern them."""
         if await self._names(ctx):
             return [_with_line(tool) if tool.name == "execute_code" else tool for tool in tools]
         return [tool.model_copy(update={"output_schema": _without_fields(tool.output_schema)}) for tool in tools]

@@ -1,8 +1,8 @@
-"""nbformat 4.5's own schema of a cell, as a check that costs no import of nbformat.
+"""nbformat 4.5's own schema of a cell, as a check that does not import nbformat.
 
-nbformat imports jsonschema and, with that, 38 parsers that rfc3987_syntax builds where JupyterLab is installed: up to
-2 s of CPU before the first line of a journal is read. fastjsonschema, which nbformat can use as well, takes 40 ms. A
-test compares the two.
+nbformat imports jsonschema and, with that, 38 parsers that rfc3987_syntax builds if JupyterLab is installed: up to 2 s
+of CPU before the first line of a journal is read. fastjsonschema, which nbformat can use as well, takes 40 ms. A test
+compares the two.
 """
 
 import functools
@@ -15,7 +15,7 @@ _SCHEMA = "nbformat/v4/nbformat.v4.5.schema.json"
 
 
 def is_valid_cell(cell: Any) -> bool:
-    """Whether a parsed cell may stand in a notebook of format 4.5."""
+    """True if a parsed cell is valid in a notebook of format 4.5."""
     from fastjsonschema import JsonSchemaValueException
 
     try:

@@ -1,6 +1,6 @@
-"""Turns an execution into a notebook cell (nbformat 4.5), one line of JSON: valid and bounded whatever the guest sent.
+"""Converts an execution to a notebook cell (nbformat 4.5), one line of JSON: valid and bounded whatever the guest sent.
 
-Output that is too long to read is cut, and the cell says so; the whole is a resource while the execution is kept.
+Output that is too long to read is truncated, and the cell says so; the whole is a resource while the execution is kept.
 """
 
 import json
@@ -16,14 +16,14 @@ from kernelmcp.output.sanitize import as_dict, clean, joined
 MAX_SOURCE_CHARS = 1_000_000
 # One stream's run of text, or a text/plain or text/markdown.
 MAX_TEXT_CHARS = 100_000
-# One value of a mime bundle that cutting would spoil, such as a picture; and a display's metadata.
+# One value of a mime bundle that truncation would break, such as a picture; and a display's metadata.
 MAX_VALUE_BYTES = 2 * 1024 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 # All outputs of one cell.
 MAX_CELL_BYTES = 4 * 1024 * 1024
 VALUE_NOT_KEPT = "[this value was too large to be kept with the transcript]"
 _CUTTABLE = ("text/plain", "text/markdown")
-# In nbformat, only these may contain anything but text.
+# In nbformat, only these may contain other values than text.
 _JSON_TYPE = re.compile(r"application/(.*\+)?json")
 
 
@@ -39,13 +39,13 @@ def to_line(execution: Execution) -> bytes:
     }
     encoded, displays = _encoded_outputs(execution)
     if len(displays) < len(execution.outputs.displays):
-        # Some were left out: which numbers the others have in their addresses.
+        # If some were omitted: the numbers of the others in their URIs.
         cell["metadata"]["kernelmcp"]["displays"] = displays
     return f'{json.dumps(cell)[:-1]}, "outputs": [{", ".join(encoded)}]}}'.encode()
 
 
 def _facts(execution: Execution) -> dict[str, Any]:
-    """What a result says besides the outputs, so that a later server can say it again (`finished`)."""
+    """The facts of a result besides the outputs, so that a later server can repeat it (`finished`)."""
     outputs = execution.outputs
     facts: dict[str, Any] = {
         "execution_id": execution.id,
@@ -71,7 +71,7 @@ def _facts(execution: Execution) -> dict[str, Any]:
 
 
 def is_cell(line: bytes) -> bool:
-    """Whether a line of the journal is a valid notebook cell, as nbformat defines it."""
+    """True if a line of the journal is a valid notebook cell, as nbformat defines it."""
     try:
         return is_valid_cell(json.loads(line))
     except (ValueError, RecursionError):
@@ -79,7 +79,7 @@ def is_cell(line: bytes) -> bool:
 
 
 def without_outputs(line: bytes) -> bytes:
-    """The cell with a note instead of its outputs; unchanged when that would not be shorter."""
+    """The cell with a note instead of its outputs; unchanged if that would not be shorter."""
     cell = as_dict(json.loads(line))
     if not cell.get("outputs"):
         return line
@@ -89,7 +89,7 @@ def without_outputs(line: bytes) -> bytes:
 
 
 def left_out_cell(count: int, why: str) -> bytes:
-    """A cell that stands for others which were left out."""
+    """A cell that stands for omitted ones."""
     return json.dumps(
         {
             "cell_type": "markdown",
@@ -101,7 +101,7 @@ def left_out_cell(count: int, why: str) -> bytes:
 
 
 def left_out_count(line: bytes) -> int:
-    """How many cells the line stands for, if it is such a cell; else 0."""
+    """Number of cells that the line stands for, if it is such a cell; else 0."""
     found = as_dict(as_dict(as_dict(json.loads(line)).get("metadata")).get("kernelmcp")).get("left_out")
     return found if isinstance(found, int) else 0
 
@@ -174,7 +174,7 @@ def _display(outputs: Outputs, number: int) -> dict[str, Any]:
 
 
 def bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """The values as nbformat wants them, cut or left out when they are too large."""
+    """The values in nbformat's form, truncated or omitted if they are too large."""
     kept: dict[str, Any] = {}
     left_out: list[str] = []
     for mime, value in with_texts(data).items():
@@ -191,7 +191,7 @@ def bundle(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_texts(data: dict[str, Any]) -> dict[str, Any]:
-    """A mime bundle whose values are texts, but for those of JSON."""
+    """A mime bundle with text values, except for JSON types."""
     return {
         mime: value
         if _JSON_TYPE.fullmatch(mime)
@@ -226,6 +226,6 @@ def note(words: str) -> dict[str, Any]:
 
 
 def _execution_count(outputs: Outputs) -> int | None:
-    """The execution count, when it is a valid one: it comes from the kernel and may be anything."""
+    """The execution count if it is valid: it comes from the kernel and may be anything."""
     count: Any = outputs.execution_count
     return count if isinstance(count, int) and count >= 0 else None

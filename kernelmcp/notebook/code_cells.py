@@ -1,4 +1,4 @@
-"""The code cells of a notebook that somebody wrote, to be run again. Hostile: a guest may have written it. Blocking."""
+"""The code cells of an existing notebook, to be run again. Hostile: a guest may have written it. Blocking."""
 
 import json
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.output.sanitize import as_dict, as_list, clean, is_readable, joined
 
-# Of the file; most of it is pictures.
+# Limit for the file; most of it is pictures.
 MAX_NOTEBOOK_BYTES = 64 * 1024 * 1024
 MAX_CELLS = 1_000
 MAX_CODE_CHARS = 4_000_000
-# nbconvert's name for a cell that is to fail.
+# nbconvert's tag for a cell that is expected to fail.
 MAY_FAIL = "raises-exception"
 
 
@@ -19,11 +19,11 @@ MAY_FAIL = "raises-exception"
 class CodeCell:
     code: str
     may_fail: bool
-    """It failed when the notebook was saved, or says that it does."""
+    """It had failed when the notebook was saved, or is tagged as failing."""
 
 
 def code_cells(data: bytes, name: str) -> list[CodeCell]:
-    """The code cells in their order, empty ones left out. Raises `InvalidArgument` for what is no notebook."""
+    """The code cells in their order, without empty ones. Raises `InvalidArgument` for an invalid notebook."""
     if len(data) > MAX_NOTEBOOK_BYTES or not is_readable(data):
         raise InvalidArgument(
             f"{name} is too large to be read as a notebook", "Clear its outputs (in JupyterLab: Edit, Clear Outputs)."

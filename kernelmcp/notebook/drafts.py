@@ -1,8 +1,8 @@
-"""What the executions of a session have put out so far, on disk while they run: for those that run when the server is
-killed, which no journal has.
+"""The output so far of a session's running executions, on disk: for executions that run when the server is killed,
+which no journal has.
 
-A file for each, once it takes longer than a moment; what is new in its outputs is appended now and then. It is deleted
-when the journal has the execution, except when the server ends: then the next one says what it interrupted.
+One file for each, once it takes longer than a moment; new output is appended periodically. It is deleted when the
+journal has the execution, except when the server ends: then the next one reports what it interrupted.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from kernelmcp.notebook.cells import MAX_CELL_BYTES, MAX_SOURCE_CHARS, MAX_TEXT_
 
 # The folder, in the directory of a session.
 DRAFTS = "running"
-# Nobody knows the id of an execution that takes less: it has not been answered with yet.
+# No client knows the id of a shorter execution: it has not been sent yet.
 FIRST_SECONDS = 0.25
 INTERVAL_SECONDS = 0.5
 ESCAPED = 6
@@ -35,16 +35,16 @@ class Drafts:
         self._ended: list[Path] = []
 
     def begin(self, execution: Execution) -> None:
-        """Keep what this execution puts out, if it takes longer."""
+        """Keep this execution's output, if it takes longer."""
         _Draft(self._folder / f"{execution.id}.jsonl", execution, self._ended.append)
 
     def delete_ended(self) -> None:
-        """The journal has everything that has ended."""
+        """Delete the drafts of ended executions, which the journal has."""
         while self._ended:
             delete(self._ended.pop())
 
     def left_behind(self) -> list[Path]:
-        """The drafts of an earlier server: asked for before the first execution begins."""
+        """The drafts of an earlier server. Called before the first execution begins."""
         return sorted(self._folder.glob("*.jsonl")) if self._folder.is_dir() else []
 
 
@@ -61,7 +61,7 @@ class _Draft:
         self._on_end = on_end
         self._bytes = 0
         self._written = 0
-        """In all: a cell that clears its output again and again makes no more of it than others."""
+        """In total, so that a cell that clears its output repeatedly writes no more than others."""
         self._began = False
         self._streams = {"stdout": 0, "stderr": 0}
         self._displays = 0
@@ -74,7 +74,7 @@ class _Draft:
         if not self._bytes or stopped:
             return
         if execution.started is None:
-            delete(self._file)  # it is in no journal
+            delete(self._file)  # no journal has it
         else:
             self._on_end(self._file)
 
@@ -101,7 +101,7 @@ class _Draft:
         fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | anew | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             if (done := os.write(fd, data)) < len(data):
-                os.ftruncate(fd, self._bytes)  # half a line would spoil the next one
+                os.ftruncate(fd, self._bytes)  # a partial line would corrupt the next one
                 raise OSError(f"only {done} of {len(data)} bytes were written")
         finally:
             os.close(fd)
@@ -127,7 +127,7 @@ class _Draft:
             lines += self._new_text(name, spool.size)
         room = ESCAPED * MAX_CELL_BYTES
         for display in outputs.displays[self._displays :]:
-            # JSON takes up to six bytes for a character; what cannot fit is not encoded to find out.
+            # JSON takes up to six bytes for a character; a display that cannot fit is not encoded.
             room -= ESCAPED * display.weight
             if display.weight <= MAX_VALUE_BYTES and room >= 0:
                 lines.append({"kind": display.kind, "content": {"data": display.data, "metadata": display.metadata}})

@@ -1,7 +1,7 @@
-"""An execution that this server no longer has in memory, from what is on disk: the line of its cell in the journal, or
-the draft of one that ran when its server was killed.
+"""Restores an execution that is no longer in memory from the disk: from its cell's line in the journal, or from the
+draft of one that ran when its server was killed.
 
-What a journal keeps has caps, and says so where it was cut. Blocking. Must not know sessions.
+A journal's content is bounded, and says where it was truncated. Blocking. Must not know sessions.
 """
 
 import json
@@ -20,19 +20,19 @@ from kernelmcp.notebook.cells import MAX_CELL_BYTES
 from kernelmcp.output.outputs import GuestError, Outputs
 from kernelmcp.output.sanitize import as_dict, as_list, joined
 
-# As `mint_id` makes them.
+# The form of `mint_id`'s ids.
 _ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
 MAX_DRAFT_BYTES = 4 * MAX_CELL_BYTES
 NOT_KEPT = "[this output was too large to be kept with the transcript]"
 
 
 def is_id(text: str) -> bool:
-    """Whether it can be an execution id: it becomes the name of a file."""
+    """True if it can be an execution id: it becomes a file name."""
     return _ID.fullmatch(text) is not None
 
 
 def from_journal(file: Path, execution_id: str, session_id: str, principal: str, policy: Policy) -> Execution | None:
-    """The execution whose cell is in a journal; None when it is not there. Raises `OSError`."""
+    """The execution with a cell in the journal; None if it is not there. Raises `OSError`."""
     wanted = json.dumps(execution_id).encode()
     for line in _lines(file):
         if wanted in line and (found := from_line(line, execution_id, session_id, principal, policy)) is not None:
@@ -41,7 +41,7 @@ def from_journal(file: Path, execution_id: str, session_id: str, principal: str,
 
 
 def from_line(line: bytes, execution_id: str, session_id: str, principal: str, policy: Policy) -> Execution | None:
-    """The execution of a line of the journal, if it is the one of this id: a guest can print any id."""
+    """The execution in a line of the journal, if it has this id: a guest can print any id."""
     cell = _parsed(line)
     facts = as_dict(as_dict(cell.get("metadata")).get("kernelmcp"))
     if facts.get("execution_id") != execution_id:
@@ -56,8 +56,7 @@ def from_line(line: bytes, execution_id: str, session_id: str, principal: str, p
 
 
 def from_draft(file: Path, session_id: str, principal: str, policy: Policy) -> Execution | None:
-    """An execution that ran, or waited, when its server was killed. None when there is none. Raises
-    `OSError`."""
+    """An execution that ran or waited when its server was killed. None if there is none. Raises `OSError`."""
     if not file.is_file() or file.stat().st_size > MAX_DRAFT_BYTES:
         return None
     header, *news = [_parsed(line) for line in _lines(file)] or [{}]
@@ -99,12 +98,12 @@ def _lines(file: Path) -> Iterator[bytes]:
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
         return as_dict(json.loads(line))
-    except (ValueError, RecursionError):  # the last line may be half written
+    except (ValueError, RecursionError):  # the last line may be incomplete
         return {}
 
 
 def _feed(outputs: Outputs, found: Any, facts: dict[str, Any]) -> None:
-    """Displays keep their numbers, which are in addresses that the client has."""
+    """Restore the outputs. Displays keep their numbers, because the client has them in URIs."""
     places = iter(as_list(facts.get("displays")))
     for output in map(as_dict, as_list(found)):
         kind = output.get("output_type")
@@ -140,13 +139,13 @@ def _take_facts(found: Execution, facts: dict[str, Any]) -> None:
 
 
 def _end(found: Execution, status: Any, lost: bool) -> None:
-    """As `finish` does, but nobody is told of it once more."""
+    """Like `finish`, but without notifying listeners again."""
     found.status, found.state_lost, found.logged_to_client = status, lost, True
     found.done.set()
 
 
 def _set_times(found: Execution, ms: Any, queued_ms: Any) -> None:
-    """On a clock of its own, which begins when it was submitted. `ms` is None when it did not begin."""
+    """Set times on a separate clock that starts at the submission. `ms` is None if it did not begin."""
     found.submitted = 0.0
     began = queued_ms / 1000 if isinstance(queued_ms, int | float) else 0.0
     found.started = began if isinstance(ms, int | float) else None

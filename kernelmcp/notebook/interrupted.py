@@ -1,4 +1,4 @@
-"""What ran or waited when the server before this one ended: from its drafts into the transcript. Blocking."""
+"""Moves executions that ran or waited when the previous server ended from drafts to the transcript. Blocking."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from kernelmcp.notebook.transcript import Transcript
 def open_with_drafts(
     transcript: Transcript, drafts: list[Path], session_id: str, principal: str, policy: Policy
 ) -> int:
-    """Read the journal. How many cells of drafts were not in it: they are now, and the drafts are gone. Raises
+    """Read the journal and add the cells of drafts that it lacks; returns their number. The drafts are deleted. Raises
     `OSError`."""
     transcript.open()
     if not drafts:
         if transcript.changed:
-            transcript.save()  # cells that ended before it was open
+            transcript.save()  # cells that ended before it was opened
         return 0
     found = missing_from(transcript.journal_file, drafts, session_id, principal, policy)
     for execution in found:

@@ -1,4 +1,4 @@
-"""A file to which lines are appended: what was written stays, and a damaged line does no harm to the others.
+"""An append-only file of lines: written lines stay, and a damaged one does not affect the others.
 
 Blocking.
 """
@@ -18,17 +18,17 @@ log = structlog.get_logger(__name__)
 
 
 class Journal:
-    """The lines of one file. `size` is its length in bytes up to the last whole line; what follows is cut off.
+    """The lines of one file. `size` is its length in bytes up to the last complete line; the rest is cut off.
 
-    A file that was there before is first begun and then checked; lines can be appended between the two."""
+    An existing file is first begun and then checked; lines can be appended in between."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         self.size = 0
 
     def begin(self, max_bytes: int) -> bool:
-        """Find the end of the file, which takes no time. A file larger than `max_bytes` is put aside. False when the
-        file ends within a line: then nothing may be appended before `check`."""
+        """Find the end of the file, which takes no time. A file larger than `max_bytes` is put aside. False if the file
+        ends within a line: then nothing may be appended before `check`."""
         self.size = 0
         try:
             found = self.file.lstat()
@@ -50,7 +50,7 @@ class Journal:
             return stream.read() == b"\n"
 
     def check(self, is_good: Callable[[bytes], bool]) -> set[int]:
-        """The numbers of the damaged lines. Lines may be appended meanwhile: they are not looked at."""
+        """The numbers of the damaged lines. Lines that are appended meanwhile are not checked."""
         return {n for n, line in enumerate(self._raw()) if not line.endswith(b"\n") or not is_good(line)}
 
     def repair(self, damaged: set[int]) -> None:
@@ -62,7 +62,7 @@ class Journal:
         self.rewrite(one.rstrip(b"\n") for n, one in enumerate(self._raw()) if n not in damaged)
 
     def _raw(self, end: int | None = None) -> Iterator[bytes]:
-        """The lines up to `end`, or to where the file ends now."""
+        """The lines up to `end`, or to the current end of the file."""
         if end := self.size if end is None else end:
             with self.file.open("rb") as stream:
                 for line in stream:
@@ -76,10 +76,10 @@ class Journal:
             yield line.rstrip(b"\n")
 
     def append(self, lines: Iterable[bytes]) -> int:
-        """Append all of the lines or none; returns the position where they begin. Raises `OSError`."""
+        """Append all of the lines or none; returns their start position. Raises `OSError`."""
         fd = os.open(self.file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as stream:
-            # Somebody may have deleted the file; or the disk was full, and part of a line is left at its end.
+            # The file may have been deleted; or the disk was full, and a partial line is left at its end.
             self.size = min(self.size, os.fstat(fd).st_size)
             start = self.size
             stream.truncate(start)
@@ -105,9 +105,9 @@ def aside_of(file: Path) -> Path:
 
 
 def put_aside(file: Path) -> None:
-    """Rename a file that cannot be used, so that a person can still look at it. Raises `OSError`."""
+    """Rename an unusable file, so that a person can still inspect it. Raises `OSError`."""
     aside = aside_of(file)
     if aside.is_dir() or not file.is_file():
-        # A file cannot replace a directory, nor the other way round.
+        # A file cannot replace a directory, nor vice versa.
         aside = aside.with_name(f"{aside.stem}.{secrets.token_hex(4)}{aside.suffix}")
     file.replace(aside)

@@ -1,8 +1,8 @@
 """`notebook.ipynb`: a notebook file whose cells are the lines of a journal, and to which cells are appended.
 
-An append takes the same time however long the notebook is, and whoever reads the file finds a valid one at any moment,
-also when we are killed: there are two copies, the cells that are missing are written over the closing text of the
-spare one, and then the two change places. Changes that somebody else made are never overwritten. Blocking.
+An append takes the same time however long the notebook is, and a reader finds a valid file at any moment, even if we
+are killed: there are two copies, the missing cells are written over the closing text of the spare one, and then the two
+are swapped. Changes by others are never overwritten. Blocking.
 """
 
 import json
@@ -26,7 +26,7 @@ HEAD = b'{"cells": [\n'
 FOOT = f'\n], "metadata": {json.dumps(_METADATA)}, "nbformat": 4, "nbformat_minor": 5}}\n'.encode()
 SEPARATOR = b",\n"
 
-# Read at once, when the spare is completed.
+# Bytes per read when the spare is completed.
 COPIED_BYTES = 1024 * 1024
 
 log = structlog.get_logger(__name__)
@@ -43,11 +43,11 @@ class NotebookFile:
         self._spare = file.with_name(f".{file.stem}.spare")
         self._older = file.with_name(f".{file.stem}.older")
         self._spare_end: int | None = None
-        """Up to where the spare has the notebook's cells, bytes; None when there is no spare."""
+        """The end of the notebook's cells in the spare, in bytes; None if there is no spare."""
 
     def open(self, lines: Iterable[bytes]) -> bool:
-        """Whether the file is the notebook of these lines. It is put aside when it contains anything else, but not when
-        it is only older or incomplete, because then the lines have everything that is in it."""
+        """True if the file is the notebook of these lines. It is put aside if it contains anything else, but not if it
+        is only older or incomplete, because then the lines contain all of it."""
         self._stamp = None
         self.drop_spare()
         if not self._file.is_file():
@@ -66,20 +66,20 @@ class NotebookFile:
 
     @property
     def is_as_we_left_it(self) -> bool:
-        """Nobody else has written the file since we did."""
+        """True if nobody else has written the file since we did."""
         try:
             return self._stamp is not None and _stamp(os.lstat(self._file)) == self._stamp
         except FileNotFoundError:
             return False
 
     def write(self, lines: Iterable[bytes]) -> None:
-        """Write the whole notebook anew. Raises `OSError`, and then the old one is still there."""
+        """Write the whole notebook again. Raises `OSError`; then the old one is unchanged."""
         self.drop_spare()
         replace(self._file, lambda out: out.writelines(pieces(lines)))
         self._stamp = _stamp(os.lstat(self._file))
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Append cells to a notebook that has cells and is as we left it. Raises `OSError`: then it is as it was."""
+        """Append cells to a notebook that has cells and is as we left it. Raises `OSError`; then it is unchanged."""
         fd = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if _stamp(os.fstat(fd)) != self._stamp:
@@ -103,7 +103,7 @@ class NotebookFile:
                 file.unlink(missing_ok=True)
 
     def _complete_spare(self, notebook: int, end: int, new: bytes) -> None:
-        """Give the spare what the notebook has and it lacks, and the new cells behind that."""
+        """Copy the cells that the spare lacks from the notebook, and append the new cells."""
         if self._spare_end is None:
             self.drop_spare()
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -120,11 +120,11 @@ class NotebookFile:
             os.close(fd)
 
     def _swap(self) -> None:
-        """The spare becomes the notebook, in one step, and the notebook the spare."""
+        """Swap the spare and the notebook in one step."""
         self._older.unlink(missing_ok=True)
         try:
             os.link(self._file, self._older)
-        except OSError:  # a file system without hard links: the spare is made anew each time
+        except OSError:  # a file system without hard links: the spare is recreated each time
             os.replace(self._spare, self._file)
             self._spare_end = None
         else:
@@ -142,9 +142,9 @@ def pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _compare(stream: BinaryIO, lines: Iterable[bytes]) -> tuple[bool, bool]:
-    """Whether the file is the notebook of these lines; and, if not, whether everything in it comes from them.
+    """Return whether the file is the notebook of these lines; and, if not, whether all of its content comes from them.
 
-    That is so when the file has only the first lines: with the closing text (the server was killed before it wrote the
+    That is so if the file has only the first lines: with the closing text (the server was killed before it wrote the
     notebook), without it, or with the rest of an earlier closing text (it was killed while it wrote the notebook).
     """
     same = 0
@@ -166,7 +166,7 @@ def _compare(stream: BinaryIO, lines: Iterable[bytes]) -> tuple[bool, bool]:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """How many bytes at the beginning of both are the same."""
+    """The length of the common prefix, in bytes."""
     lengths = range(1, min(len(one), len(other)) + 1)
     return bisect_left(lengths, True, key=lambda length: one[:length] != other[:length])
 

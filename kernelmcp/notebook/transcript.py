@@ -2,8 +2,9 @@
 
 A journal beside it (`notebook.jsonl`, one cell per line) has every cell first. New cells are appended to both files, so
 they take no memory, and a cell takes the same time however many came before it. Both files are bounded: the oldest
-outputs are left out first, then the oldest cells, and the notebook says so. A cell is in the journal before its result
-is sent, unless it is very large; it is in the notebook a moment later. Damaged files never keep a session from opening.
+outputs are omitted first, then the oldest cells, and the notebook says so. A cell is in the journal before its result
+is sent, unless it is very large; it is in the notebook a moment later. Damaged files never prevent a session from
+opening.
 """
 
 import json
@@ -24,15 +25,15 @@ from kernelmcp.notebook.journal import Journal, put_aside
 from kernelmcp.notebook.notebook_file import NotebookFile, pieces
 
 MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
-# The size after shrinking: it rewrites the whole file, and must not be necessary again with the next cell.
+# The size after shrinking: it rewrites the whole file, and must not be necessary again for the next cell.
 SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
-# A notebook that somebody else wrote is read as a whole, once.
+# A notebook that somebody else wrote is read completely, once.
 MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
-# The cells that wait to be written may not be larger than a notebook may be.
+# The pending cells may not be larger than a notebook.
 MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
-# As much is written to the journal in the event loop, which takes a tenth of a millisecond.
+# Limit for writing to the journal in the event loop, which takes a tenth of a millisecond.
 MAX_AT_ONCE_BYTES = 64 * 1024
-# Leaving out the outputs of a cell that is shorter than this would gain nothing.
+# Omitting the outputs of a shorter cell would gain nothing.
 MIN_LINE_BYTES = 4096
 # Beside the notebook, in the directory of a session.
 JOURNAL = "notebook.jsonl"
@@ -53,18 +54,18 @@ class Transcript:
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._first = 0
-        """The number of the first cell that waits."""
+        """The number of the first pending cell."""
         self._lost = 0
         self._behind: list[bytes] | None = []
-        """Lines of the journal that the notebook does not have yet; None when it must be written anew."""
-        self._pending_lock = threading.Lock()  # held for moments; the other one while files are written
+        """Lines of the journal that the notebook lacks; None if it must be written again."""
+        self._pending_lock = threading.Lock()  # held briefly; the other one while files are written
         self._lock = threading.Lock()
-        # Held while the files of an earlier server are read, and taken before `_lock`, which is held for moments then.
+        # Held while the files of an earlier server are read, and taken before `_lock`, which is then held only briefly.
         self._opening = threading.Lock()
         self._found = 0
-        """Where the journal of the earlier server ends, in bytes. What comes behind it is in `_behind`."""
+        """The end of the earlier server's journal, in bytes. Later lines are in `_behind`."""
         self._appendable = False
-        """The end of the journal is known, and cells can be appended, though the rest may not be checked yet."""
+        """The end of the journal is known, and cells can be appended, although the rest may not be checked yet."""
         self._opened = False
 
     @property
@@ -73,7 +74,7 @@ class Transcript:
 
     @property
     def is_in_journal(self) -> bool:
-        """All cells are on disk, in the journal at least."""
+        """True if all cells are on disk, at least in the journal."""
         return not self._pending
 
     def append(self, execution: Execution) -> None:
@@ -87,12 +88,12 @@ class Transcript:
         self._write_at_once()
 
     def _write_at_once(self) -> None:
-        """Write the waiting cells to the journal, when they are small and no thread uses the files."""
+        """Write the pending cells to the journal, if they are small and no thread uses the files."""
         if self._pending_bytes > MAX_AT_ONCE_BYTES or not self._lock.acquire(blocking=False):
             return
         try:
             if self._appendable:
-                with suppress(OSError):  # the cells wait on, and `save` reports the error
+                with suppress(OSError):  # the cells stay pending, and `save` reports the error
                     self._write_journal()
         finally:
             self._lock.release()
@@ -111,7 +112,7 @@ class Transcript:
         self._first += 1
 
     def save(self) -> None:
-        """Write the new cells to both files. Raises `OSError`, and then the cells are kept for the next time."""
+        """Write the new cells to both files. Raises `OSError`; then the cells are kept for the next time."""
         self.open()
         with self._lock:
             if not self._notebook.is_as_we_left_it:
@@ -123,8 +124,8 @@ class Transcript:
                 self.changed = bool(self._pending)
 
     def open(self) -> None:
-        """Read and repair the files of an earlier server. Cells can be appended to the journal while it is read: what
-        ended must not wait for that. Raises `OSError`."""
+        """Read and repair the files of an earlier server. Cells can be appended to the journal meanwhile: ended
+        executions must not wait for it. Raises `OSError`."""
         with self._opening:
             if not self._opened:
                 self._begin()
@@ -132,12 +133,12 @@ class Transcript:
                 self._opened = True
 
     def close(self) -> None:
-        """Delete what only an open transcript needs. It may go on after that."""
+        """Delete temporary data. It may still be used afterwards."""
         with self._lock:
             self._notebook.drop_spare()
 
     def waiting_cell(self, execution_id: str) -> bytes:
-        """The line of a cell that may not be in the journal yet; empty when none is waiting that may be it."""
+        """The line of a cell that may not be in the journal yet; empty if no pending cell matches."""
         wanted = json.dumps(execution_id).encode()
         with self._pending_lock:
             return next((line for line in self._pending if wanted in line), b"")
@@ -160,7 +161,7 @@ class Transcript:
             self._notebook.write(self._journal.lines())
 
     def _write_journal(self) -> None:
-        """Append all waiting cells to the journal."""
+        """Append all pending cells to the journal."""
         with self._pending_lock:
             new, first, lost = list(self._pending), self._first, self._lost
         missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
@@ -171,14 +172,14 @@ class Transcript:
             self._lost -= lost + min(self._first - first, len(new))
             while self._pending and self._first < first + len(new):
                 self._take_first()
-        # Somebody else may have changed the journal, so that earlier lines are missing.
+        # Another process may have changed the journal, so that earlier lines are missing.
         fits = self._behind is not None and 0 < start == before
         self._behind = [*(self._behind or []), *missing, *new] if fits else None
 
-    # -- too large ----------------------------------------------------------------------------------------------
+    # -- size limits --------------------------------------------------------------------------------------------
 
     def _shrink(self) -> None:
-        """Leave out the outputs of the oldest cells and, when that is not enough, the oldest cells."""
+        """Omit the outputs of the oldest cells and, if that is not enough, the oldest cells."""
         self._journal.rewrite(self._lighter())
         excess = self._journal.size - SHRUNK_BYTES
         if excess > 0:
@@ -205,23 +206,23 @@ class Transcript:
         if gone:
             yield cells.left_out_cell(gone, GROWN)
 
-    # -- what an earlier server left ----------------------------------------------------------------------------
+    # -- files of an earlier server -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Find the end of the journal, and write the cells that wait already."""
+        """Find the end of the journal, and write the pending cells."""
         with self._lock:
             sweep_drafts(self._file)
             sweep_drafts(self._journal.file)
             is_whole = self._journal.begin(MAX_FOREIGN_BYTES)
             self._found = self._journal.size
-            # Without a journal, the cells of a notebook come into it first.
+            # Without a journal, the cells of an existing notebook are written into it first.
             self._appendable = is_whole and (self._journal.size > 0 or not self._file.is_file())
             if self._appendable and self._pending:
-                with suppress(OSError):  # the cells wait on, and `save` reports the error
+                with suppress(OSError):  # the cells stay pending, and `save` reports the error
                     self._write_journal()
 
     def _check(self) -> None:
-        """Look at every line of the journal, and at the notebook. The journal takes cells meanwhile."""
+        """Check every line of the journal, and the notebook. The journal accepts cells meanwhile."""
         damaged = self._journal.check(cells.is_cell)
         with self._lock:
             if damaged:
@@ -239,7 +240,7 @@ class Transcript:
             self._behind = []
 
     def _import(self) -> bool:
-        """Make a journal from a notebook that has none. False when it is not a valid notebook: it is put aside."""
+        """Create a journal from a notebook that has none. False if it is not a valid notebook: it is put aside."""
         try:
             if self._file.stat().st_size > MAX_FOREIGN_BYTES:
                 raise ValueError("it is too large")

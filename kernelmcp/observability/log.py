@@ -1,7 +1,7 @@
-"""Logging: structlog on top of the standard library's, to stderr or a file. On stdio, stdout is the protocol's.
+"""Logging: structlog on top of the standard library's, to stderr or a file. On stdio, the protocol owns stdout.
 
-What the libraries log goes the same way, so that with `format = "json"` every line is JSON. Code and its output are
-logged nowhere; tracebacks are written without the values of variables for that reason.
+The libraries' messages use the same path, so that with `format = "json"` every line is JSON. Code and its output are
+never logged; for that reason tracebacks are written without the values of variables.
 """
 
 import logging
@@ -19,12 +19,12 @@ from kernelmcp.config.models import LoggingSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 
-# Of libraries, only what is wrong: what they say about requests may quote one.
+# Only the libraries' warnings and errors: their messages about requests may quote one.
 LIBRARIES_LEVEL = logging.WARNING
 
 
 def configure(settings: Settings) -> None:
-    """Start logging, and follow the settings. Raises `ConfigurationError` when the file cannot be written."""
+    """Start logging, and follow the settings. Raises `ConfigurationError` if the file cannot be written."""
     section = settings.config.logging
     handler = _handler(section)
     before: list[Any] = [
@@ -63,8 +63,8 @@ def _handler(section: LoggingSection) -> logging.Handler:
 
 
 class _BoundedFile(logging.handlers.WatchedFileHandler):
-    """A file that may be renamed at any time, and that renames itself when it is large: what a client or a guest makes
-    us log must not fill the disk."""
+    """A file that may be renamed at any time, and that rotates when it is large: messages that a client or a guest
+    causes must not fill the disk."""
 
     def __init__(self, file: Path, max_bytes: int) -> None:
         super().__init__(file, encoding="utf-8")
@@ -74,11 +74,11 @@ class _BoundedFile(logging.handlers.WatchedFileHandler):
         with suppress(OSError):
             if os.stat(self.baseFilename).st_size > self._max_bytes:
                 os.replace(self.baseFilename, f"{self.baseFilename}.1")
-        super().emit(record)  # opens a new one where none is
+        super().emit(record)  # opens a new one if there is none
 
 
 def _on_one_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A stranger's text looks like no other line, and no terminal obeys it."""
+    """Untrusted text cannot imitate another line, and contains nothing that a terminal acts on."""
     return {key: _escaped(value) if isinstance(value, str) else value for key, value in event.items()}
 
 

@@ -1,7 +1,8 @@
-"""OpenTelemetry traces, from the request through the queue to the kernel, when a collector is configured.
+"""OpenTelemetry traces, from the request through the queue to the kernel, if a collector is configured.
 
-mcp makes a span of each MCP request itself; here are the one around it (HTTP) and those below it (the execution, and
-its time in the kernel). Without a collector all of them are no-ops. No span has code, output or a principal in it.
+mcp creates a span for each MCP request itself; this module creates the one around it (HTTP) and those below it (the
+execution, and its time in the kernel). Without a collector all of them are no-ops. No span contains code, output or a
+principal.
 """
 
 import importlib
@@ -29,7 +30,7 @@ _tracer = trace.get_tracer("kernelmcp", kernelmcp.__version__)
 
 
 def check_installed() -> None:
-    """Raises `ConfigurationError`."""
+    """Raises `ConfigurationError` if OpenTelemetry is not installed."""
     try:
         for name in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http"):
             importlib.import_module(name)
@@ -42,7 +43,7 @@ def check_installed() -> None:
 
 @asynccontextmanager
 async def exporting(section: TelemetrySection, name: str) -> AsyncIterator[None]:
-    """Send spans while this is open, and what is left at its end."""
+    """Send spans while the context is open, and the rest at its end."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
@@ -52,18 +53,18 @@ async def exporting(section: TelemetrySection, name: str) -> AsyncIterator[None]
     provider = TracerProvider(resource=resource)
     exporter = OTLPSpanExporter(f"{str(section.otlp_endpoint).rstrip('/')}{TRACES_PATH}")
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)  # the process's, and only once; a second server joins the first one's
+    trace.set_tracer_provider(provider)  # process-wide, and only once; a second server shares the first one's
     try:
         yield
     finally:
-        # A collector that does not answer must not hold up the end.
+        # A collector that does not answer must not delay the end.
         with anyio.move_on_after(FLUSH_SECONDS, shield=True):
             await anyio.to_thread.run_sync(provider.shutdown, abandon_on_cancel=True)
 
 
 @contextmanager
 def request_span(scope: Scope) -> Iterator[Span]:
-    """The span of an HTTP request; part of the caller's trace when it sent one."""
+    """The span of an HTTP request; part of the caller's trace if it sent one."""
     context = propagate.extract(Headers(scope=scope))
     attributes = {"http.request.method": scope["method"], "url.path": scope["path"][:200]}
     with _tracer.start_as_current_span(scope["method"], context, SpanKind.SERVER, attributes) as span:
@@ -77,7 +78,8 @@ def end_request(span: Span, status: int) -> None:
 
 
 def trace_execution(execution: Execution) -> None:
-    """A span from its submission to its end, below the current one, and in that one its time in the kernel."""
+    """A span of an execution from submission to end, below the current span, with a child for its time in the
+    kernel."""
     began = time.time_ns()
     ids = {"kernelmcp.execution_id": execution.id, "kernelmcp.session_id": execution.session_id}
     span = _tracer.start_span("execution", attributes=ids, start_time=began)

@@ -1,1 +1,1 @@
-"""The output of cells, made harmless and kept within limits."""
+"""The output of cells: sanitized, and kept within limits."""

@@ -1,6 +1,6 @@
-"""Output of tasks that outlived their cell: it waits here for the next result of its kernel.
+"""Output of tasks that outlived their cell: kept for the next result of its kernel.
 
-What waits is bounded, whatever a guest sends: the newest text is kept, and what is dropped is counted.
+The text is bounded, whatever a guest sends: the newest text is kept, and dropped text is counted.
 """
 
 from typing import Any
@@ -13,28 +13,28 @@ MAX_CHARS = 20_000
 
 
 class LateOutput:
-    """The text that waits, of all tasks together."""
+    """The pending text of all tasks together."""
 
     def __init__(self) -> None:
         self._text = ""
         self._dropped = 0
 
     def feed(self, kind: str, content: dict[str, Any]) -> None:
-        """An iopub message of an execution that has ended."""
+        """Handle an iopub message of an execution that has ended."""
         text = _text(kind, content)
         whole = len(self._text) + len(text)
         self._text = (self._text + clean(text[-MAX_CHARS:]))[-MAX_CHARS:]
         self._dropped += whole - len(self._text)
 
     def take(self) -> str | None:
-        """What has come since the last time; None when that is nothing."""
+        """Return the text since the last call; None if there is none."""
         text, dropped = without_colour(self._text), self._dropped
         self._text, self._dropped = "", 0
         return f"[... {dropped:,} characters before this were not kept ...]\n{text}" if dropped else text or None
 
 
 def _text(kind: str, content: dict[str, Any]) -> str:
-    """As a line of text: a task's picture and its traceback can be made again in a cell."""
+    """The message as a line of text: a cell can reproduce a task's picture and its traceback."""
     if kind == "stream":
         text = content.get("text")
         return text if isinstance(text, str) else ""

@@ -1,9 +1,9 @@
 """The outputs of one execution: two text streams, a result, an error and displayed objects, as iopub delivers them.
 
-Text is kept up to a cap, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed objects
-are kept up to a number and up to an amount of memory, updates and metadata included. What is dropped is counted.
-Nothing here can fail on hostile content: lone surrogates are replaced, wrong types become text, values that are nested
-too deeply are dropped.
+Text is kept up to a limit, on disk beyond 1 MiB, so that a cell with 20 MB of output costs no memory; displayed objects
+are kept up to a number and an amount of memory, including updates and metadata. Dropped items are counted. Nothing here
+can fail on hostile content: lone surrogates are replaced, wrong types become text, values that are nested too deeply
+are dropped.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,20 +24,20 @@ from kernelmcp.output.sanitize import (
 )
 from kernelmcp.output.spool import Spool
 
-# Alternating prints to stdout and stderr make one segment each; the transcript needs no more order than this.
+# Alternating prints to stdout and stderr create one segment each; the transcript needs no finer order.
 MAX_SEGMENTS = 10_000
-# How much of a result that is too large to be kept can still be read.
+# The readable part of a result that is too large to be kept.
 RESULT_HEAD_CHARS = 100_000
 MAX_ERROR_NAME_CHARS = 200
 MAX_ERROR_VALUE_CHARS = 20_000
 MAX_TRACEBACK_CHARS = 200_000
-# An update reaches this many displays of an id, the newest ones: it must cost little, however many there are.
+# An update changes at most this many displays of an id, the newest ones, so that its cost is bounded.
 MAX_DISPLAYS_PER_ID = 100
 MAX_DISPLAY_ID_CHARS = 200
-# Help texts of one cell, and the length of one.
+# Number of help texts of one cell, and the length of each.
 MAX_PAGES = 10
 MAX_PAGE_CHARS = 100_000
-# How many mime types one displayed object may have. A plotting library sends five.
+# Limit for the mime types of one displayed object. A plotting library sends five.
 MAX_MIME_TYPES = 32
 
 StreamName = Literal["stdout", "stderr"]
@@ -100,19 +100,19 @@ class Outputs:
 
     policy: Policy
     folder: Path | None = None
-    """Where streams go that are too long for memory; with None they stay in memory."""
+    """Folder for streams that are too long for memory; if None, they stay in memory."""
     display_ids: DisplayIds = field(default_factory=DisplayIds)
     on_text: Callable[[str], None] | None = None
     """Called with each piece of new text, for progress notifications."""
     displays: list[Display] = field(default_factory=list[Display])
     dropped_displays: int = 0
-    """Displayed objects and updates of them that were not kept."""
+    """Displayed objects and updates of them that were dropped."""
     dropped_types: int = 0
-    """Values of displayed objects that were not kept: there were too many, or the name is not a mime type."""
+    """Values of displayed objects that were dropped: too many, or the name is not a mime type."""
     error: GuestError | None = None
     result: str | None = None
     result_chars: int = 0
-    """The length of the whole result; `result` is its beginning when the object was not kept."""
+    """The length of the whole result; `result` is its beginning if the object was not kept."""
     execution_count: int | None = None
     segments: list[Segment] = field(default_factory=list[Segment])
     _clear_next: bool = False
@@ -144,7 +144,7 @@ class Outputs:
             handler(self, content)
 
     def feed_pages(self, payload: Any) -> None:
-        """The help texts (`name?`) in the payload of an execute_reply, as displayed objects: there is no pager here."""
+        """Add the help texts (`name?`) of an execute_reply's payload as displayed objects: there is no pager here."""
         for item in cast("list[Any]", payload)[:MAX_PAGES] if isinstance(payload, list) else []:
             page = as_dict(item)
             text = as_dict(page.get("data")).get("text/plain")
@@ -176,7 +176,8 @@ class Outputs:
             return
         whole = joined(text)
         self.result_chars = len(whole)
-        # When the display was kept, this is the same string and takes no more memory; else only its beginning is kept.
+        # If the display was kept, this is the same string and takes no more memory; otherwise only its beginning is
+        # kept.
         self.result = whole if display is not None else clean(whole[:RESULT_HEAD_CHARS])
 
     def _add_display(self, kind: Literal["display_data", "execute_result"], content: dict[str, Any]) -> Display | None:
@@ -194,7 +195,7 @@ class Outputs:
         return display
 
     def _bundle(self, content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], int] | None:
-        """Data, metadata and the memory they take; None when they are nested too deeply, or no data is left."""
+        """Data, metadata and the memory they take; None if they are nested too deeply, or no data is left."""
         given = as_dict(content.get("data"))
         named = {mime: value for mime, value in given.items() if is_mime_type(mime)}
         kept = {mime: named[mime] for mime in list(named)[:MAX_MIME_TYPES]}
@@ -222,7 +223,7 @@ class Outputs:
     def _replace(
         self, owner: "Outputs", display: Display, data: dict[str, Any], metadata: dict[str, Any], weight: int
     ) -> bool:
-        """Update a display in place, when it fits. What it adds to an earlier cell counts against this one as well."""
+        """Update a display in place, if it fits. Its growth in an earlier cell counts against this one as well."""
         more = weight - display.weight
         if more > 0 and not (owner._has_room(more) and self._has_room(more)):
             return False
@@ -242,7 +243,7 @@ class Outputs:
             self._clear()
 
     def _clear(self) -> None:
-        """Delete what the cell has shown so far, as a notebook does."""
+        """Delete the cell's output so far, as a notebook does."""
         self._clear_next = False
         self.stdout.clear()
         self.stderr.clear()
@@ -275,7 +276,7 @@ class Outputs:
 
 
 def _display_id(content: dict[str, Any]) -> str:
-    """The display id; empty when it is not a string or too long, for it is kept as long as the session."""
+    """The display id; empty if it is not a string or too long, because it is kept as long as the session."""
     display_id: Any = as_dict(content.get("transient")).get("display_id")
     return clean(display_id) if isinstance(display_id, str) and len(display_id) <= MAX_DISPLAY_ID_CHARS else ""
 

@@ -1,4 +1,4 @@
-"""Makes what a guest sent harmless: valid Unicode, JSON of bounded depth, and a measure of the memory it takes."""
+"""Sanitizes data from a guest: valid Unicode, JSON of bounded depth, and a measure of its memory use."""
 
 import re
 import sys
@@ -6,13 +6,13 @@ from typing import Any, cast
 
 from kernelmcp.json_bounds import JsonBounds, JsonTooLarge, check_json
 
-# A message that is larger is not read: reading takes three times its size, and the server must not grow by more than
-# 64 MiB. Its values take 70 bytes each. Deeper ones than MAX_DEPTH are refused by clean_json, which says so.
+# Larger messages are not read: reading takes three times their size, and the server must not grow by more than 64 MiB.
+# Their values take 70 bytes each. clean_json rejects values deeper than MAX_DEPTH with an error.
 MAX_MESSAGE_BYTES = 10 * 1024 * 1024
 MAX_MESSAGE_VALUES = 1_000_000
 _READABLE = JsonBounds(MAX_MESSAGE_BYTES, MAX_MESSAGE_VALUES, max_depth=500)
 SMALL_MESSAGE_BYTES = 300_000
-# The content that a message gets when it was not read: as a reply it is an error.
+# The content of an unread message: as a reply it is an error.
 UNREAD: dict[str, Any] = {
     "unread": True,
     "status": "error",
@@ -23,13 +23,13 @@ UNREAD: dict[str, Any] = {
 # RFC 6838, with parameters; IPython lets a cell use any text as a mime type.
 _MIME_NAME = r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,126}"
 _MIME_TYPE = re.compile(rf"{_MIME_NAME}/{_MIME_NAME}(; ?[A-Za-z0-9._-]{{1,40}}=[A-Za-z0-9._-]{{1,40}}){{0,2}}")
-# Deeper values than this break JSON libraries on their way to the client.
+# Deeper values break JSON libraries on their way to the client.
 MAX_DEPTH = 100
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 def clean(text: Any) -> str:
-    """The text with every lone surrogate, which UTF-8 cannot encode, replaced by U+FFFD."""
+    """Replace every lone surrogate, which UTF-8 cannot encode, by U+FFFD."""
     text = text if isinstance(text, str) else str(text)
     try:
         text.encode()
@@ -39,7 +39,7 @@ def clean(text: Any) -> str:
 
 
 def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """A JSON value with every string cleaned. Raises `ValueError` when it is nested deeper than `depth`."""
+    """Clean every string of a JSON value. Raises `ValueError` if it is nested deeper than `depth`."""
     if depth == 0:
         raise ValueError(f"nested deeper than {MAX_DEPTH}")
     match value:
@@ -54,7 +54,7 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def is_readable(encoded: bytes) -> bool:
-    """Whether this JSON is small enough to be parsed."""
+    """True if this JSON is small enough to be parsed."""
     try:
         check_json(encoded, _READABLE)
     except JsonTooLarge:
@@ -67,7 +67,7 @@ def is_mime_type(name: Any) -> bool:
 
 
 def weight(*values: Any) -> int:
-    """The memory that JSON values take, in bytes: a list of empty lists takes twenty times the size of its text."""
+    """The memory of JSON values, in bytes: a list of empty lists takes twenty times the size of its text."""
     total = 0
     waiting: list[Any] = list(values)
     while waiting:
@@ -86,13 +86,13 @@ def without_colour(text: str) -> str:
 
 
 def for_terminal(text: str) -> str:
-    """A stranger's text without what a terminal would obey: escape sequences, control characters, and those that turn
-    the direction of writing. Lines and tabs stay."""
+    """Remove from an untrusted text what a terminal would act on: escape sequences, control characters, and those that
+    change the direction of writing. Lines and tabs stay."""
     return "".join(char if char.isprintable() or char in "\n\t" else " " for char in without_colour(clean(text)))
 
 
 def cut_middle(text: str, max_chars: int) -> str:
-    """The beginning and the end of a text that is too long, and how much was left out between them."""
+    """The beginning and the end of a text that is too long, and the length of the omitted middle."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2

@@ -1,7 +1,7 @@
 """Append-only text of one stream: in memory at first, then in a file that is open only while it is used.
 
-No descriptor stays open between calls, however many executions are kept. When the disk is full or descriptors run
-out, text is dropped and counted, and the execution goes on.
+No descriptor stays open between calls, however many executions are kept. If the disk is full or descriptors run out,
+text is dropped and counted, and the execution continues.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-# Up to here a stream stays in memory; a result never shows more than a few thousand characters of it.
+# Up to this size a stream stays in memory; a result never shows more than a few thousand characters of it.
 IN_MEMORY_BYTES = 1024 * 1024
 UTF8_MAX_BYTES = 4
 
@@ -32,7 +32,7 @@ class Spool:
         self.clear()
 
     def clear(self) -> None:
-        """Delete the text so far, and forget how much was dropped."""
+        """Delete the text so far, and reset the count of dropped text."""
         self._memory = bytearray()
         if self._path is not None:
             with suppress(OSError):
@@ -44,7 +44,7 @@ class Spool:
         """Characters kept."""
         self.dropped_chars: int = 0
         self.has_returns: bool = False
-        """Whether there are carriage returns in it, as progress bars write them."""
+        """True if it contains carriage returns, as progress bars write them."""
 
     @property
     def total_chars(self) -> int:
@@ -79,7 +79,7 @@ class Spool:
 
     def _write(self, data: bytes) -> None:
         if self._path is not None:
-            # At `size`, not at the end: a write to a full disk may have left something behind it.
+            # At `size`, not at the end: a write to a full disk may have left bytes behind it.
             self._write_at(self._path, os.O_WRONLY, self.size, data)
         elif self._folder is None or self.size + len(data) <= IN_MEMORY_BYTES:
             self._memory += data
@@ -109,7 +109,7 @@ class Spool:
             os.close(fd)
 
     def read(self, start: int = 0, end: int | None = None) -> str:
-        """The text between two byte positions; a character that is cut through is left out."""
+        """The text between two byte positions; a partial character is omitted."""
         return self.read_all([(start, self.size if end is None else end)])[0]
 
     def read_all(self, ranges: Iterable[tuple[int, int]]) -> list[str]:

@@ -1,1 +1,1 @@
-"""Pictures that a guest made: their headers are read here, they are unpacked by a confined process of its own."""
+"""Pictures from a guest: their headers are read here, and a separate confined process decodes them."""

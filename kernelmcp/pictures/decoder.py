@@ -1,9 +1,9 @@
-"""Pictures made smaller, or drawn of SVG, by a child process that can be killed: whoever unpacks what a guest made may
-run for ever.
+"""Scales pictures down, or renders SVG, in a child process that can be killed: decoding untrusted data may run for
+ever.
 
-One process serves one result and ends with it, so that nothing of one session's reaches another's. It has a deadline
-in seconds, caps of its own (`decoder_process/confine.py`), and few run at once; who waits, waits within the same
-deadline. What it answers is hostile input as well.
+One process serves one result and ends with it, so that no data of one session reaches another. It has a deadline in
+seconds and its own limits (`decoder_process/confine.py`), and few run at once; waiting counts toward the deadline. Its
+answers are hostile input as well.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from kernelmcp.pictures.headers import MAX_FILE_BYTES, MAX_SIDE_PIXELS, Picture,
 
 # For all pictures of one result: its client waits for them. A photograph of 12 megapixels takes half a second.
 DEADLINE_SECONDS = 3.5
-# Until a child that was killed must be gone.
+# Time for a killed child to exit.
 END_SECONDS = 1.0
 MAX_PROCESSES = 2
 WRITE_CHUNK_BYTES = 256 * 1024
-# How some Pythons find their own libraries.
+# Some Pythons need them to find their own libraries.
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _PROGRAM = Path(__file__).parent / "decoder_process" / "main.py"
 _REQUEST, _ANSWER = struct.Struct(">II"), struct.Struct(">BI")
-# The libraries of each task, by their packages: nothing else is importable there.
+# The packages of each task's libraries: nothing else is importable there.
 _LIBRARIES = {"shrink": ("PIL",), "render": ("PIL", "resvg_py")}
 
 log = structlog.get_logger(__name__)
@@ -62,11 +62,11 @@ class Decoder:
                 self._places.release()
 
     async def shrink(self, picture: Picture, max_bytes: int) -> Picture | None:
-        """The picture in at most `max_bytes`; None when that cannot be done, or not in time."""
+        """The picture in at most `max_bytes`; None if that fails or takes too long."""
         return await self._do("shrink", picture.data, max_bytes)
 
     async def render(self, document: str, max_bytes: int) -> Picture | None:
-        """A picture of an SVG document, in at most `max_bytes`; None when that cannot be done, or not in time."""
+        """A picture of an SVG document, in at most `max_bytes`; None if that fails or takes too long."""
         return await self._do("render", document.encode(), max_bytes)
 
     async def _do(self, task: str, data: bytes, max_bytes: int) -> Picture | None:
@@ -103,7 +103,7 @@ class Decoder:
             await self._places.acquire()
             self._has_place = True
         if task not in self._processes:
-            await self._end()  # one at a time: a result has a place for one
+            await self._end()  # one at a time: a result may use one process
             self._processes[task] = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
@@ -124,7 +124,7 @@ class Decoder:
         for process in processes:
             if process.returncode is None:
                 process.kill()
-            # asyncio notices the end only when the pipes are closed, and those of a full one it has stopped reading.
+            # asyncio notices the exit only when the pipes are closed, and it has stopped reading those of a full one.
             transport: Any = vars(process)["_transport"]
             transport.close()
         with anyio.move_on_after(END_SECONDS, shield=True):

@@ -1,4 +1,4 @@
-"""The pictures of a result: the first ones, as they are or made smaller, until the result is full."""
+"""The pictures of a result: the first ones, unchanged or scaled down, until the result is full."""
 
 import base64
 from dataclasses import dataclass, field
@@ -21,17 +21,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class Pictures:
-    """The image blocks of a result, and what became of the displays that have a picture, by their numbers."""
+    """The image blocks of a result, and the outcome for displays with a picture, by their numbers."""
 
     blocks: list[ImageContent] = field(default_factory=list[ImageContent])
     shown: set[int] = field(default_factory=set[int])
     scaled: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    """Those that are shown smaller, and the size they have."""
+    """Pictures that were scaled down, and their new sizes."""
     left_out: list[int] = field(default_factory=list[int])
 
 
 async def pictures_of(rich: list[tuple[int, Display]], room: int) -> Pictures:
-    """At most `room` bytes of base64. One at a time, so that few are in memory at once."""
+    """At most `room` bytes of base64. Processed one at a time, so that few are in memory at once."""
     found = Pictures()
     candidates = [(number, display) for number, display in rich if has_picture(display)]
     if not candidates:

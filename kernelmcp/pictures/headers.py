@@ -1,6 +1,6 @@
-"""What a picture of a guest's is, by its header alone: its type and its sides. Nothing is unpacked here.
+"""Identifies a guest's picture by its header alone: its type and its sides. Nothing is decoded here.
 
-Who unpacks one is `decoder`.
+`decoder` decodes pictures.
 """
 
 import base64
@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 IMAGE_TYPES = ("image/png", "image/jpeg")
 # Drawn by `decoder`, and shown as a PNG.
 SVG_TYPE = "image/svg+xml"
-# Larger pictures are refused by the models' APIs (8000) or scaled down by them anyway (about 1600).
+# The models' APIs reject larger pictures (8000), or scale them down anyway (about 1600).
 MAX_SIDE_PIXELS = 4096
-# Of the file. What is larger is not looked at: its base64 text and its bytes would be in memory side by side.
+# Limit for the file. Larger ones are not processed: base64 text and bytes would be in memory at the same time.
 MAX_FILE_BYTES = 8 * 1024 * 1024
 _PNG = b"\x89PNG\r\n\x1a\n"
 # JPEG markers: those of a frame's header hold the size; these have no length after them.
@@ -22,7 +22,7 @@ _BARE = frozenset([0x01, *range(0xD0, 0xD9)])
 
 
 class Picture(NamedTuple):
-    """A file that begins as a PNG or a JPEG does."""
+    """A file that begins like a PNG or a JPEG."""
 
     mime_type: str
     width: int
@@ -30,12 +30,12 @@ class Picture(NamedTuple):
     data: bytes
 
     def fits(self, max_bytes: int) -> bool:
-        """Whether it can go out as it is."""
+        """True if it can be sent unchanged."""
         return len(self.data) <= max_bytes and max(self.width, self.height) <= MAX_SIDE_PIXELS
 
 
 def decode(encoded: Any) -> bytes | None:
-    """The bytes of a mime bundle's base64 text; None when it is not base64 or is too long."""
+    """Decode a mime bundle's base64 text; None if it is not base64 or is too long."""
     if not isinstance(encoded, str) or len(encoded) > MAX_FILE_BYTES * 3 // 2:
         return None
     try:
@@ -45,7 +45,7 @@ def decode(encoded: Any) -> bytes | None:
 
 
 def recognize(data: bytes) -> Picture | None:
-    """The picture that `data` claims to be; None when it is neither PNG nor JPEG, or has no pixels."""
+    """The picture that `data` claims to be; None if it is neither PNG nor JPEG, or has no pixels."""
     if data.startswith(_PNG) and data[12:16] == b"IHDR" and len(data) >= 24:
         kind, width, height = "image/png", int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
     elif data.startswith(b"\xff\xd8") and (sides := _jpeg_sides(data)):
@@ -70,7 +70,7 @@ def find(bundle: dict[str, Any]) -> Picture | None:
 
 
 def _jpeg_sides(data: bytes) -> tuple[int, int] | None:
-    """Width and height; None when no frame's header comes before the first scan. Each step goes forward."""
+    """Width and height; None if no frame's header comes before the first scan. Each step moves forward."""
     position = 2
     for _ in range(MAX_SEGMENTS):
         if position + 4 > len(data) or data[position] != 0xFF:

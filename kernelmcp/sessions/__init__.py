@@ -1,1 +1,1 @@
-"""Sessions: finds, makes, limits, stops and deletes them; each has a workspace and, while it is used, a kernel."""
+"""Sessions: lookup, creation, limits and deletion. Each has a workspace and, while it is in use, a kernel."""

@@ -1,7 +1,7 @@
-"""What cells ask of a person, for whoever watches: a JupyterLab that shows it. Lines of input (`input()`, `getpass()`),
-and whether a tool of another server may be called.
+"""Shows the questions of cells to watchers (JupyterLab): lines of input (`input()`, `getpass()`), and approvals of
+calls to tools of other servers.
 
-Level-triggered: a watcher gets the whole list of open questions each time it has changed, so none can be missed.
+Level-triggered: a watcher gets the whole list of open questions after each change, so it cannot miss one.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from kernelmcp.executions.approvals import CHOICES, Approval, Approvals, answer_
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.questions import Questions
 
-# Of JupyterLabs at once; more is a mistake.
+# Simultaneous JupyterLab watchers; more indicates a mistake.
 MAX_WATCHERS = 20
 
 
@@ -23,15 +23,16 @@ class AskedInLab:
         self._watchers: set[asyncio.Event] = set()
         self._open: dict[str, Execution] = {}
         self._approvals: dict[str, tuple[Execution, Approvals, Approval]] = {}
-        """The calls that are asked about now, by an id of ours."""
+        """Calls that await approval, by an id that we generate."""
 
     def offer(self, execution: Execution) -> None:
-        """A new execution may ask here, if anybody watches (`Registry.on_submit`)."""
+        """Let a new execution ask here if anybody watches (`Registry.on_submit`)."""
         if self._watchers:
             execution.questions = Questions(lambda questions: self._changed(execution, questions))
 
     def offer_approvals(self, execution: Execution) -> None:
-        """An execution, a person's too, is about to ask whether it may call a tool (`Broker.on_approval`)."""
+        """Register an execution, a person's too, that is about to ask for approval of a tool call
+        (`Broker.on_approval`)."""
         if not self._watchers:
             return
         approvals = execution.approvals = execution.approvals or Approvals()
@@ -48,7 +49,7 @@ class AskedInLab:
             event.set()
 
     def watch(self) -> asyncio.Event | None:
-        """An event that is set when the list has changed; None when there are too many watchers."""
+        """Return an event that is set when the list has changed, or None if there are too many watchers."""
         if len(self._watchers) >= MAX_WATCHERS:
             return None
         event = asyncio.Event()
@@ -57,7 +58,7 @@ class AskedInLab:
         return event
 
     def unwatch(self, event: asyncio.Event) -> None:
-        """When nobody watches any more, nobody answers what is open."""
+        """Remove a watcher. When the last one has gone, close the open questions."""
         self._watchers.discard(event)
         if not self._watchers:
             for execution in list(self._open.values()):
@@ -67,7 +68,7 @@ class AskedInLab:
                     approvals.reply(approval, "no")
 
     def questions(self) -> list[dict[str, Any]]:
-        """What is asked now, as JSON."""
+        """The open questions, as JSON."""
         asked = [
             {
                 "execution_id": key,
@@ -91,7 +92,7 @@ class AskedInLab:
         ]
 
     def answer(self, execution_id: str, text: str | None) -> bool:
-        """Answer the question of an execution; None is Ctrl-D. False when nothing is asked there any more."""
+        """Answer the question of an execution; None is Ctrl-D. False if the question is no longer open."""
         if (found := self._approvals.get(execution_id)) is not None:
             _, approvals, approval = found
             approvals.reply(approval, answer_of(text))
@@ -114,7 +115,7 @@ class AskedInLab:
 
 @dataclass(frozen=True, eq=False)
 class _Shown:
-    """Tells of one execution's approvals (`Approvals.on_change`)."""
+    """Reports changes of one execution's approvals (`Approvals.on_change`)."""
 
     asked: AskedInLab
     execution: Execution

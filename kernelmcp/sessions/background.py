@@ -1,4 +1,4 @@
-"""Runs work that goes on when the call which asked for it ends, and whose errors never end the server."""
+"""Runs work that continues after the call that requested it has ended; its errors never stop the server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 async def complete(tasks: anyio.abc.TaskGroup, work: Callable[[], Awaitable[Result]]) -> Result:
-    """Run `work` to its end even when the caller is cancelled while it waits. Raises what it raises."""
+    """Run `work` to its end even if the caller is cancelled meanwhile. Raises what `work` raises."""
     outcome: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
     async def run() -> None:
@@ -26,14 +26,14 @@ async def complete(tasks: anyio.abc.TaskGroup, work: Callable[[], Awaitable[Resu
             if not outcome.done():
                 outcome.set_result(result)
         finally:
-            outcome.cancel()  # when the server ends; otherwise the outcome is there already
+            outcome.cancel()  # when the server ends; otherwise the outcome is already set
 
     tasks.start_soon(run)
     return await asyncio.shield(outcome)
 
 
 def start(tasks: anyio.abc.TaskGroup, what: str, work: Callable[[], Awaitable[object]]) -> None:
-    """Run `work` in the background. What it raises is logged and must not end the server."""
+    """Run `work` in the background. Its exceptions are logged and must not stop the server."""
 
     async def run() -> None:
         try:

@@ -1,4 +1,4 @@
-"""Who calls, the names that sessions have, and whose default session one is. Must not know MCP."""
+"""The caller of a request, the names of sessions, and the origin of a default session. Must not know MCP."""
 
 import hashlib
 import re
@@ -12,14 +12,15 @@ from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.principals import LOCAL as LOCAL
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# Of a client's name and of a folder; what is longer, or not printable, is known by its hash.
+# Limit for a client's name and for a folder; longer or unprintable text is replaced by its hash.
 MAX_ORIGIN_CHARS = 400
-# Of the name of a default session, so that the next server finds it without reading the records of all the others.
+# Length of the origin's mark in a default session's name, so that the next server finds the session without reading all
+# records.
 MARK_CHARS = 8
 
 
 class Origin(BaseModel):
-    """Whose default session it is: the name of the client on stdio, and the folder where its server was started."""
+    """The owner of a default session: the name of the client on stdio, and the folder where its server was started."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -28,12 +29,12 @@ class Origin(BaseModel):
 
     @classmethod
     def of(cls, client: str, folder: str) -> "Origin":
-        """From any text: a client may call itself what it likes, and a folder need not be Unicode."""
+        """Build one from any text: a client may use any name, and a folder need not be valid Unicode."""
         return cls(client=_bounded(client), folder=_bounded(folder))
 
     @property
     def mark(self) -> str:
-        """How the names of its sessions begin."""
+        """The prefix of its sessions' names."""
         return _hash(f"{self.client}\n{self.folder}")[:MARK_CHARS]
 
 
@@ -47,13 +48,13 @@ def _hash(text: str) -> str:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, and which session is meant when the call names none."""
+    """The caller, and the session that it means when a call names none."""
 
     principal: str
     find_default: Callable[[], str | None]
-    """Its name; asked for when a call names none, because on stdio it has to be looked for on the disk."""
+    """Returns the default session's name. Called only when a call names none, because on stdio it searches the disk."""
     origin: Origin | None = None
-    """What the record of that session says, so that the next server process can go on with it."""
+    """Stored in the record of that session, so that the next server process can continue it."""
 
     @property
     def default_handle(self) -> str | None:
@@ -61,7 +62,7 @@ class Caller:
 
 
 def mint_handle(mark: str = "") -> str:
-    """A valid name of 48 characters: the mark, and at least 160 random bits."""
+    """Generate a valid name of 48 characters: the mark, and at least 160 random bits."""
     return mark + secrets.token_hex(24 - MARK_CHARS // 2 if mark else 24)
 
 
@@ -70,7 +71,7 @@ def is_name(handle: str) -> bool:
 
 
 def check_name(handle: str) -> None:
-    """Raises `InvalidArgument` when this cannot be the name of a session."""
+    """Raises `InvalidArgument` if this cannot be the name of a session."""
     if not is_name(handle):
         raise InvalidArgument(
             f"{handle!r} is not a session id",

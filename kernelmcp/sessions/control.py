@@ -1,9 +1,9 @@
-"""What a person asks of a session from outside of MCP: a Unix socket in the runtime directory, for `kernelmcp lab`.
+"""Control of sessions from outside MCP: a Unix socket in the runtime directory, for `kernelmcp lab`.
 
-One JSON object a line each way: `{"method": "restart", "kernel_id": "..."}` is answered with `{"ok": true}` or
-`{"error": "what and why"}`; `{"method": "answer", "execution_id": "...", "text": "..."}` answers a cell's input().
-After `{"method": "watch"}` come lines with the open questions, until the connection ends. Who may reach the socket is
-the user whose server it is (the directory is theirs alone).
+One JSON object per line in each direction: `{"method": "restart", "kernel_id": "..."}` is answered with `{"ok": true}`
+or `{"error": "what and why"}`; `{"method": "answer", "execution_id": "...", "text": "..."}` answers a cell's input().
+After `{"method": "watch"}`, lines with the open questions follow until the connection ends. Only the user who runs the
+server can reach the socket (the directory is private to them).
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class Control:
-    """Answers on the socket of one server."""
+    """The control socket of one server."""
 
     def __init__(self, registry: Registry, descriptors: Descriptors) -> None:
         self._registry = registry
@@ -43,7 +43,7 @@ class Control:
 
     @asynccontextmanager
     async def listening(self, home: Home) -> AsyncIterator[None]:
-        """Answer while the context is open. A socket that cannot be made costs JupyterLab its buttons, no more."""
+        """Answer while the context is open. If the socket cannot be created, JupyterLab only loses its buttons."""
         try:
             server = await asyncio.start_unix_server(self._answer, home.runtime / SOCKET, limit=MAX_REQUEST_BYTES)
         except OSError as exc:
@@ -64,7 +64,7 @@ class Control:
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
         try:
-            # asyncio would print a traceback of a connection that is cancelled, which is how it ends with the server.
+            # asyncio would print a traceback for a cancelled connection, and that is how one ends with the server.
             with suppress(ConnectionError, asyncio.CancelledError):
                 while line := await _line(reader):
                     request = _parsed(line)
@@ -76,7 +76,7 @@ class Control:
             writer.close()
 
     async def _watch(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send the open questions whenever they have changed, until the other side goes."""
+        """Send the open questions after each change, until the peer disconnects."""
         changed = self.asked.watch()
         if changed is None:
             await _send(writer, {"error": "too many programs watch this server already"})
@@ -122,7 +122,7 @@ class Control:
         if method != "start" and session.current is not None:
             session.current.interrupted_by_person = True
         if method != "start":
-            # Not `reset`: the model did not ask for it, and its next result says that its variables are gone.
+            # Not `reset`: the model did not request it, and its next result reports the loss of its variables.
             await session.stop()
         if method != "stop":
             await self._registry.find_or_create(Caller(session.principal, lambda: None), session.id)
@@ -137,7 +137,7 @@ async def _started(session: Session) -> dict[str, Any]:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """The next one; nothing when it is too long, or there is none."""
+    """Return the next line; empty if it is too long or there is none."""
     try:
         return await reader.readline()
     except ValueError:

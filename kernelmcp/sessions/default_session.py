@@ -1,7 +1,7 @@
-"""The default session of a server on stdio, which goes on with that of the server process before it.
+"""The default session of a server on stdio; it continues that of the previous server process.
 
-Decided once, when a call first names no session: the newest default session of the same client and folder that no
-other server holds, else a new one. The lock on a session's directory decides between two servers. Must not know MCP.
+Decided once, when a call first names no session: the newest default session of the same client and folder that no other
+server holds, else a new one. The lock on a session's directory decides between two servers. Must not know MCP.
 """
 
 from collections.abc import Iterator
@@ -19,17 +19,17 @@ from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.storage.record import Record
 
-# Names of files and interrupted executions in the note, and how much of a name.
+# Names of files and interrupted executions in the note, and the length of each name.
 MAX_NAMES = 5
 MAX_NAME_CHARS = 60
-# A workspace may have any number of files; so many are looked at to name the first.
+# Files of a workspace to inspect before naming the first ones; a workspace may have any number.
 MAX_LOOKED_AT = 1_000
 
 log = structlog.get_logger(__name__)
 
 
 class DefaultSession:
-    """Of one server process. All methods run in the event loop."""
+    """The default session of one server process. All methods run in the event loop."""
 
     def __init__(self, settings: Settings, registry: Registry, folder: str | None) -> None:
         self._registry = registry
@@ -39,13 +39,13 @@ class DefaultSession:
         self._note = ""
 
     def caller(self, client: str) -> Caller:
-        """Who calls, when a client of this name does."""
+        """The caller for a client of this name."""
         origin = Origin.of(client, self._folder) if self._folder is not None else None
         return Caller(LOCAL, lambda: self._find(origin), origin)
 
     def take_note(self, session_id: str | None) -> str:
-        """What the first result of the session says when it goes on with that of an earlier server; empty afterwards,
-        and for other sessions. None: a result that names no session."""
+        """Return the note for the first result of a session that continues an earlier server's; empty afterwards, and
+        for other sessions. None: the result names no session."""
         if session_id not in (None, self._handle):
             return ""
         note, self._note = self._note, ""
@@ -55,7 +55,7 @@ class DefaultSession:
         if self._handle is None:
             session = self._continue(origin) if origin is not None else None
             self._handle = session.id if session is not None else mint_handle(origin.mark if origin else "")
-            # As long as this process lives, another one must not go on with it.
+            # While this process lives, no other process may continue the session.
             self._registry.pin(LOCAL, self._handle)
         return self._handle
 
@@ -64,7 +64,7 @@ class DefaultSession:
             before = record.last_used_at
             try:
                 session = self._registry.open_stored(record)
-            except (ServerError, OSError) as exc:  # another server has it, or has deleted it; or it is damaged
+            except (ServerError, OSError) as exc:  # another server has it or has deleted it, or it is damaged
                 log.info("a default session is not continued", session=record.session_id, error=str(exc))
                 continue
             try:
@@ -78,7 +78,7 @@ class DefaultSession:
         return None
 
     def _candidates(self, origin: Origin) -> list[Record]:
-        """The newest first."""
+        """Records that can be continued, newest first."""
         return sorted(self._young(origin), key=lambda record: datetime.fromisoformat(record.last_used_at), reverse=True)
 
     def _young(self, origin: Origin) -> Iterator[Record]:
@@ -95,7 +95,7 @@ def _passed_over(name: str, error: SessionDamaged) -> str:
 
 
 def _describe(session: Session, last_used_at: str) -> str:
-    """Which session it is, how old, what was lost, what is in its workspace; empty when there was nothing in it."""
+    """Describe the session: its name, age, losses and workspace. Empty if it had no content."""
     names = _names(session.files.workspace)
     lost = session.record.has_run
     broken = [draft.stem for draft in session.interrupted]

@@ -1,9 +1,9 @@
-"""Shows the sessions of this server to other Jupyter programs of its user: a file for each in the runtime directory.
+"""Publishes this server's sessions to other Jupyter programs of the same user: one file each in the runtime directory.
 
-    runtime/sessions/<kernel id>.json     what the session is, and the connection file of its kernel
+    runtime/sessions/<kernel id>.json     the session's description, and the connection file of its kernel
 
-The kernel id is the session's for ever, whichever process its kernel is. `docs/lab.md` has the fields; `kernelmcp.lab`
-reads them. Whoever reads one may use the kernel, so the directory is its user's alone.
+A session keeps its kernel id for life, across kernel processes. `docs/lab.md` has the fields; `kernelmcp.lab` reads
+them. Anyone who can read the file can use the kernel, so the directory is private to the user.
 """
 
 import json
@@ -22,19 +22,19 @@ from kernelmcp.sessions.storage.stored import StoredSessions
 
 FORMAT = 1
 FOLDER = "sessions"
-# Any fixed one will do: kernel ids are made in it.
+# The namespace of kernel ids; any fixed UUID would do.
 NAMESPACE = uuid.UUID("6b2f6f3a-5f0e-4c0a-9f3e-6e2d0a1c7b54")
 
 log = structlog.get_logger(__name__)
 
 
 def kernel_id_of(directory: Path) -> str:
-    """The id under which Jupyter programs know the kernel of a session, by the session's directory."""
+    """The id under which Jupyter programs know the kernel of a session; derived from the session's directory."""
     return str(uuid.uuid5(NAMESPACE, directory.name))
 
 
 class Descriptors:
-    """The files of one server. `update` runs in the event loop: it writes a kilobyte, when that has changed."""
+    """The files of one server. `update` runs in the event loop: it writes one kilobyte, if that has changed."""
 
     def __init__(self, home: Home, stored: StoredSessions, transport: str) -> None:
         self._folder = home.runtime / FOLDER
@@ -48,7 +48,7 @@ class Descriptors:
         return self._sessions.get(kernel_id)
 
     def update(self, session: Session) -> None:
-        """Write what has changed; delete the file of a session that this server no longer has."""
+        """Write any changes; delete the file of a session that this server no longer has."""
         directory = self._stored.directory(session.principal, session.id)
         kernel_id = kernel_id_of(directory)
         file = self._folder / f"{kernel_id}.json"
@@ -64,7 +64,7 @@ class Descriptors:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 replace_text(file, text)
                 self._written[kernel_id] = text
-        except OSError as exc:  # it costs JupyterLab the session, and must not cost the model anything
+        except OSError as exc:  # JupyterLab loses the session; the model must not notice
             log.error("a session cannot be shown to JupyterLab", session=session.id, error=str(exc))
 
     def _describe(self, session: Session, directory: Path, kernel_id: str) -> dict[str, Any]:

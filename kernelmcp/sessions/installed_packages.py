@@ -1,6 +1,6 @@
-"""The packages of a session: which ones a kernel installed, and installing them again in a fresh kernel.
+"""The packages of a session: records what a kernel installed, and reinstalls it in a fresh kernel.
 
-What a kernel reports is checked, because it goes to disk, and from there into a cell.
+A kernel's reports are validated because they go to disk, and from there into a cell.
 """
 
 from typing import Annotated, Any, cast
@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from kernelmcp.errors import KernelDied
 from kernelmcp.kernel.process import Kernel
 
-# Sent by our kernels beside the text of an installation: {installed: [{name, version, source}], already_present: [],
+# Sent by our kernels with the text of an installation: {installed: [{name, version, source}], already_present: [],
 # notes: [text]}.
 PACKAGES_TYPE = "application/vnd.kernelmcp.packages+json"
-# From the cache it takes a tenth of a second; without the cache, the first cell must not wait for long.
+# With the cache it takes a tenth of a second; without it, the first cell must not wait for long.
 RESTORE_SECONDS = 60.0
 MAX_PACKAGES = 1000
 MAX_NOTE_CHARS = 300
@@ -65,7 +65,7 @@ def installation(data: dict[str, Any]) -> Installation | None:
 
 
 def with_installed(content: dict[str, Any], known: list[Package]) -> list[Package]:
-    """The known packages and those that a display_data message reports, each with its newest version."""
+    """The known packages plus those that a display_data message reports, each with its newest version."""
     data: Any = content.get("data")
     found = installation(cast("dict[str, Any]", data)) if isinstance(data, dict) else None
     if found is None:
@@ -75,7 +75,7 @@ def with_installed(content: dict[str, Any], known: list[Package]) -> list[Packag
 
 
 def in_image(reply: dict[str, Any]) -> list[Package]:
-    """What an execute_reply says its guest has from its boot image."""
+    """The packages in the guest's boot image, according to an execute_reply."""
     ours: Any = reply.get("metadata", {}).get("kernelmcp")
     listed: Any = cast("dict[str, Any]", ours).get("packages", []) if isinstance(ours, dict) else []
     try:
@@ -86,21 +86,21 @@ def in_image(reply: dict[str, Any]) -> list[Package]:
 
 
 def together(in_image: list[Package], installed: list[Package]) -> list[Package]:
-    """All that can be imported, by name."""
+    """All importable packages, by name."""
     found = {package.name.lower(): package for package in [*in_image, *installed]}
     return [found[name] for name in sorted(found)]
 
 
 async def restore(kernel: Kernel, packages: list[Package]) -> str | None:
-    """Install packages again in a fresh kernel, by a silent cell. Returns a warning for the user if that failed."""
-    # They are all that was there: a package that was installed without what it needs comes back so.
+    """Reinstall packages in a fresh kernel with a silent cell. Returns a warning for the user if that failed."""
+    # The list is complete, so --no-deps: a package that was installed without its dependencies is restored that way.
     cell = "%pip install --no-deps " + " ".join(f"{package.name}=={package.version}" for package in packages)
     try:
         with anyio.move_on_after(RESTORE_SECONDS):
             return _failure(await kernel.execute(cell, None, silent=True))
         kernel.interrupt()
     except KernelDied:
-        return None  # the next request of the session fails with it, too
+        return None  # the session's next request fails with the same error
     return _note(f"it took longer than {RESTORE_SECONDS:.0f} s")
 
 

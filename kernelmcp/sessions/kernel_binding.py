@@ -1,4 +1,4 @@
-"""Binds a kernel to a session: takes one from the pool, gives it the session's files, replaces it and ends it.
+"""Binds a kernel to a session: takes one from the pool, moves in the session's files, replaces it and ends it.
 
 Must not know executions or MCP.
 """
@@ -22,16 +22,16 @@ from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.storage.record import Record
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
-# How long a stop waits for the end of the killed kernel. Only tidiness: nothing depends on it.
+# Time that a stop waits for the killed kernel to exit. Only tidiness: nothing depends on it.
 STOP_SECONDS = 5.0
 
 
 def _ignore() -> None:
-    """What is done with a new kernel until `on_kernel` is set."""
+    """The default of `on_kernel`."""
 
 
 class KernelBinding:
-    """The kernel of one session, while it has one. Everything but `kill` holds the lock of the session's files."""
+    """The kernel of one session, if it has one. All methods except `kill` hold the lock of the session's files."""
 
     def __init__(
         self,
@@ -44,47 +44,47 @@ class KernelBinding:
     ) -> None:
         self.files = files
         self.on_kernel: Callable[[], None] = _ignore
-        """Called when there is a kernel, and when there is none any more."""
+        """Called when a kernel has been bound or has ended."""
         self.on_other: OnOther | None = None
-        """Told what other clients execute in the kernel."""
+        """Called with what other clients execute in the kernel."""
         self.before_cell: Callable[[Kernel], Awaitable[None]] | None = None
-        """What each cell waits for."""
+        """Awaited before each cell."""
         self._settings = settings
         self._pool = pool
         self._tasks = tasks
         self._record = record
         self._life = life
         self._bound: PooledKernel | None = None
-        # A session of an earlier server has its files, and no longer its variables.
+        # A session of an earlier server has its files, but no longer its variables.
         self._variables: Literal["none", "present", "lost"] = "lost" if record.has_run else "none"
-        """Present once the kernel has run something; lost until an execution has said so."""
+        """Present once the kernel has run something; lost until an execution has reported the loss."""
         self.losses_said: set[str | None] = set()
-        """The languages whose guest ended in an execution, which said so; None is the main one. The first execution in
-        the next guest does not say it again."""
+        """Languages whose guest ended in an execution that reported it; None is the main language. The first execution
+        in the next guest does not report it again."""
         self._packages_missing = False
-        """The kernel is fresh: the packages that the session had installed are not there yet."""
+        """The kernel is fresh: the session's packages are not installed in it yet."""
 
     @property
     def kernel(self) -> Kernel | None:
-        """The live kernel, if there is one."""
+        """The live kernel, if any."""
         bound = self._bound
         return bound.kernel if bound is not None and not bound.kernel.ended.is_set() else None
 
     def holds(self, kernel: Kernel) -> bool:
-        """This kernel is still the session's own: if it has ended, then by itself."""
+        """True if this kernel is still the session's own: if it has ended, it ended by itself."""
         return self._bound is not None and self._bound.kernel is kernel
 
     # -- start --------------------------------------------------------------------------------------------------
 
     async def bind(self) -> Kernel:
-        """The session's kernel, with its files in the workspace; a fresh kernel when there is none any more."""
+        """Return the session's kernel, with its files in the workspace; a fresh kernel if there is none."""
         if (kernel := self.kernel) is not None and kernel.lives:
             return kernel
         async with self.files.lock:
             if (kernel := self.kernel) is not None and kernel.lives:
                 return kernel
             if self._bound is not None:
-                # It died between two executions: one that dies within an execution is killed there.
+                # It died between two executions; one that dies during an execution is killed there.
                 self.kill()
             return await self._start()
 
@@ -101,18 +101,18 @@ class KernelBinding:
             self._life.note(Event.KERNEL_WANTED)
 
     def give_up_start(self) -> None:
-        """Note that a kernel which was wanted did not come, or is not wanted any more."""
+        """Note that a requested kernel could not start or is no longer wanted."""
         if self._life.state is State.STARTING:
             self._life.note(Event.KERNEL_NOT_STARTED)
 
     async def replace(self, *, files: bool) -> None:
-        """Take a fresh kernel, and with `files` an empty workspace. If none can be had, nothing changes."""
+        """Switch to a fresh kernel, with `files` to an empty workspace too. If none is available, nothing changes."""
         async with self.files.lock:
             if not files:
                 self.files.check()
             fresh = await self._pool.take(self._record.flavor)
             if not files:
-                # What a full disk refuses is done before the old kernel ends.
+                # Steps that a full disk can refuse come before the end of the old kernel.
                 with self._discarding(fresh):
                     self.files.announce_move(fresh.sandbox)
             old = self.kernel
@@ -126,7 +126,7 @@ class KernelBinding:
             self._variables = "none"
 
     async def _enter(self, fresh: PooledKernel) -> Kernel:
-        """Give a fresh kernel the session's files."""
+        """Move the session's files to a fresh kernel."""
         with self._discarding(fresh):
             await self._move_files(fresh)
         self._bound = fresh
@@ -142,7 +142,7 @@ class KernelBinding:
 
     @contextmanager
     def _discarding(self, fresh: PooledKernel) -> Iterator[None]:
-        """Discard a fresh kernel that cannot have the session's files. Raises `KernelStartFailed`."""
+        """Discard a fresh kernel if the session's files cannot be moved to it. Raises `KernelStartFailed`."""
         try:
             yield
         except OSError as exc:
@@ -156,12 +156,12 @@ class KernelBinding:
         self.files.move_to(fresh.sandbox)
         own = self._settings.config.kernels.kernelspec == OWN_KERNELSPEC
         if has_files and not own:
-            # The working directory of any other kernel is the one that the rename just replaced.
+            # The rename has just replaced the working directory of any other kernel.
             await fresh.kernel.execute(f"__import__('os').chdir({str(fresh.sandbox.workspace)!r})", None, silent=True)
         self.files.settle_in(fresh.sandbox)
 
     async def _watch(self, kernel: Kernel) -> None:
-        """Notice when an idle kernel dies; an execution notices by itself that its kernel has died."""
+        """Notice the death of an idle kernel; an execution notices by itself that its kernel has died."""
         await kernel.ended.wait()
         if self.holds(kernel) and self._life.state is State.IDLE:
             self.kill()
@@ -169,9 +169,10 @@ class KernelBinding:
     # -- run ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Note that an execution is about to be sent. True when earlier variables are lost, and none has said so yet.
+        """Note that an execution is about to be sent. True if earlier variables are lost and no execution has reported
+        it yet.
 
-        The record is written first: a server that is killed from now on leaves a session whose variables are gone.
+        The record is written first: if the server is killed after this, the session has lost its variables.
         """
         if not self._record.has_run:
             self._record.has_run = True
@@ -180,12 +181,12 @@ class KernelBinding:
         return before == "lost"
 
     def take_loss_is_said(self) -> bool:
-        """Whether another result says already what `begin` found lost. True once."""
+        """True if another result already reports the loss that `begin` found. Only once."""
         said, self._record.loss_is_said = self._record.loss_is_said, False
         return said
 
     def note_used(self) -> None:
-        """Note that somebody else has executed something: there are variables."""
+        """Note that another client has executed something, so there are variables."""
         if not self._record.has_run:
             self._record.has_run = True
             self.files.save_record()
@@ -193,25 +194,25 @@ class KernelBinding:
             self._variables = "present"
 
     async def restore_packages(self, kernel: Kernel) -> str | None:
-        """Before a cell: install the session's packages again in a fresh kernel. Returns a warning for the
-        cell's stderr when that failed."""
+        """Reinstall the session's packages in a fresh kernel, before a cell. Returns a warning for the cell's stderr if
+        that failed."""
         if self.before_cell is not None:
             await self.before_cell(kernel)
         missing, self._packages_missing = self._packages_missing, False
         return await restore(kernel, self._record.packages) if missing and self._record.packages else None
 
     def note_packages(self, content: dict[str, Any]) -> None:
-        """Remember what was installed, if this output of a cell says so."""
+        """Remember the installed packages if this output of a cell reports any."""
         self._record.packages = with_installed(content, self._record.packages)
 
     def note_image(self, reply: dict[str, Any]) -> None:
-        """Remember what the guest that has answered brought with it."""
+        """Remember the boot-image packages of the guest that answered."""
         self._record.in_image = in_image(reply)
 
     # -- end ----------------------------------------------------------------------------------------------------
 
     async def stop(self) -> bool:
-        """End the kernel and wait until it has ended; the files stay. False when there was none."""
+        """End the kernel and wait for its exit; the files stay. False if there was none."""
         async with self.files.lock:
             kernel = self.kernel
             self.kill()
@@ -223,8 +224,8 @@ class KernelBinding:
             return kernel is not None
 
     def kill(self, *, reported: bool = False) -> None:
-        """End the kernel now, without waiting for its end. The next execution says that variables are lost, if there
-        were any and no other execution has `reported` it."""
+        """End the kernel now, without waiting for its exit. The next execution reports lost variables, if there were
+        any and no other execution has `reported` the loss."""
         bound, self._bound = self._bound, None
         self._record.in_image = []
         if bound is not None:

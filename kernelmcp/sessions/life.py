@@ -1,8 +1,7 @@
-"""A session's life as a table: its states, what can happen to it, and the state that follows.
+"""A session's life cycle as a table: its states, its events, and the state that follows each event.
 
-Whoever does something to a session (its queue, its kernel binding, the registry) notes it here, and everybody asks
-here what state it is in. What the table does not have cannot happen: noting it raises. Must not know kernels, files
-or executions.
+The queue, the kernel binding and the registry note events here, and every module reads the session's state here. An
+event that the table does not have raises. Must not know kernels, files or executions.
 """
 
 from enum import Enum, auto
@@ -14,42 +13,42 @@ PublicState = Literal["starting", "idle", "busy", "stopped"]
 
 
 class State(Enum):
-    """Where a session is in its life."""
+    """The state of a session."""
 
     STOPPED = "stopped"
-    """It has no kernel, and none is on its way. Its files and its transcript are on disk."""
+    """It has no kernel, and none is starting. Its files and its transcript are on disk."""
     STARTING = "starting"
-    """A kernel is on its way."""
+    """A kernel is starting."""
     IDLE = "idle"
-    """It has a kernel, which runs nothing."""
+    """It has a kernel, which is idle."""
     BUSY = "busy"
     """Its kernel runs an execution."""
     ENDING = "ending"
-    """It is being destroyed. What runs may come to its end; nothing new begins."""
+    """It is being destroyed. The running execution may finish; nothing new begins."""
     GONE = "gone"
-    """This server no longer has it: it is deleted, or unloaded and only on disk."""
+    """This server no longer has it: it was deleted, or unloaded and is only on disk."""
 
 
 class Event(Enum):
-    """What can happen to a session."""
+    """An event in the life of a session."""
 
     KERNEL_WANTED = auto()
-    """Somebody asked for a kernel, or queued an execution that needs one."""
+    """A caller requested a kernel, or queued an execution that needs one."""
     KERNEL_READY = auto()
-    """The kernel is there, with the session's files."""
+    """The kernel has started and has the session's files."""
     KERNEL_NOT_STARTED = auto()
-    """No kernel could be had, or nobody wants it any more."""
+    """No kernel was available, or none is wanted any more."""
     KERNEL_ENDED = auto()
     """The kernel was stopped, or it died."""
     EXECUTION_BEGAN = auto()
     EXECUTION_ENDED = auto()
-    """An execution ended, and its kernel is still there."""
+    """An execution ended, and its kernel still lives."""
     DESTROY = auto()
     """The session is to be deleted, with everything it has."""
     DESTROYED = auto()
-    """The deletion is over, complete or not."""
+    """The deletion has ended, complete or not."""
     UNLOAD = auto()
-    """The server forgets a stopped session, which stays on disk."""
+    """The server forgets a stopped session; it stays on disk."""
 
 
 TABLE: dict[State, dict[Event, State]] = {
@@ -76,7 +75,7 @@ TABLE: dict[State, dict[Event, State]] = {
         Event.EXECUTION_ENDED: State.IDLE,
         Event.DESTROY: State.ENDING,
     },
-    # A kernel that was on its way arrives, and its execution may begin, before the deletion gets its turn.
+    # A starting kernel may arrive, and its execution may begin, before the deletion gets its turn.
     State.ENDING: {
         Event.KERNEL_READY: State.ENDING,
         Event.KERNEL_ENDED: State.ENDING,
@@ -89,7 +88,7 @@ TABLE: dict[State, dict[Event, State]] = {
 
 
 class ImpossibleEvent(Exception):
-    """A bug of ours: in this state, that cannot happen."""
+    """Our bug: this event cannot happen in this state."""
 
 
 class Life:
@@ -100,8 +99,8 @@ class Life:
         self._session_id = session_id
 
     def note(self, event: Event) -> None:
-        """Go to the state that follows. Where the table has none, this raises `SessionNotFound` when a kernel is wanted
-        (the session is ending or gone), and `ImpossibleEvent` otherwise."""
+        """Go to the next state. If the table has none, raises `SessionNotFound` when a kernel is wanted (the session is
+        ending or gone), and `ImpossibleEvent` otherwise."""
         following = TABLE[self.state].get(event)
         if following is None:
             if event is Event.KERNEL_WANTED:
@@ -115,12 +114,12 @@ class Life:
 
     @property
     def is_ending(self) -> bool:
-        """It is being destroyed, or is gone."""
+        """True if it is being destroyed or is gone."""
         return self.state in (State.ENDING, State.GONE)
 
     @property
     def public(self) -> PublicState:
-        """The state as a client sees it: one that is about to be deleted counts as stopped."""
+        """The state as a client sees it: a session that is about to be deleted counts as stopped."""
         match self.state:
             case State.STARTING:
                 return "starting"

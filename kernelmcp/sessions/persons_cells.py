@@ -1,7 +1,7 @@
 """Cells that a person runs in a session's kernel, from JupyterLab or another Jupyter client.
 
-A kernel says on iopub to all of its clients what each of them executes. Here such a cell becomes an execution like
-those of the model: it is in the transcript, and the model's own cells wait for it and are told that there was one.
+A kernel reports on iopub to all of its clients what each of them executes. Here such a cell becomes an execution like
+those of the model: it is in the transcript, and the model's own cells wait for it and report it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from kernelmcp.output.sanitize import clean
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.storage.record import Record
 
-# A person's client that never hears of an end (its kernel hangs) must not fill the memory.
+# Bounds memory if a person's client never learns that a cell has ended (its kernel hangs).
 MAX_RUNNING = 100
 MAX_CLIENT_CHARS = 100
 
@@ -43,16 +43,16 @@ class PersonsCells:
         self._end = on_end
         binding.on_other = self.hear
         self._requests: dict[str, Execution | None] = {}
-        """Those that the kernel works on, by message id; None for what is silent, such as a widget's."""
+        """Requests that the kernel works on, by message id; None for silent ones, such as a widget's."""
         self._waiters: list[asyncio.Future[None]] = []
-        """Done when another cell has begun."""
+        """Resolved when another cell has begun."""
         self._ended_since = 0
         self.idle = asyncio.Event()
         """Set while no person's cell runs."""
         self.idle.set()
 
     def hear(self, request: dict[str, Any], kind: str, content: dict[str, Any]) -> None:
-        """An iopub message of a request that another client has sent (`kernel.connection.OnOther`)."""
+        """Handle an iopub message of a request that another client sent (`kernel.connection.OnOther`)."""
         msg_id = request.get("msg_id")
         if not isinstance(msg_id, str):
             return
@@ -73,7 +73,8 @@ class PersonsCells:
             execution.outputs.feed(kind, content)
 
     async def wait_idle(self, cancelled: asyncio.Event) -> None:
-        """Wait while a person's cell runs: its time is not the model's. Ends when `cancelled` is set, too."""
+        """Wait while a person's cell runs: its time does not count as the model's. Ends when `cancelled` is set,
+        too."""
         while not self.idle.is_set() and not cancelled.is_set():
             waits = [asyncio.ensure_future(event.wait()) for event in (self.idle, cancelled)]
             try:
@@ -83,11 +84,11 @@ class PersonsCells:
                     wait.cancel()
 
     def running(self, msg_id: str) -> Execution | None:
-        """The cell whose request has this id, while it runs."""
+        """The running cell whose request has this id, if any."""
         return self._requests.get(msg_id)
 
     async def wait_running(self, msg_id: str, seconds: float) -> None:
-        """Until the kernel has said that this cell runs, but not longer."""
+        """Wait until the kernel reports that this cell runs, for at most `seconds`."""
         with anyio.move_on_after(seconds):
             while self.running(msg_id) is None:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,12 +96,12 @@ class PersonsCells:
                 await waiter
 
     def take_count(self) -> int:
-        """How many cells have ended since this was asked the last time."""
+        """Return the number of cells that have ended since the last call."""
         count, self._ended_since = self._ended_since, 0
         return count
 
     def kernel_ended(self) -> None:
-        """What runs has ended with its kernel."""
+        """End the running cells: their kernel has ended."""
         for execution in [one for one in self._requests.values() if one is not None]:
             execution.finish_killed("the kernel ended while the cell ran")
             self._note(execution)

@@ -1,4 +1,4 @@
-"""Runs the executions of one session, one after the other: gets a kernel, sends the code, interrupts it, ends it.
+"""Runs the executions of one session one at a time: gets a kernel, sends the code, interrupts it, ends it.
 
 Must not know MCP.
 """
@@ -22,15 +22,15 @@ from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.persons_cells import PersonsCells
 
-# How soon a time limit is looked at again while a cell waits for an answer.
+# Minimum interval between checks of a time limit while a cell waits for an answer.
 MIN_MORE_SECONDS = 0.5
 log = structlog.get_logger(__name__)
 
 
 class ExecutionQueue:
-    """All methods run in the event loop; `run` is one task for the session's life.
+    """The queue of one session. All methods run in the event loop; `run` is one task for the session's life.
 
-    `on_end` is called with each execution that has reached a kernel, once it has ended.
+    `on_end` is called with each execution that reached a kernel, after it has ended.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ExecutionQueue:
         self._queue: deque[Execution] = deque()
         self._work = asyncio.Event()
         self._cancelled = asyncio.Event()
-        """Set when the current execution is cancelled before it began."""
+        """Set when the current execution is cancelled before it has begun."""
         self._scope = anyio.CancelScope()
         self._ended = asyncio.Event()
 
@@ -65,35 +65,35 @@ class ExecutionQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing runs or waits."""
+        """True if nothing runs or waits."""
         return self.current is None and not self._queue
 
     @property
     def first(self) -> Execution | None:
-        """The execution that runs, or else the next one."""
+        """The running execution, or else the next one."""
         return self.current or (self._queue[0] if self._queue else None)
 
     @property
     def last(self) -> Execution | None:
-        """The execution that waits behind all others, or else the one that runs."""
+        """The last waiting execution, or else the running one."""
         return self._queue[-1] if self._queue else self.current
 
     def start(self) -> None:
-        """Ask for a kernel. Raises `SessionNotFound` when the session is being destroyed."""
+        """Request a kernel. Raises `SessionNotFound` when the session is being destroyed."""
         self._life.note(Event.KERNEL_WANTED)
         self._work.set()
 
     def add(self, execution: Execution) -> None:
-        """Run this execution after all others. Raises `SessionNotFound` when the session is being destroyed."""
+        """Queue this execution after all others. Raises `SessionNotFound` when the session is being destroyed."""
         self.start()
         self._queue.append(execution)
 
     def close(self) -> None:
-        """Ask the task to end. What runs is finished with the output it has so far."""
+        """Ask the task to end. The running execution finishes with its output so far."""
         self._scope.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing runs any more."""
+        """Wait until no execution runs."""
         if self.current is not None:
             await self._ended.wait()
 
@@ -136,7 +136,7 @@ class ExecutionQueue:
             log.error("no kernel for a new session", session=self._session_id, error=exc.message, **exc.context)
 
     async def _run_one(self, execution: Execution) -> None:
-        """Run an execution to its end: of itself, of its kernel, or of the server."""
+        """Run an execution until it, its kernel or the server ends."""
         kernel = await self._bind(execution)
         if kernel is None:
             return
@@ -153,8 +153,8 @@ class ExecutionQueue:
                 self._on_end(execution)
 
     async def _bind(self, execution: Execution) -> Kernel | None:
-        """The kernel for this execution, which begins. None when it has ended instead, because it was cancelled or no
-        kernel could be started."""
+        """Return the kernel for this execution and begin it. None if it has ended instead: it was cancelled, or no
+        kernel could start."""
         self._cancelled.clear()
         if execution.interruption is None:
             await self._persons.wait_idle(self._cancelled)
@@ -176,7 +176,7 @@ class ExecutionQueue:
             execution.loss_is_said = self._binding.take_loss_is_said()
             execution.persons_cells = self._persons.take_count()
             if execution.persons_cells:
-                self._binding.losses_said.clear()  # what ended in a person's cell, this one must say
+                self._binding.losses_said.clear()  # this execution must report guests that ended in a person's cell
             execution.losses_said = self._binding.losses_said
             return kernel
 
@@ -198,7 +198,7 @@ class ExecutionQueue:
                 self._binding.kill(reported=True)
             execution.finish_killed(exc.message)
         except asyncio.CancelledError:
-            # The server ends, or the session: what the cell has put out so far is kept.
+            # The server or the session ends: keep the cell's output so far.
             if reply is not None:
                 execution.finish_with_reply(reply)
             else:
@@ -222,7 +222,7 @@ class ExecutionQueue:
     async def _send(self, kernel: Kernel, execution: Execution) -> dict[str, Any]:
         def on_output(kind: str, content: dict[str, Any]) -> None:
             if kind == "execute_input":
-                # An interrupt goes by another channel: one that was sent before the cell began may have had no effect.
+                # Interrupts use another channel: one sent before the cell began may have had no effect.
                 execution.interruptible = True
                 if execution.interruption is not None:
                     self._interrupt(execution, kernel)
@@ -250,7 +250,7 @@ class ExecutionQueue:
         )
 
     def interrupt(self, execution: Execution, why: Interruption = "interrupted") -> bool:
-        """Interrupt a running execution, or take a waiting one from the queue. False when it has ended already."""
+        """Interrupt a running execution, or remove a waiting one from the queue. False if it has already ended."""
         if execution.done.is_set() or execution.interruption is not None:
             return False
         waits = execution is self.current and execution.started is not None and self._waits_in_kernel(execution)
@@ -269,7 +269,7 @@ class ExecutionQueue:
         return True
 
     def _more_time(self, execution: Execution, waits: bool) -> float:
-        """How much of its time, seconds, was a person's and not the execution's."""
+        """Seconds of its time that a person used and not the execution."""
         if waits:
             return execution.timeout_seconds
         asks = (execution.questions, execution.approvals)
@@ -277,20 +277,20 @@ class ExecutionQueue:
         return max(asked, MIN_MORE_SECONDS) if asked else 0.0
 
     def _waits_in_kernel(self, execution: Execution) -> bool:
-        """It has been sent, and the kernel runs a person's cell first."""
+        """True if it was sent while the kernel still runs a person's cell."""
         return not execution.interruptible and not self._persons.idle.is_set()
 
     def _interrupt(self, execution: Execution, kernel: Kernel) -> None:
         interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
 
     def interrupt_all(self) -> None:
-        """Interrupt the execution that runs, and cancel those that wait."""
+        """Interrupt the running execution, and cancel the waiting ones."""
         for execution in [*self._queue, *([self.current] if self.current else [])]:
             self.interrupt(execution)
 
     def cancel_all(self, *, files_deleted: bool = False) -> None:
-        """Cancel what waits, and mark what runs as interrupted: its kernel is about to be ended, and perhaps its files
-        are deleted too."""
+        """Cancel the waiting executions, and mark the running one as interrupted: its kernel is about to end, and
+        perhaps its files are deleted too."""
         for execution in [*self._queue, *([self.current] if self.current else [])]:
             execution.files_deleted = files_deleted
             if execution is not self.current or execution.started is None:

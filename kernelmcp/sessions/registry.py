@@ -1,7 +1,7 @@
-"""All sessions of a server: finds or makes them for a caller, limits their number, stops the idle ones.
+"""All sessions of a server: finds or creates them for a caller, limits their number, stops idle ones.
 
-Every lookup is by `(principal, handle)`, never by connection; another principal's session is simply not found. Must
-not know MCP.
+Every lookup is by `(principal, handle)`, never by connection; another principal's session is simply not found. Must not
+know MCP.
 """
 
 import asyncio
@@ -33,29 +33,29 @@ from kernelmcp.sessions.storage.record import MAIN_LANGUAGE, Record, now, read_r
 from kernelmcp.sessions.storage.session_files import SessionFiles
 from kernelmcp.sessions.storage.stored import StoredSessions
 
-# How often idle sessions are looked for, as a share of the idle life.
+# Checks for idle sessions per idle lifetime.
 EXPIRY_CHECKS_PER_LIFE = 20
 MAX_EXPIRY_CHECK_SECONDS = 30.0
-# How many stopped sessions stay in memory with their executions. Each has a lock and so a descriptor. The next call
-# to one that was unloaded finds it on disk.
+# Stopped sessions that stay in memory with their executions. Each has a lock, and so a file descriptor. The next call
+# to an unloaded session finds it on disk.
 MAX_STOPPED = 64
 
 log = structlog.get_logger(__name__)
 
 
 class Registry:
-    """The sessions of one server process. `on_change` is called with every session that was made, used or ended."""
+    """The sessions of one server process. `on_change` is called with every session that was created, used or ended."""
 
     def __init__(self, settings: Settings, home: Home, pool: Pool, tasks: anyio.abc.TaskGroup) -> None:
         self.on_change: Callable[[Session], None] = lambda session: None
         self.on_kernel: Callable[[Session], None] = lambda session: None
-        """Called with a session that was opened or is gone, or whose kernel is another."""
+        """Called with a session that was opened, is gone, or has another kernel."""
         self.on_submit: list[Callable[[Execution], None]] = []
         """Each is called with every new execution."""
         self.before_cell: Callable[[Kernel], Awaitable[None]] | None = None
-        """What each cell waits for, once it has a kernel."""
+        """Awaited before each cell, once it has a kernel."""
         self.draining = False
-        """The server is about to end: results can be read, but nothing new begins."""
+        """The server is about to end: results can be read, but no new work begins."""
         self.stored = StoredSessions(home)
         self._settings = settings
         self._home = home
@@ -69,7 +69,7 @@ class Registry:
     # -- find ---------------------------------------------------------------------------------------------------
 
     def get(self, caller: Caller, session_id: str | None) -> Session:
-        """An existing session, running or stopped. Raises `SessionNotFound`."""
+        """Return an existing session, running or stopped. Raises `SessionNotFound`."""
         handle = caller.default_handle if session_id is None else session_id
         if handle is not None:
             check_name(handle)
@@ -91,9 +91,9 @@ class Registry:
     async def find_or_create(
         self, caller: Caller, session_id: str | None, flavor: Flavor | None = None, language: str = MAIN_LANGUAGE
     ) -> tuple[Session, bool]:
-        """The caller's session, whose kernel is at least being started, and whether the session is new.
+        """Return the caller's session, whose kernel is at least being started, and whether the session is new.
 
-        Flavor and language are those of a new session; one that is there keeps its own."""
+        Flavor and language apply to a new session; an existing one keeps its own."""
         if self.draining:
             raise ResourceLimitExceeded("the server is shutting down", "Try again in a minute.")
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
@@ -101,7 +101,7 @@ class Registry:
         await self._check_room(caller, handle)
         while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
             await asyncio.shield(session.deleted)
-        # No await from here on: two calls must not make one session twice.
+        # No await from here on: two calls must not create the same session twice.
         session = session or self._reopen(caller, handle)
         if session is not None and session.wanted:
             return session, False
@@ -122,12 +122,12 @@ class Registry:
         return session, created
 
     def open_stored(self, record: Record) -> Session:
-        """A session of the disk, opened. Raises `ServerError`, such as when another server has it, and OSError."""
+        """Open a session from disk. Raises `ServerError`, such as when another server has it, and OSError."""
         opened = self._sessions.get((record.principal, record.session_id))
         return opened or self._open(self.stored.directory(record.principal, record.session_id), record)
 
     def pin(self, principal: str, handle: str) -> None:
-        """Never unload this session once it is open: its lock keeps other servers away."""
+        """Never unload this session after it is opened: its lock keeps other servers away."""
         self._pinned = principal, handle
 
     def all(self, caller: Caller) -> list[Session]:
@@ -135,23 +135,23 @@ class Registry:
         return [session for session in self._sessions.values() if session.principal == caller.principal]
 
     def every(self) -> list[Session]:
-        """The sessions of all principals that this server has opened: for the operator, never for a caller."""
+        """The sessions of all principals that this server has opened; for the operator, never for a caller."""
         return list(self._sessions.values())
 
     def find_open(self, principal: str, session_id: str) -> Session | None:
-        """A session that this server has opened; None when it has not."""
+        """The session, if this server has opened it."""
         return self._sessions.get((principal, session_id))
 
     async def execution(self, caller: Caller, execution_id: str) -> Execution:
-        """One of the caller's executions: in memory, or as its session's transcript has it. Raises `ExecutionNotFound`
-        and, when it runs in another server, `ResourceLimitExceeded`."""
+        """Return one of the caller's executions, from memory or from its session's transcript. Raises
+        `ExecutionNotFound` and, when it runs in another server, `ResourceLimitExceeded`."""
         for session in self.all(caller):
             if (found := session.find_execution(execution_id)) is not None:
                 return found
         find, policy = self.stored.find_execution, self._settings.policy
         past = await anyio.to_thread.run_sync(find, caller, execution_id, policy)
         if isinstance(past, Record):
-            self.open_stored(past)  # this may have put it into the journal
+            self.open_stored(past)  # opening may have written it to the journal
             draft = await anyio.to_thread.run_sync(self.stored.draft, past, execution_id, policy)
             past = draft or await anyio.to_thread.run_sync(find, caller, execution_id, policy)
         if past is None or isinstance(past, Record):
@@ -165,7 +165,7 @@ class Registry:
     # -- make and end -------------------------------------------------------------------------------------------
 
     def _make_room(self, caller: Caller) -> None:
-        """At a limit, stop the session that was idle longest. Raises `ResourceLimitExceeded` when all are busy."""
+        """At a limit, stop the session that was idle longest. Raises `ResourceLimitExceeded` if all are busy."""
         limits = self._settings.config.sessions
         held = [session for session in self._sessions.values() if session.wanted]
         own = [session for session in held if session.principal == caller.principal]
@@ -189,7 +189,7 @@ class Registry:
         return min(idle, key=lambda session: session.last_used)
 
     async def _check_room(self, caller: Caller, handle: str) -> None:
-        """Raises `ResourceLimitExceeded` when the session is new and the caller has used up its disk space."""
+        """Raises `ResourceLimitExceeded` if the session is new and the caller's disk space is used up."""
         is_open = (caller.principal, handle) in self._sessions
         if not is_open and read_record(self.stored.directory(caller.principal, handle)) is None:
             await self._disk.check_room(caller.principal)
@@ -203,7 +203,7 @@ class Registry:
             return None
 
     def _unload_settled(self) -> None:
-        """Unload the stopped sessions that were not used for long, and the oldest when there are many."""
+        """Unload stopped sessions that have been unused for long, and the oldest if there are many."""
         others = [one for key, one in self._sessions.items() if key != self._pinned]
         settled = sorted((one for one in others if one.is_settled), key=lambda one: one.last_used)
         oldest = time.monotonic() - 2 * self._settings.config.sessions.default_timeout_seconds
@@ -237,7 +237,7 @@ class Registry:
         self.on_kernel(session)
         return session
 
-    # -- what a session reports (session.Listener) --------------------------------------------------------------
+    # -- events of sessions (session.Listener) ------------------------------------------------------------------
 
     def session_changed(self, session: Session) -> None:
         self.on_change(session)
@@ -250,7 +250,7 @@ class Registry:
             call(execution)
 
     async def destroy(self, session: Session) -> None:
-        """Delete a session with everything it has, even when the caller stops waiting. Raises `StorageFailed`."""
+        """Delete a session and all its data, even if the caller stops waiting. Raises `StorageFailed`."""
         if not session.destroyed:
             session.life.note(Event.DESTROY)
             background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
@@ -281,11 +281,11 @@ class Registry:
     # -- background ---------------------------------------------------------------------------------------------
 
     async def sweep_disk(self) -> None:
-        """Delete old sessions from the disk, again and again. Runs for the server's life."""
+        """Delete old sessions from the disk periodically. Runs for the server's life."""
         await OldSessions(self._settings, self._home, self._disk).run()
 
     async def stop_idle(self) -> None:
-        """Stop sessions that were idle for too long. Runs for the server's life."""
+        """Stop sessions that have been idle for too long. Runs for the server's life."""
         while True:
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))

@@ -1,6 +1,6 @@
-"""A notebook that runs in a session: its cells are queued together, and the first that fails ends it.
+"""A notebook that runs in a session: its cells are queued together, and the first failure ends it.
 
-Together, so that whatever else is asked of the session runs after it and not in between.
+They are queued together so that other requests to the session run after the notebook and not in between.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from kernelmcp.sessions.session import Session
 
 
 class Replay:
-    """The executions of one notebook. A cell that failed when the notebook was saved may fail again."""
+    """The executions of one notebook. A cell that had failed when the notebook was saved may fail again."""
 
     def __init__(self, session: Session, cells: list[CodeCell]) -> None:
         self._session = session
@@ -23,16 +23,16 @@ class Replay:
 
     @property
     def current(self) -> Execution:
-        """The one that runs or waits first, or the last one."""
+        """The first execution that runs or waits, or else the last one."""
         return next((one for one in self.executions if not one.done.is_set()), self.executions[-1])
 
     @property
     def ended(self) -> int:
-        """How many cells ran to their end, well or as they were allowed to."""
+        """Number of cells that ran to their end, successfully or with an allowed failure."""
         return sum(one.done.is_set() and one.started is not None for one in self.executions) - bool(self.failed)
 
     async def wait(self, seconds: float) -> None:
-        """Until all cells have ended, or `seconds` have passed."""
+        """Wait until all cells have ended, or `seconds` have passed."""
         try:
             async with asyncio.timeout(seconds):
                 for execution in self.executions:

@@ -35,16 +35,16 @@ from kernelmcp.sessions.storage.saver import Saver
 
 
 class Listener(Protocol):
-    """Who hears of everything that happens in any session: the registry."""
+    """Receives the events of all sessions: the registry."""
 
     def session_changed(self, session: "Session") -> None:
-        """It was made, used, stopped or destroyed."""
+        """The session was created, used, stopped or destroyed."""
 
     def kernel_changed(self, session: "Session") -> None:
-        """It has a kernel, or has none any more."""
+        """The session got a kernel, or no longer has one."""
 
     def execution_submitted(self, execution: Execution) -> None:
-        """In the context of the request that asks for the execution."""
+        """An execution was submitted. Called in the context of the request that submitted it."""
 
 
 class Session:
@@ -68,7 +68,7 @@ class Session:
         self.files = binding.files
         self.last_used = time.monotonic()
         self.deleted: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
-        """Done when it is destroyed and its name is free; its result is why not everything could be deleted."""
+        """Resolved when it is destroyed and its name is free; the result says why not everything could be deleted."""
         self._settings = settings
         self._tasks = tasks
         self._directory = directory
@@ -80,10 +80,11 @@ class Session:
         self._queue = ExecutionQueue(settings, binding, life, self.persons, self.id, on_end=self._execution_ended)
         self._drafts = Drafts(directory / DRAFTS)
         self.interrupted = self._drafts.left_behind()
-        """The drafts of what ran or waited when the server before this one ended; their names are its ids."""
+        """Drafts of the executions that ran or waited when the previous server ended; their names are the execution
+        ids."""
         self._saver = Saver(tasks, directory, self.transcript, self.files, self._drafts)
 
-    # -- what it is ---------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:
@@ -104,12 +105,12 @@ class Session:
 
     @property
     def destroyed(self) -> bool:
-        """It is being destroyed, or is gone: nothing new begins in it."""
+        """True if it is being destroyed or is gone: nothing new begins in it."""
         return self.life.is_ending
 
     @property
     def wanted(self) -> bool:
-        """It has a kernel, or is about to have one."""
+        """True if it has a kernel, or is about to have one."""
         return self.is_live or self.life.state is State.STARTING or not self.is_idle
 
     @property
@@ -131,7 +132,7 @@ class Session:
     # -- the queue ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Ask for a kernel. Raises `SessionNotFound` when the session is being destroyed."""
+        """Request a kernel. Raises `SessionNotFound` when the session is being destroyed."""
         self._queue.start()
 
     def submit(
@@ -143,10 +144,10 @@ class Session:
         longest_seconds: float | None = None,
         is_queued_anyway: bool = False,
     ) -> Execution:
-        """Queue an execution, which runs whether or not anybody waits for it. `call` is made after it.
+        """Queue an execution; it runs whether or not anybody waits for it. `call` is made after it.
 
-        Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and,
-        unless it `is_queued_anyway`, `ResourceLimitExceeded`.
+        Its time limit is at most `longest_seconds` or, without that, the policy's. Raises `SessionNotFound` and, unless
+        it `is_queued_anyway`, `ResourceLimitExceeded`.
         """
         self.start()
         limit = self._settings.config.sessions.max_queued
@@ -169,7 +170,7 @@ class Session:
         return execution
 
     def find_execution(self, execution_id: str) -> Execution | None:
-        """One that is kept, or on its way to the journal."""
+        """The execution, if it is kept or about to be written to the journal."""
         if (kept := self.executions.get(execution_id)) is not None:
             return kept
         line = self.transcript.waiting_cell(execution_id)
@@ -185,23 +186,23 @@ class Session:
         await self._queue.run()
 
     async def _open_transcript(self) -> None:
-        """Read the journal, and write into it what ran when an earlier server was killed."""
+        """Read the journal, and add the executions that ran when an earlier server was killed."""
         found = self.transcript, self.interrupted, self.id, self.principal, self._settings.policy
         self.record.execution_count += await anyio.to_thread.run_sync(open_with_drafts, *found)
 
     def interrupt(self, execution: Execution) -> bool:
-        """Interrupt a running execution, or take a waiting one from the queue. False when it has ended already."""
+        """Interrupt a running execution, or remove a waiting one from the queue. False if it has already ended."""
         return self._queue.interrupt(execution)
 
     def interrupt_all(self) -> None:
-        """Interrupt the execution that runs, and cancel those that wait."""
+        """Interrupt the running execution, and cancel the waiting ones."""
         self._queue.interrupt_all()
 
     async def until_idle(self) -> None:
-        """Wait until everything that runs or waits now has ended."""
+        """Wait until all executions that run or wait now have ended."""
         while (execution := self._queue.last) is not None:
             await execution.done.wait()
-            await asyncio.sleep(0)  # until the queue's task has gone on
+            await asyncio.sleep(0)  # let the queue's task continue first
 
     def _execution_ended(self, execution: Execution) -> None:
         self.record.execution_count += 1
@@ -221,7 +222,8 @@ class Session:
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def reset(self, *, variables: bool, files: bool) -> None:
-        """Reset the variables (by a fresh kernel, which cancels what runs or waits), the workspace, or both."""
+        """Reset the variables (with a fresh kernel, which cancels running and waiting executions), the workspace, or
+        both."""
         self.touch()
         if variables:
             await background.complete(self._tasks, lambda: self._replace_kernel(files=files))
@@ -235,7 +237,7 @@ class Session:
             await self._binding.replace(files=files)
 
     async def stop(self) -> bool:
-        """End the kernel; files and transcript stay. False when there was none."""
+        """End the kernel; files and transcript stay. False if there was none."""
         return await background.complete(self._tasks, self._stop)
 
     async def _stop(self) -> bool:
@@ -252,15 +254,15 @@ class Session:
         return was_live
 
     def kill(self) -> None:
-        """End the kernel of an idle session at once, without waiting for its end. Files and transcript stay."""
+        """End the kernel of an idle session at once, without waiting for its exit. Files and transcript stay."""
         self._binding.kill()
         self.executions.trim(stopped=True)
         self._saver.save_soon()
         self._listener.session_changed(self)
 
     async def destroy(self) -> None:
-        """End the kernel and delete everything the session has. Only the registry calls it, once `life` says that the
-        session is ending. Raises `StorageFailed`."""
+        """End the kernel and delete all data of the session. Only the registry calls it, after `life` has noted that
+        the session is ending. Raises `StorageFailed`."""
         await self._end_kernel(files_deleted=True)
         self._queue.close()
         await self._queue.wait_closed()
@@ -279,12 +281,12 @@ class Session:
 
     @property
     def is_settled(self) -> bool:
-        """It is stopped, everything is on disk, and nothing works on it."""
+        """True if it is stopped, everything is on disk, and no work is pending."""
         busy = not self.is_idle or self._queue.turn.locked() or self.files.lock.locked()
         return self.life.state is State.STOPPED and not busy and self._saver.is_done
 
     def unload(self) -> None:
-        """Drop a settled session and its executions from memory. On disk it stays, and any server may open it again."""
+        """Drop a settled session and its executions from memory. It stays on disk, and any server may open it again."""
         self.life.note(Event.UNLOAD)
         self._queue.close()
         self.executions.clear()
@@ -292,7 +294,7 @@ class Session:
         self._lock.close()
 
     async def close(self) -> None:
-        """End the queue and write everything that is not on disk yet. Called when the server ends."""
+        """Close the queue and write all unsaved data. Called when the server ends."""
         self._queue.close()
         await self._queue.wait_closed()
         await self._saver.save()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 
 def tree_memory_mb(pid: int | None) -> float:
-    """Resident memory of a process and its descendants, MiB; 0 when it is gone."""
+    """Resident memory of a process and its descendants, in MiB; 0 if it has exited."""
     if pid is None:
         return 0.0
-    import psutil  # 20 ms of CPU, and no cell needs it
+    import psutil  # takes 20 ms of CPU, and no cell needs it
 
     try:
         root = psutil.Process(pid)
@@ -25,7 +25,7 @@ def tree_memory_mb(pid: int | None) -> float:
 
 
 def directory_bytes(path: Path | None) -> int:
-    """Sizes of the files below a directory; symbolic links are not followed."""
+    """Total size of the files below a directory, in bytes; symbolic links are not followed."""
     total = 0
     pending = [path] if path is not None else []
     while pending:
@@ -36,6 +36,6 @@ def directory_bytes(path: Path | None) -> int:
                         pending.append(Path(entry.path))
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
-        except OSError:  # deleted while we looked
+        except OSError:  # deleted meanwhile
             continue
     return total

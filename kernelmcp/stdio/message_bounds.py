@@ -1,4 +1,4 @@
-"""Bounds on what a client's message may be when it is parsed, on every transport. A tool takes texts and few values."""
+"""Limits for parsing a client's message, on every transport. A tool takes texts and few values."""
 
 from kernelmcp.json_bounds import JsonBounds, JsonTooLarge, check_json
 

@@ -1,6 +1,6 @@
-"""The process's stdin and stdout as MCP's wire: taking them, speaking on them, and noticing that the client has gone.
+"""The process's stdin and stdout as MCP's wire: claims them, serves MCP on them, and notices when the client has gone.
 
-From `claim` on, fd 1 is stderr: nothing but MCP reaches stdout. The life of the server around it is `server`'s.
+After `claim`, fd 1 is stderr: nothing but MCP reaches stdout. `server` owns the life of the server around it.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcp.server.lowlevel.server import Server as LowlevelServer
 
-# What `serve_wire` needs and takes long to import, besides `mcp_server.assemble`.
+# Modules that `serve_wire` needs and that take long to import, besides `mcp_server.assemble`.
 MODULES = ("kernelmcp.stdio.wire",)
 
 
@@ -30,7 +30,7 @@ def claim() -> tuple[int, int]:
 
 
 async def serve_wire(lowlevel: "LowlevelServer[Any]", wire_in: int, wire_out: int) -> None:
-    """Speak MCP on two file descriptors until the first one ends."""
+    """Serve MCP on two file descriptors until the first one ends."""
     from kernelmcp.stdio.wire import open_wire
 
     async with open_wire(wire_in, wire_out) as wire:
@@ -38,8 +38,8 @@ async def serve_wire(lowlevel: "LowlevelServer[Any]", wire_in: int, wire_out: in
 
 
 def has_ended(wire_in: int) -> bool:
-    """Whether a client has gone without a word, or there is none: /dev/null, a file at its end. Never waits, and takes
-    nothing."""
+    """True if the client has gone without a message, or there is none: /dev/null, a file at its end. Never waits, and
+    consumes nothing."""
     poll = select.poll()
     poll.register(wire_in, select.POLLIN)
     events = sum(found for _, found in poll.poll(0))
@@ -58,17 +58,17 @@ def has_ended(wire_in: int) -> bool:
 
 
 def when_closed(wire_in: int, call: Callable[[], None]) -> None:
-    """Call this, in a thread of its own, as soon as the client closes stdin.
+    """Call this, in a separate thread, as soon as the client closes stdin.
 
-    The event loop notices that much later while modules are being imported, or something holds it up."""
+    The event loop notices it much later while modules are being imported, or while it is blocked."""
     threading.Thread(target=_wait_until_closed, args=(wire_in, call), daemon=True).start()
 
 
 def _wait_until_closed(wire_in: int, call: Callable[[], None]) -> None:
     poll = select.poll()
-    # The end of the stream is reported whatever is asked for; data is not, because it is not asked for.
+    # The end of the stream is always reported; data is not, because it is not requested.
     half_closed = getattr(select, "POLLRDHUP", 0)
     poll.register(wire_in, half_closed)
-    with suppress(OSError):  # some systems cannot poll terminals: whoever reads notices the end there
+    with suppress(OSError):  # some systems cannot poll terminals: the reader notices the end there
         if any(events & (select.POLLHUP | select.POLLERR | half_closed) for _, events in poll.poll()):
             call()

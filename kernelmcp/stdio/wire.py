@@ -1,8 +1,8 @@
-"""Lines of JSON-RPC over two file descriptors, as mcp's dispatcher wants them.
+"""Lines of JSON-RPC over two file descriptors, for mcp's dispatcher.
 
-Pipes and sockets are read in the event loop, without a thread between: a call costs less, and no thread hangs in
-read() at the end. A message that cannot be read is answered, not dropped, so that no client waits for ever. A client
-that does not read is not read either: what waits for it is bounded.
+Pipes and sockets are read in the event loop, without a thread in between: a call costs less, and no thread hangs in
+read() at the end. An unreadable message is answered, not dropped, so that no client waits for ever. If a client does
+not read, its messages are not read either: the pending output is bounded.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from mcp_types import (
 
 from kernelmcp.stdio.message_bounds import excess
 
-# A 5 MB cell must pass, with room; beyond this the line is thrown away and answered with an error.
+# A 5 MB cell must pass, with room; a longer line is discarded and answered with an error.
 MAX_LINE_BYTES = 64 * 1024 * 1024
 # While this much waits for a client that does not read, its next message is not read either.
 MAX_PENDING_BYTES = 1024 * 1024
 MAX_PENDING_MESSAGES = 16
-# Answers without a size limit are made a few at a time. They never wait for another message of the client.
+# Answers without a size limit are produced a few at a time. They never wait for another message of the client.
 LARGE_REQUESTS = ("resources/read",)
 MAX_LARGE_REQUESTS = 2
-# A large request that was not answered by then may be a slow one, or one that never will be.
+# A large request that is unanswered by then may be slow, or may never be answered.
 LARGE_REQUEST_SECONDS = 5.0
-# How often to look whether a client that does not read has gone.
+# How often to check whether a client that does not read has gone.
 GONE_POLL_SECONDS = 0.5
 CHUNK_BYTES = 256 * 1024
 
@@ -88,8 +88,8 @@ class Wire:
             return SessionMessage(message)
 
     async def _until_room(self) -> None:
-        """Until the client has taken enough of what was answered. Raises `EndOfStream` when it never will."""
-        await anyio.lowlevel.checkpoint()  # a turn for those who answer, however many messages are buffered
+        """Wait until the client has read enough of the answers. Raises `EndOfStream` if it never will."""
+        await anyio.lowlevel.checkpoint()  # let the answering tasks run, however many messages are buffered
         end = anyio.current_time() + LARGE_REQUEST_SECONDS
         while self._large_ones_wait(end) or not self._writer.has_room():
             with anyio.move_on_after(GONE_POLL_SECONDS):
@@ -126,14 +126,14 @@ class Wire:
 
     async def send(self, item: SessionMessage, /) -> None:
         try:
-            # Encoded when its turn has come: what waits is not there twice.
+            # Encoded only when its turn has come: pending messages are not held twice.
             await self._writer.write(lambda: _encoded(item))
         finally:
             if isinstance(item.message, JSONRPCResponse | JSONRPCError):
                 self._settle(item.message.id)
 
     async def aclose(self) -> None:
-        """The wire outlives mcp's streams; `open_wire` closes it."""
+        """Does nothing: the wire outlives mcp's streams; `open_wire` closes it."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -181,13 +181,13 @@ class Wire:
 
 
 def _id_at_an_end(line: bytes) -> str | int | None:
-    """The id of a message that is not parsed, where clients write it: before or behind everything else."""
+    """The id of an unparsed message, in the places where clients write it: at the start or the end."""
     found = _ID.search(line[:_END_BYTES]) or _ID.search(line[-_END_BYTES:])
     return None if found is None else cast("str | int", json.loads(found[1]))
 
 
 def _encoded(item: SessionMessage) -> bytes:
-    """The message; nothing when it cannot be encoded and nobody waits for it."""
+    """The encoded message; empty if it cannot be encoded and nobody waits for it."""
     try:
         return item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
     except ValueError:
@@ -238,7 +238,8 @@ class _Writer:
         self._moved = anyio.Event()
 
     async def write(self, encode: Callable[[], bytes]) -> None:
-        """Write a line when those before it are gone; it is encoded only then, so that it waits in one form."""
+        """Write a line after the previous ones have been sent; it is encoded only then, so that it is pending in one
+        form."""
         self._waiting += 1
         try:
             async with self._lock:
@@ -259,7 +260,7 @@ class _Writer:
         return self._waiting < MAX_PENDING_MESSAGES and pending <= MAX_PENDING_BYTES
 
     async def progress(self) -> None:
-        """Until a message has gone out."""
+        """Wait until a message has been sent."""
         if self._waiting or self._stream is None:
             self._moved = anyio.Event()
             await self._moved.wait()
@@ -275,7 +276,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _is_private(fd: int) -> bool:
-    """Non-blocking mode belongs to the open file: a pipe's end is ours alone, a terminal is everybody's."""
+    """Non-blocking mode belongs to the open file: a pipe's end is ours alone, a terminal is shared."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 

@@ -1,1 +1,1 @@
-"""The user's other MCP servers: what they offer, and calls of it. See docs/architecture.md."""
+"""The user's other MCP servers: their tools, and calls to them. See docs/architecture.md."""

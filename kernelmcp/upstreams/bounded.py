@@ -1,5 +1,5 @@
-"""Connections to strangers over HTTP, with bounds that neither httpx2 nor h11 have: a head ends, and small pieces of a
-body, of which each costs as much time as a large one, come at a pace."""
+"""HTTP connections to untrusted servers, with limits that httpx2 and h11 lack: a response's head is bounded, and small
+pieces of a body are throttled, because each costs as much time as a large one."""
 
 import asyncio
 import ssl
@@ -16,31 +16,31 @@ from kernelmcp.upstreams.addresses import AddressRules
 from kernelmcp.upstreams.link import Pace
 
 MAX_CONNECTIONS = 100
-# Of a name's addresses so many are tried, each so long before the next one is tried beside it, seconds.
+# Addresses to try per name, and the time in seconds before the next one is tried in parallel.
 MAX_ADDRESSES, NEXT_ADDRESS_SECONDS = 6, 0.25
-# A response's head, with the interim ones before it.
+# A response's head, including the interim responses before it.
 MAX_HEAD_BYTES = 64 * 1024
-# Beyond this it is mostly interim answers, each as costly as a small piece: so much of them is read at once, and then
-# others have their turn, seconds.
+# A longer head is mostly interim responses, each as costly as a small piece: bytes per read, and the pause in seconds
+# for other tasks.
 ORDINARY_HEAD_BYTES, LONG_HEAD_READ_BYTES, LONG_HEAD_PAUSE_SECONDS = 4 * 1024, 1024, 0.02
-# What is read at once: less at first and where it comes in small pieces, because others wait while they are parsed.
+# Bytes per read: fewer at first and after small pieces, because other tasks wait while they are parsed.
 LEAST_READ_BYTES, MOST_READ_BYTES = 4 * 1024, 64 * 1024
-# A piece of a body smaller than this counts; so many may come at once, and so many a second.
+# Smaller pieces of a body are throttled: allowed burst, and rate per second.
 SMALL_PIECE_BYTES = 512
 PIECES_BURST, PIECES_PER_SECOND = 2000.0, 1000.0
-# After so many, others have their turn.
+# Other tasks get a turn after this many.
 PIECES_AT_ONCE = 64
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """httpx2's, by the proxy that the environment names, with bounds on what a stranger answers and on where its names
-    lead. A proxy looks names up itself."""
+    """httpx2's transport, using the proxy that the environment names, with limits on a server's answers and on the
+    addresses that its names lead to. A proxy looks names up itself."""
 
     def __init__(self, rules: AddressRules) -> None:
         self._rules = rules
         self._made: dict[str | None, httpx2.AsyncHTTPTransport] = {}
         self._proxies: dict[tuple[str, str], str | None] = {}
-        """By scheme and host: some systems look a host's name up to tell."""
+        """By scheme and host: on some systems, finding the proxy looks up the host's name."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         where = request.url.scheme, request.url.host
@@ -65,7 +65,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
 
 def proxy_for(url: httpx2.URL) -> str | None:
-    """As the environment says for this address; httpx2 asks it only where the transport is its own."""
+    """The proxy that the environment names for this address; httpx2 finds it only for its own transports."""
     if urllib.request.proxy_bypass(url.host):
         return None
     return urllib.request.getproxies().get(url.scheme)
@@ -75,7 +75,7 @@ class Pieces(httpx2.AsyncByteStream):
     """A body. Many small pieces are read slowly: each costs as much time as a large one."""
 
     def __init__(self, response: httpx2.Response) -> None:
-        """`response`: of a `BoundedTransport`."""
+        """`response` comes from a `BoundedTransport`."""
         self._inner: Any = response.stream
         self._stream: _Stream = response.extensions["network_stream"]
         self._stream.begin_body()
@@ -91,21 +91,21 @@ class Pieces(httpx2.AsyncByteStream):
 
 
 class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection on which a head ends, and no read brings more small pieces than others can wait for."""
+    """A connection that bounds a response's head and the number of small pieces per read."""
 
     def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
         self._inner = inner
         self._pace = Pace(PIECES_BURST, PIECES_PER_SECOND)
         self._pieces = 0
         self._head_bytes: int | None = 0
-        """None in a body."""
+        """None while a body is read."""
         self._at_once = LEAST_READ_BYTES
 
     def begin_body(self) -> None:
         self._head_bytes = None
 
     async def small_piece(self) -> None:
-        """One of a body came."""
+        """Count a small piece of a body, and pause if there are too many."""
         self._at_once = LEAST_READ_BYTES
         self._pieces += 1
         if (wait := self._pace.delay()) or self._pieces % PIECES_AT_ONCE == 0:
@@ -142,7 +142,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
 
 class _Backend(httpcore2.AsyncNetworkBackend):
     def __init__(self, inner: httpcore2.AsyncNetworkBackend, rules: AddressRules | None) -> None:
-        """`rules`: None for connections to a proxy."""
+        """`rules` is None for connections to a proxy."""
         self._inner = inner
         self._rules = rules
 
@@ -175,7 +175,7 @@ class _Backend(httpcore2.AsyncNetworkBackend):
 async def _first(
     addresses: list[str], connect: Callable[[str], Awaitable[httpcore2.AsyncNetworkStream]]
 ) -> httpcore2.AsyncNetworkStream:
-    """The first connection that is made: the next address is tried when one fails, or is slow (RFC 8305)."""
+    """Return the first connection that succeeds: the next address is tried when one fails or is slow (RFC 8305)."""
     made: list[httpcore2.AsyncNetworkStream] = []
     failures: list[Exception] = []
 

@@ -1,6 +1,6 @@
-"""What an upstream offers, and what it answers, as the rest of the server sees it.
+"""An upstream's tools and results, as the rest of the server sees them.
 
-Plain values without I/O. Every text in them is the upstream's claim, and hostile.
+Plain values without I/O. Every text in them comes from the upstream, and is hostile.
 """
 
 import hashlib
@@ -21,17 +21,17 @@ class Tool:
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
     read_only: bool | None
-    """The annotations: what the upstream says of itself. None where it says nothing."""
+    """The upstream's annotation; None if it has none."""
     destructive: bool | None
     idempotent: bool | None
     digest: str
-    """Of all that a person accepts with the tool: name, description, schemas, annotations."""
+    """Digest of everything that a person accepts with the tool: name, description, schemas, annotations."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
     server: str
-    """The name that the settings give it."""
+    """Its name in the settings."""
     title: str
     version: str
     instructions: str
@@ -43,12 +43,12 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class CallResult:
-    """MCP's CallToolResult in its wire names: a `value`, or of a large one the `raw` JSON text, which nobody parsed."""
+    """MCP's CallToolResult with its wire names: a `value`, or for a large one the unparsed `raw` JSON text."""
 
     value: dict[str, Any] | None
     raw: bytes | None
     is_error: bool
-    """Of a raw one: whether its text ends or begins with `"isError": true`; the guest sees for itself."""
+    """For a raw one: whether its text ends or begins with `"isError": true`; the guest checks for itself."""
     size: int
     """Bytes of JSON."""
 
@@ -57,14 +57,15 @@ class CallResult:
 class Status:
     state: State
     error: str | None
-    """A sentence for a person, when the state is `unavailable` or `login_needed`."""
+    """A sentence for a person, if the state is `unavailable` or `login_needed`."""
     since: float
     """Unix time."""
     tools: int
 
 
 class UpstreamError(Exception):
-    """A call that gave no result. The kind is the class that the guest raises, the message is for the model."""
+    """A call that failed without a result. The kind is the class that the guest raises, the message is for the
+    model."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
@@ -73,11 +74,11 @@ class UpstreamError(Exception):
 
 
 class ToolChanged(Exception):
-    """A tool is not the one that a call was meant for: another definition, or none."""
+    """The tool differs from the one that the call was meant for: its definition changed, or it is gone."""
 
 
 def digest_of(listed: dict[str, Any]) -> str:
-    """Of a tool as its upstream lists it, in wire names."""
+    """The digest of a tool as its upstream lists it, with wire names."""
     accepted = {
         key: listed.get(key) for key in ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
     }

@@ -1,4 +1,4 @@
-"""From an upstream's settings to a conversation with it, over whatever leads there; and why that failed, in words."""
+"""Opens a conversation with an upstream from its settings, over any transport, and explains failures."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,7 +24,7 @@ from kernelmcp.upstreams.target import target_of, without_secrets
 
 MAX_REASON_CHARS = 300
 Authorize = Callable[[str, AddressRules, Mapping[str, str]], httpx2.Auth | None]
-"""Name, address and headers of a server to what logs its requests in."""
+"""Maps a server's name, address rules and headers to the authentication of its requests."""
 
 
 def _nothing(_: Link) -> None:
@@ -33,20 +33,20 @@ def _nothing(_: Link) -> None:
 
 @dataclass(frozen=True)
 class Way:
-    """What all connections share."""
+    """Parameters that all connections share."""
 
     minder: Minder
     authorize: Authorize
     max_mb: Callable[[], int]
     on_link: Callable[[Link], None] = _nothing
-    """Gets each connection as soon as it is there."""
+    """Called with each connection as soon as it exists."""
 
 
 @asynccontextmanager
 async def connected(
     name: str, settings: UpstreamSettings, way: Way, changed: Callable[[], None], *, was_legacy: bool
 ) -> AsyncIterator[tuple[Link, Conversation]]:
-    """Raises whatever goes wrong; `in_words` says it."""
+    """Open a link and a conversation. Raises any error of theirs; `in_words` explains it."""
     target = target_of(settings, os.environ)
     rules = AddressRules(target.url, allow_private=settings.private_addresses is True)
     large = LargeResults(way.max_mb)
@@ -79,7 +79,7 @@ class Ended(Exception):
 
 
 def in_words(exc: BaseException, settings: UpstreamSettings) -> str:
-    """A clause for a person, without addresses and values. An upstream may have said it."""
+    """Explain an error in a clause for a person, without addresses and values. The text may come from an upstream."""
     exc = cause(exc)
     match exc:
         case Ended() | ValueError() if not isinstance(exc, ValidationError | UnicodeError):
@@ -103,7 +103,7 @@ def in_words(exc: BaseException, settings: UpstreamSettings) -> str:
 
 
 def cause(exc: BaseException) -> BaseException:
-    """Out of the groups that task groups make."""
+    """The first exception inside nested exception groups."""
     while isinstance(exc, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", exc)
         exc = group.exceptions[0]

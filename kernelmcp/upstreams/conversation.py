@@ -1,7 +1,7 @@
-"""MCP with one upstream over a link: which era it speaks, what it offers, calls of its tools.
+"""An MCP conversation with one upstream over a link: negotiation of the era, lists of tools, and calls.
 
-Calls go through mcp's dispatcher as dicts, without its models: validating results takes most of the time of a call, and
-refuses results of tools that declare something else than they return, after they have done what they do.
+Calls go through mcp's dispatcher as dicts, without its models: validation takes most of a call's time, and rejects
+results that differ from their declared schema, after the tool has done its work.
 """
 
 import itertools
@@ -47,10 +47,10 @@ from kernelmcp.upstreams.large import LARGE_BYTES, MAX_PARSED_BYTES, LargeResult
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
 from kernelmcp.upstreams.listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
 
-# Above those that mcp gives its own requests.
+# Above the ids that mcp gives its own requests.
 _FIRST_NUMBER = 1_000_000
 _US = Implementation(name="kernelmcp", version=kernelmcp.__version__)
-# What goes wrong with an upstream is said in our words, once. Theirs have addresses in them, which may hold secrets.
+# We report an upstream's errors once, in our words. Theirs contain addresses, which may hold secrets.
 for _name in ("mcp.client", "mcp.shared", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
 
@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 class Conversation:
-    """Made by `open_conversation` only."""
+    """Created only by `open_conversation`."""
 
     def __init__(self, name: str, session: ClientSession, dispatcher: JSONRPCDispatcher, large: LargeResults) -> None:
         self._name = name
@@ -79,7 +79,7 @@ class Conversation:
             }
 
     async def list(self) -> Listing:
-        """Raises `MCPError`."""
+        """List the tools. Raises `MCPError`."""
 
         async def ask(method: str, params: dict[str, Any]) -> dict[str, Any]:
             value, waiting = await self._request(method, params)
@@ -101,9 +101,10 @@ class Conversation:
         )
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> CallResult:
-        """Raises `MCPError`, and `UpstreamError` for a result that is none. Cancelling it cancels the call there."""
+        """Call a tool. Raises `MCPError`, and `UpstreamError` for an invalid result. Cancelling it cancels the call
+        there."""
         if _check(tool, arguments) >= LARGE_BYTES:
-            await anyio.lowlevel.checkpoint()  # they are encoded again: others go on in between
+            await anyio.lowlevel.checkpoint()  # the arguments are encoded again: other tasks run in between
         value, waiting = await self._request("tools/call", {"name": tool, "arguments": arguments}, tool)
         if waiting.raw is not None:
             return CallResult(None, waiting.raw, waiting.is_error, len(waiting.raw))
@@ -114,9 +115,10 @@ class Conversation:
         return CallResult(value, None, value.get("isError") is True, len(json.dumps(value)))
 
     async def listen(self, changed: Callable[[], None], settled: Callable[[], None]) -> None:
-        """Hear of changed tools, as a server of 2026-07-28 tells them. Returns when it does not, or no longer.
+        """Listen for changes of tools, as a server of 2026-07-28 reports them. Returns if it does not, or no longer
+        does.
 
-        `settled` is called once it listens, and when it never will."""
+        `settled` is called once it listens, or once it is clear that it never will."""
         try:
             if self.is_modern:
                 async with listen(self._session, tools_list_changed=True) as events:
@@ -131,8 +133,8 @@ class Conversation:
     async def _request(
         self, method: str, params: dict[str, Any], tool: str | None = None
     ) -> tuple[dict[str, Any], Waiting]:
-        """The result, or of a large one its text, which nobody has parsed. Raises `MCPError`, and `UpstreamError` for a
-        result of a tool that is too large."""
+        """Return the result, or the unparsed text of a large one. Raises `MCPError`, and `UpstreamError` if a tool's
+        result is too large."""
         number = next(self._numbers)
         params, options = self._stamped(method, params, tool)
         options["request_id"] = number
@@ -154,7 +156,7 @@ class Conversation:
     def _stamped(
         self, method: str, params: dict[str, Any], tool: str | None = None
     ) -> tuple[dict[str, Any], CallOptions]:
-        """What the protocol wants in each request of its era."""
+        """Add the fields that the protocol requires in each request of its era."""
         headers = dict(self._headers)
         if self.is_modern:
             params = {**params, "_meta": dict(self._meta)}
@@ -167,7 +169,7 @@ class Conversation:
 
 
 def _parsed(raw: bytes) -> dict[str, Any]:
-    """A large list of tools. Blocking. Raises `MCPError`."""
+    """Parse a large list of tools. Blocking. Raises `MCPError`."""
     if len(raw) <= MAX_PARSED_BYTES and is_readable(raw):
         with suppress(ValueError, RecursionError):
             return as_dict(json.loads(raw))
@@ -175,11 +177,11 @@ def _parsed(raw: bytes) -> dict[str, Any]:
 
 
 def _check(tool: str, arguments: Mapping[str, Any]) -> int:
-    """Bytes of JSON. Raises `UpstreamError` for what mcp's transports can't encode: they would end the connection, and
-    other calls."""
+    """Return the size in bytes of JSON. Raises `UpstreamError` for values that mcp's transports can't encode: they
+    would end the connection, and other calls."""
     try:
         text = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-        # What cannot be nested so deep needs no look at it.
+        # With fewer brackets, it cannot be nested too deeply.
         if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
             _check_depth(arguments)
         return len(text)
@@ -205,10 +207,10 @@ def _inner(value: Any) -> Iterable[Any]:
 async def open_conversation(
     name: str, link: Link, large: LargeResults, changed: Callable[[], None], *, was_legacy: bool
 ) -> AsyncIterator[Conversation]:
-    """Negotiate. `changed` is called when a legacy server says that its tools have changed. `was_legacy`: it was when
-    it was last seen, and is not asked in the new way first, which some answer only after a while.
+    """Negotiate. `changed` is called when a legacy server reports that its tools have changed. `was_legacy`: it was one
+    last time, so the new way is not tried first, because some servers answer that only after a while.
 
-    Raises `MCPError`, RuntimeError, ValidationError: what mcp raises of servers that do not speak MCP."""
+    Raises `MCPError`, RuntimeError, ValidationError: mcp's errors for servers that do not speak MCP."""
 
     async def on_message(message: object) -> None:
         if isinstance(message, ToolListChangedNotification):
@@ -229,7 +231,7 @@ async def _negotiate(session: ClientSession, was_legacy: bool) -> None:
             if exc.code == CONNECTION_CLOSED:
                 raise
         except (RuntimeError, ValidationError):
-            pass  # no version in common, or no answer to this question: not one of the new era
+            pass  # no common version, or no answer to this request: not of the new era
         else:
             return
     try:

@@ -1,7 +1,7 @@
-"""An upstream over HTTP: streamable, or the older SSE. mcp's transports, on a client of ours.
+"""An upstream over HTTP: streamable, or the older SSE. Uses mcp's transports on a client of ours.
 
-The client's transport stands between them and the network: it takes large answers aside, caps what comes, and turns a
-request that fails into a JSON-RPC error of that request, where mcp would end all others with it.
+The client's transport stands between them and the network: it sets large answers aside, limits incoming data, and turns
+a failed request into a JSON-RPC error for that request, where mcp would end all others too.
 """
 
 import asyncio
@@ -24,34 +24,34 @@ from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
 from kernelmcp.upstreams.link import NUMBER_HEADER, SESSION_GONE, TOO_LARGE, UNREACHED, Link, Pace, Reading
 
 CONNECT_SECONDS = 30.0
-# A stream of events that stays quiet is closed after so long, seconds. Calls have their own limit.
+# A quiet stream of events is closed after this time, in seconds. Calls have their own limit.
 QUIET_SECONDS = 86_400.0
-# Requests that are no calls are answered within so long, and the end of a session, seconds. Calls have their own limit.
+# Time limits in seconds for requests other than calls, and for ending a session. Calls have their own limit.
 REQUEST_SECONDS, DELETE_SECONDS = 300.0, 2.0
-# Lines of events that a request brings: its answer, with the event's name, id and end.
+# Lines of events per request: its answer, with the event's name, id and end.
 LINES_OF_AN_ANSWER = 4
-# Streams that an upstream closes at once are opened again by mcp, as soon as the upstream says: not faster than this.
+# If an upstream closes streams at once, mcp reopens them as soon as the upstream says; this limits the rate.
 STREAMS_BURST, STREAMS_PER_SECOND = 10.0, 0.2
 _DATA = re.compile(rb"data: ?")
 _SESSION_HEADER = "mcp-session-id"
 _CALL = "kernelmcp.call"
 NOT_SENT = "kernelmcp.not-sent"
-"""Of a request that is not sent: why, as a clause for a person."""
+"""Extension of a request that is not sent: the reason, as a clause for a person."""
 FAILED = "kernelmcp.failed"
-"""Of an answer that no server gave: why, as a clause for a person."""
+"""Extension of an answer that no server gave: the reason, as a clause for a person."""
 
 
 class HttpFailed(Exception):
-    """A clause for a person."""
+    """The text is a clause for a person."""
 
 
 @asynccontextmanager
 async def open_http(
     rules: AddressRules, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
 ) -> AsyncIterator[Link]:
-    """Streamable HTTP. Connects with the first request."""
+    """Open streamable HTTP. Connects with the first request."""
     ended = asyncio.Event()
-    # What is larger than an event may be was taken aside before.
+    # Anything larger than an event's limit was set aside before.
     most, guard = large.max_line_bytes, _Guard(rules, large, ended)
     async with (
         _client(headers, auth, guard) as client,
@@ -64,7 +64,7 @@ async def open_http(
 async def open_sse(
     rules: AddressRules, headers: Mapping[str, str], auth: httpx2.Auth | None, large: LargeResults
 ) -> AsyncIterator[Link]:
-    """The older transport. Raises what httpx2 raises when there is no stream of events."""
+    """Open the older transport. Raises httpx2's errors if there is no stream of events."""
     ended = asyncio.Event()
     guard = _Guard(rules, large, ended, answers_elsewhere=True)
 
@@ -85,7 +85,7 @@ async def open_sse(
 def _client(
     headers: Mapping[str, str], auth: httpx2.Auth | None, transport: httpx2.AsyncBaseTransport
 ) -> httpx2.AsyncClient:
-    # Compressed, a small answer may be a large one.
+    # A small compressed answer may be a large one.
     plain = {**headers, "accept-encoding": "identity"}
     timeout = httpx2.Timeout(CONNECT_SECONDS, read=QUIET_SECONDS, pool=None)
     return httpx2.AsyncClient(headers=plain, auth=auth, timeout=timeout, transport=transport)
@@ -99,12 +99,13 @@ class _Guard(httpx2.AsyncBaseTransport):
     def __init__(
         self, rules: AddressRules, large: LargeResults, ended: asyncio.Event, *, answers_elsewhere: bool = False
     ) -> None:
-        """`ended` is set when nobody is there, and when a message fails whose answer comes on another stream."""
+        """`ended` is set when the server is unreachable, or when a message fails whose answer comes on another
+        stream."""
         self._large = large
         self._ended = ended
         self._answers_elsewhere = answers_elsewhere
         self._streams = Pace(STREAMS_BURST, STREAMS_PER_SECOND)
-        # Of the whole connection: a stream that is opened anew brings no new credit.
+        # For the whole connection: a reopened stream brings no new credit.
         self._lines = Pace()
         self._inner = BoundedTransport(rules)
         self._failure = ""
@@ -118,7 +119,7 @@ class _Guard(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if (why := request.extensions.get(NOT_SENT)) is not None:
             return self._failed(why)
-        # It is sent a second time after a login was renewed, without the header.
+        # After a login was renewed, the request is sent a second time, without the header.
         if (number := request.headers.pop(NUMBER_HEADER, None)) is not None:
             request.extensions = {**request.extensions, _CALL: int(number)}
         if request.method == "GET" and (wait := self._streams.delay()):
@@ -130,7 +131,7 @@ class _Guard(httpx2.AsyncBaseTransport):
         return self._failed("it did not answer in time")
 
     def _bound(self, request: httpx2.Request) -> AbstractContextManager[anyio.CancelScope]:
-        """How long an answer is waited for, and read where it is no stream of events."""
+        """Limit the wait for an answer, and the time to read it if it is not a stream of events."""
         number: int | None = request.extensions.get(_CALL)
         if number is not None:
             return self._large.while_expected(number)
@@ -161,7 +162,7 @@ class _Guard(httpx2.AsyncBaseTransport):
     async def _whole(
         self, request: httpx2.Request, response: httpx2.Response, pieces: Any, kind: str
     ) -> httpx2.Response:
-        """The answer with its body, of which nothing large is left."""
+        """The answer with its body; a large result is set aside."""
         number: int | None = request.extensions.get(_CALL)
         body = bytearray()
         try:
@@ -177,7 +178,7 @@ class _Guard(httpx2.AsyncBaseTransport):
             await response.aclose()
         status, headers = response.status_code, _without_length(response.headers)
         if response.is_redirect:
-            if request.method == "GET":  # of a login, which then looks at other addresses
+            if request.method == "GET":  # part of a login, which then tries other addresses
                 headers.pop("location", None)
                 return httpx2.Response(status, headers=headers)
             return self._failed(f"it answered with HTTP {status}, and redirects are not followed")
@@ -191,7 +192,7 @@ class _Guard(httpx2.AsyncBaseTransport):
     def _failed(
         self, why: str, status: int = 502, headers: httpx2.Headers | None = None, code: int = UNREACHED
     ) -> httpx2.Response:
-        """An answer that mcp takes for a JSON-RPC error of the request; the status and its headers are for OAuth."""
+        """An answer that mcp treats as a JSON-RPC error of the request; the status and its headers are for OAuth."""
         self._failure = why
         if self._answers_elsewhere:
             self._ended.set()
@@ -203,7 +204,7 @@ class _Guard(httpx2.AsyncBaseTransport):
 
 
 class _Events(httpx2.AsyncByteStream):
-    """A stream of events, large answers taken aside, lines at a bounded pace. It ends where it breaks, and with the
+    """A stream of events: large answers are set aside, and lines are throttled. It ends where it breaks, and with the
     call that it answers."""
 
     def __init__(self, stream: Any, large: LargeResults, pace: Pace, call: int | None) -> None:
@@ -234,7 +235,7 @@ class _Events(httpx2.AsyncByteStream):
 
 
 class _Noticed:
-    """mcp's stream, and a note that it has ended."""
+    """mcp's stream; sets `ended` when it has ended."""
 
     def __init__(self, stream: Any, ended: asyncio.Event) -> None:
         self._stream = stream
@@ -268,7 +269,7 @@ class _Noticed:
 
 
 def _without_length(headers: httpx2.Headers) -> httpx2.Headers:
-    """Of a body that is made anew."""
+    """Drop the headers that describe the length of a body that is replaced."""
     kept = httpx2.Headers(headers)
     for name in ("content-length", "transfer-encoding"):
         kept.pop(name, None)
@@ -276,7 +277,7 @@ def _without_length(headers: httpx2.Headers) -> httpx2.Headers:
 
 
 def _in_words(exc: httpx2.TransportError) -> str:
-    """Without what may stand in its text: an address, or a header."""
+    """Explain an error without its text, which may contain an address or a header."""
     match exc:
         case httpx2.ConnectError():
             return f"it cannot be reached: {exc}"

@@ -1,9 +1,9 @@
-"""What is remembered of upstreams between two runs: their catalogues, and the definitions of tools that were accepted.
+"""Persistent data on upstreams: their catalogues, and the accepted definitions of tools.
 
     home/upstreams/catalogues/NAME.json    what it offered last time
     home/upstreams/pins/NAME.json          the digest of each accepted tool
 
-Files that cannot be read are as good as none; what cannot be written is logged. Nothing here is a secret.
+Unreadable files count as missing; write errors are logged. Nothing here is a secret.
 """
 
 import json
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 class Remembered:
     catalogue: Catalogue
     is_legacy: bool
-    """Whether it spoke the protocol of before 2026-07-28."""
+    """True if it spoke the protocol before 2026-07-28."""
 
 
 class Kept:
@@ -35,7 +35,7 @@ class Kept:
         self.folder = folder
 
     def catalogue(self, name: str, identity: str) -> Remembered | None:
-        """What the server of this name and identity offered last time."""
+        """The last known catalogue of the server with this name and identity."""
         try:
             found: Any = json.loads(read_small(self._catalogue_file(name), MAX_CATALOGUE_BYTES))
             if found["identity"] != identity:
@@ -53,7 +53,7 @@ class Kept:
         )
 
     def pins(self, name: str) -> dict[str, str] | None:
-        """The digests that were accepted, by the tool's name; None before the first contact."""
+        """The accepted digests by tool name; None before the first contact."""
         try:
             found: Any = json.loads(read_small(self._pins_file(name), MAX_CATALOGUE_BYTES))
         except FileNotFoundError:
@@ -65,7 +65,7 @@ class Kept:
         return {str(tool): str(digest) for tool, digest in cast("dict[Any, Any]", found).items()}
 
     def pins_stamp(self, name: str) -> Stamp:
-        """Another one when they were written since."""
+        """Changes whenever the pins are written."""
         return stamp_of(self._pins_file(name))
 
     def keep_pins(self, name: str, pins: dict[str, str]) -> None:

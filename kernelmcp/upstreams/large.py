@@ -1,8 +1,8 @@
-"""Large answers of upstreams, set aside as text before anything parses them.
+"""Sets large answers of upstreams aside as text before anything parses them.
 
-Parsing 16 MB takes the event loop for a second, and every session with it. A JSON-RPC response says its id in its first
-or last bytes: that is read, the text of the result goes to whoever waits for it, and a small response takes its place.
-Below both transports; knows neither processes nor HTTP.
+Parsing 16 MB blocks the event loop, and every session, for a second. A JSON-RPC response has its id in its first or
+last bytes: the id is read, the text of the result goes to the waiting call, and a small response takes its place. Below
+both transports; knows neither processes nor HTTP.
 """
 
 import json
@@ -15,18 +15,18 @@ from mcp_types import INVALID_REQUEST
 
 from kernelmcp.output.sanitize import MAX_DEPTH, clean_json, is_readable
 
-# An answer longer than this is looked at by its ends only. Below it, parsing takes a tenth of a millisecond.
+# Only the ends of a longer answer are inspected. Below this, parsing takes a tenth of a millisecond.
 LARGE_BYTES = 16 * 1024
-# The most that is parsed, of what no call waits for: lists of tools. It takes 30 ms.
+# Limit for parsing an answer that no call waits for: lists of tools. It takes 30 ms.
 MAX_PARSED_BYTES = 4 * 1024 * 1024
-# What a response has around its result.
+# The part of a response around its result.
 SLACK_BYTES = 64 * 1024
-# How much of a line that is too long is read to its end, in the hope of the next one.
+# An overlong line is read to its end up to this size, so that the next one can be read.
 MAX_SKIPPED_BYTES = 128 * 1024 * 1024
 _END_BYTES = 512
 _MEMBER = rb'(?:"jsonrpc"\s*:\s*"2\.0"|"id"\s*:\s*\d{1,15})'
 _HEAD = re.compile(rb"\s*\{\s*((?:" + _MEMBER + rb'\s*,\s*){0,2})"result"\s*:\s*')
-# In valid JSON this is the top object's end: the last brace closes it, and what stands before it so is its own.
+# In valid JSON this is the top object's end: the last brace closes it, and the members before it belong to it.
 _TAIL = re.compile(rb"((?:\s*,\s*" + _MEMBER + rb"){0,2})\s*\}\s*\Z")
 _ID = re.compile(rb'"id"\s*:\s*(\d+)')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -42,11 +42,11 @@ class Waiting:
 
     def __init__(self) -> None:
         self.raw: bytes | None = None
-        """The text of its result, when that is large."""
+        """The text of its result, if that is large."""
         self.is_too_large = False
-        """Whether it was not kept."""
+        """True if the result was dropped."""
         self.readings: set[anyio.CancelScope] = set()
-        """Who reads for it."""
+        """The scopes that read for it."""
 
     @property
     def is_error(self) -> bool:
@@ -54,11 +54,11 @@ class Waiting:
 
 
 class LargeResults:
-    """Who waits for what, on one connection."""
+    """The pending calls of one connection."""
 
     def __init__(self, max_mb: Callable[[], int]) -> None:
         self.max_mb = max_mb
-        """The setting, as it is now."""
+        """Returns the current setting."""
         self._waiting: dict[int, Waiting] = {}
 
     @property
@@ -81,7 +81,7 @@ class LargeResults:
 
     @contextmanager
     def while_expected(self, request_id: int | None) -> Iterator[anyio.CancelScope]:
-        """What is within ends with the call, if it is for one: nobody reads on for a call that was given up."""
+        """Scope that ends with the call, if there is a call: an abandoned call's answer is not read on."""
         with anyio.CancelScope() as reading:
             waiting = self._waiting.get(request_id) if request_id is not None else None
             if waiting is None:
@@ -96,7 +96,7 @@ class LargeResults:
                 waiting.readings.discard(reading)
 
     def shrunk(self, line: bytes | bytearray) -> bytes:
-        """What takes the place of a line: itself, a small response whose result is set aside, or nothing."""
+        """Return the replacement of a line: itself, a small response whose result is set aside, or nothing."""
         if len(line) <= LARGE_BYTES:
             return _harmless(bytes(line))
         head, tail = _HEAD.match(bytes(line[:_END_BYTES])), _TAIL.search(bytes(line[-_END_BYTES:]))
@@ -107,16 +107,16 @@ class LargeResults:
         end = len(line) - min(len(line), _END_BYTES) + tail.start()
         if end - head.end() > self._max_bytes:
             return self._too_large(found)
-        self._waiting[found].raw = bytes(memoryview(line)[head.end() : end])  # the only copy of 16 MB that is made
+        self._waiting[found].raw = bytes(memoryview(line)[head.end() : end])  # the only copy of up to 16 MB
         return json.dumps({"jsonrpc": "2.0", "id": found, "result": {}}).encode()
 
     def refused(self, head: bytes, tail: bytes) -> bytes:
-        """What takes the place of a line of which only the ends were kept: an error for the call, when it says one."""
+        """Return the replacement of a line of which only the ends were kept: an error for the call, if it names one."""
         found = _id_in(_HEAD.match(head[:_END_BYTES]), _TAIL.search(tail[-_END_BYTES:]) if tail else None)
         return b"" if found is None else self._too_large(found)
 
     def refuse(self, request_id: int) -> None:
-        """The same where the call is known."""
+        """Mark the result of a known call as too large."""
         if (waiting := self._waiting.get(request_id)) is not None:
             waiting.is_too_large = True
 
@@ -126,7 +126,7 @@ class LargeResults:
 
 
 class Lines:
-    """Lines from chunks: each byte is looked at once, and what is kept has a bound."""
+    """Splits chunks into lines: each byte is scanned once, and the buffer is bounded."""
 
     def __init__(self, large: LargeResults, prefix: re.Pattern[bytes] | None = None) -> None:
         """`prefix`: what stands before the JSON in a line; other lines can't be large."""
@@ -138,7 +138,7 @@ class Lines:
         self._head = b""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that end in this chunk, without their ends. Raises `TooLong`."""
+        """The lines that end in this chunk, without their line ends. Raises `TooLong`."""
         self._buffer += chunk
         while (end := self._buffer.find(b"\n", self._scanned)) >= 0:
             line = self._taken(end)
@@ -149,7 +149,7 @@ class Lines:
             yield from self._skip()
 
     def _taken(self, end: int) -> bytearray:
-        """The line that ends there. A large one is not copied; what follows it is less than a chunk."""
+        """Take the line that ends there. A large one is not copied; the data after it is less than a chunk."""
         if end <= LARGE_BYTES:
             line = self._buffer[:end]
             del self._buffer[: end + 1]
@@ -169,7 +169,7 @@ class Lines:
         return prefix[0] + small if small else b""
 
     def _skip(self) -> Iterator[bytes]:
-        """Too much without an end. A call whose id stands in front fails at once."""
+        """Skip an overlong line. A call whose id is at its start fails at once."""
         if not self._skipped:
             prefix = self._prefix.match(self._buffer) if self._prefix is not None else None
             begin = prefix[0] if prefix is not None else b""
@@ -193,7 +193,7 @@ class Lines:
 
 
 def _id_in(head: re.Match[bytes] | None, tail: re.Match[bytes] | None) -> int | None:
-    """The id, when exactly one stands at the ends of something that has a result."""
+    """The id, if exactly one is at the ends of something that has a result."""
     if head is None:
         return None
     found = _ID.findall(head[1]) + (_ID.findall(tail[1]) if tail is not None else [])
@@ -201,7 +201,7 @@ def _id_in(head: re.Match[bytes] | None, tail: re.Match[bytes] | None) -> int | 
 
 
 def _harmless(line: bytes) -> bytes:
-    """A message that is parsed holds valid Unicode, and is not nested deeper than JSON libraries go."""
+    """Return a line that is safe to parse: valid Unicode, and no deeper than JSON libraries allow."""
     if line.count(b"{") + line.count(b"[") <= MAX_DEPTH and not _SURROGATE.search(line):
         return line
     try:

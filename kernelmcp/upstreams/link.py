@@ -1,6 +1,6 @@
-"""A connection to an upstream as mcp's dispatcher drives it, whatever carries it: stdio, HTTP or SSE.
+"""A connection to an upstream for mcp's dispatcher, over stdio, HTTP or SSE.
 
-What nobody asked for is read at a pace: reading stops for a moment, and its pipe fills, not our time.
+Unsolicited messages are throttled: reading pauses, so the upstream's pipe fills and our time does not.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ from typing import Protocol, Self
 
 from mcp.shared.message import SessionMessage
 
-# Tells the HTTP transport which call a request is; it leaves no request.
+# Tells the HTTP transport which call a request belongs to; it is removed before sending.
 NUMBER_HEADER = "x-kernelmcp-call"
-# Codes of JSON-RPC errors that a transport makes: nothing was reached; the session there is gone, and nothing was done;
-# the request is too large for whoever is there, and nothing was done.
+# Codes of JSON-RPC errors that a transport generates: nothing was reached; the session there is gone, and nothing was
+# done; the request is too large for the server, and nothing was done.
 UNREACHED, SESSION_GONE, TOO_LARGE = -32097, -32096, -32095
-# A server that starts may have much to say; after that, a few lines a second are plenty.
+# A starting server may send many lines; after that, a few lines a second are plenty.
 BURST = 1000.0
 PER_SECOND = 200.0
 
 
 class Reading(Protocol):
-    """Where mcp's dispatcher reads: it iterates until the connection has ended."""
+    """The stream that mcp's dispatcher reads: it iterates until the connection has ended."""
 
     async def receive(self) -> SessionMessage | Exception: ...
     async def aclose(self) -> None: ...
@@ -49,11 +49,11 @@ class Link:
     read: Reading
     write: Writing
     ended: asyncio.Event
-    """Set when nothing more will come."""
+    """Set when no more messages will come."""
     reason: Callable[[], Awaitable[str]]
-    """Why it has ended: a clause for a person, or nothing."""
+    """Returns why it has ended: a clause for a person, or nothing."""
     last_words: Callable[[], str]
-    """The end of what its process has written to stderr."""
+    """Returns the end of the process's stderr."""
 
 
 class Pace:
@@ -63,12 +63,12 @@ class Pace:
         self._at = time.monotonic()
 
     def delay(self, cost: float = 1.0) -> float:
-        """Count one line, or what it costs beside one; how long to wait before the next is read, seconds."""
+        """Count one line, or its cost relative to one; returns the wait before the next read, in seconds."""
         now = time.monotonic()
         self._credit = min(self._burst, self._credit + (now - self._at) * self._per_second) - cost
         self._at = now
         return max(0.0, -self._credit / self._per_second)
 
     def forgive(self, count: int) -> None:
-        """What came with an answer."""
+        """Return the credit for lines that belong to an answer."""
         self._credit = min(self._burst, self._credit + count)

@@ -1,6 +1,6 @@
-"""The tools of an upstream as it lists them: checked, cleaned, and cut where they are too many or too large.
+"""The tools that an upstream lists: validated, cleaned, and truncated if they are too many or too large.
 
-A tool that is not one is left out, and does not take the others with it. Must not know connections.
+An invalid tool is omitted and does not affect the others. Must not know connections.
 """
 
 import json
@@ -19,28 +19,28 @@ from kernelmcp.upstreams.large import MAX_PARSED_BYTES
 MAX_PAGES = 100
 MAX_TOOLS = 2000
 MAX_NAME_CHARS = 128
-# What a model reads of a stranger's text at most.
+# Limit for an untrusted text that a model reads.
 MAX_DESCRIPTION_CHARS = 4000
-# A schema with more says that it takes anything: one tool must not fill the disk, or a model's context.
+# A larger schema is replaced by one that accepts anything: one tool must not fill the disk, or a model's context.
 MAX_SCHEMA_CHARS = 64 * 1024
-# Of all tools together, characters of JSON as they are listed. A thousand large ones have it.
+# Limit for all tools together, in characters of JSON as listed. A thousand large tools fit.
 MAX_LISTED_CHARS = MAX_PARSED_BYTES
 _ANYTHING: dict[str, Any] = {"type": "object"}
 Ask = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Sends a request, gives its result."""
+"""Sends a request and returns its result."""
 
 
 @dataclass(frozen=True)
 class Listing:
     tools: tuple[Tool, ...]
     is_whole: bool
-    """Whether the upstream has no more than these."""
+    """True if these are all of the upstream's tools."""
     fresh_seconds: float | None
-    """How long it says that they stay as they are."""
+    """Seconds that they stay valid, according to the upstream."""
 
 
 async def list_tools(ask: Ask) -> Listing:
-    """All pages. Raises what `ask` raises."""
+    """List all pages. Raises what `ask` raises."""
     found: dict[str, Tool] = {}
     cursor: str | None = None
     seen: set[str] = set()
@@ -48,7 +48,7 @@ async def list_tools(ask: Ask) -> Listing:
     room = MAX_LISTED_CHARS
     for _ in range(MAX_PAGES):
         page = await ask("tools/list", {} if cursor is None else {"cursor": cursor})
-        # A page of one tool may take half a second.
+        # A page with one tool may take half a second.
         room = await anyio.to_thread.run_sync(_add, found, page.get("tools"), room)
         if room < 0:
             return Listing(tuple(found.values()), is_whole=False, fresh_seconds=fresh)
@@ -64,7 +64,7 @@ async def list_tools(ask: Ask) -> Listing:
 
 
 def _add(found: dict[str, Tool], listed: Any, room: int) -> int:
-    """Add the tools of a page: how many characters are left for further ones, less than none when some were left out.
+    """Add the tools of a page; returns the number of characters left for further ones, negative if some were omitted.
     Blocking."""
     for one in cast("list[Any]", listed) if isinstance(listed, list) else []:
         if len(found) >= MAX_TOOLS:
@@ -74,7 +74,7 @@ def _add(found: dict[str, Tool], listed: Any, room: int) -> int:
             break
         if (tool := _tool(one)) is not None:
             found.setdefault(tool.name, tool)
-        time.sleep(0)  # the event loop's thread may go on
+        time.sleep(0)  # let the event loop's thread continue
     return room
 
 
@@ -118,5 +118,5 @@ def _hint(value: Any) -> bool | None:
 
 
 def text_of(value: Any, max_chars: int) -> str:
-    """A stranger's text: valid Unicode, and not more than this."""
+    """An untrusted text: valid Unicode, at most `max_chars`."""
     return clean(value)[:max_chars] if isinstance(value, str) else ""

@@ -1,14 +1,14 @@
-"""Ends the processes of upstreams when this server was killed and could not do it itself.
+"""Ends the processes of upstreams if this server was killed and could not end them itself.
 
-A shell waits at a pipe that only the server holds open. The server tells it which process groups there are; when the
-pipe closes, it kills those that are left. One for all upstreams, and none where none is a process.
+A shell waits at a pipe that only the server holds open. The server sends it the process groups; when the pipe closes,
+it kills the remaining ones. There is one shell for all upstreams, and none if no upstream is a process.
 """
 
 import os
 import subprocess
 from contextlib import suppress
 
-# An upstream that notices its stdin's end by itself has so long.
+# Time for an upstream to exit by itself after the end of its stdin.
 GRACE_SECONDS = 2
 _SCRIPT = f"""\
 groups=" "
@@ -29,7 +29,7 @@ class Minder:
         self._groups: set[int] = set()
 
     def add(self, group: int) -> None:
-        """A process group that must not outlive this server."""
+        """Add a process group that must not outlive this server."""
         self._groups.add(group)
         if self._process is not None and self._process.poll() is None:
             self._say("+", group)
@@ -51,7 +51,7 @@ class Minder:
         self._say("-", group)
 
     def close(self) -> None:
-        """All groups have ended."""
+        """End the shell, once all groups have ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -2,8 +2,8 @@
 
     home/skills/<principal>/NAME.py
 
-A promoted one is code that runs in sessions which did not write it, so what is promoted is what was shown: it is read
-once, has no character that hides another, and is never written by a server. Must not know sessions.
+A promoted skill is code that runs in sessions which did not write it, so the promoted text is the one that was shown:
+it is read once, has no character that hides another, and is never written by a server. Must not know sessions.
 """
 
 import ast
@@ -29,7 +29,7 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 FOLDER = "skills"
 MAX_BYTES = 64 * 1024
 MAX_SKILLS = 100
-# Longer than a reader would scroll; and the same with a sign here and there.
+# Longer than a reader would scroll; also with a few characters in between.
 _GAP = re.compile(r"[ \t]{81}|(?:[ \t]{20,}\S{1,8}){4}|\n(?:[ \t#\\]*\n){11}")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -48,7 +48,7 @@ def is_name(name: str) -> bool:
 
 
 def parse(name: str, data: bytes) -> Skill:
-    """A skill of a file's content, which is hostile. Raises `InvalidArgument`."""
+    """Parse a skill from a file's content, which is hostile. Raises `InvalidArgument`."""
     if not is_name(name):
         raise InvalidArgument(f"{name!r} is not a valid skill name", "Use up to 64 letters, digits and underscores.")
     if len(data) > MAX_BYTES:
@@ -57,9 +57,9 @@ def parse(name: str, data: bytes) -> Skill:
         source = data.decode()
         if (encoding := detect_encoding(BytesIO(data).readline)[0]) != "utf-8":  # comments may be code in another one
             raise SyntaxError(f"it is to be read as {encoding}, not as UTF-8")
-        with warnings.catch_warnings(action="ignore"):  # they would be on the terminal, with the file's words
+        with warnings.catch_warnings(action="ignore"):  # they would appear on the terminal, with the file's words
             tree = ast.parse(source)
-        # Not all that the parser takes: it reads lines otherwise.
+        # Stricter than the parser, which splits lines differently.
         words = {token.string for token in generate_tokens(StringIO(source).readline) if token.type == NAME}
     except (SyntaxError, TokenError, ValueError, RecursionError, MemoryError) as exc:
         raise InvalidArgument(
@@ -72,7 +72,7 @@ def parse(name: str, data: bytes) -> Skill:
 
 
 def _check_readable(name: str, source: str, words: set[str]) -> None:
-    """Raises `InvalidArgument` for what a person would not see, or would take for something else."""
+    """Raises `InvalidArgument` for text that a person would not see, or would misread."""
     hidden = {char for char in source if not char.isprintable() and char not in "\n\t"} | set(UNSEEN.findall(source))
     for char in sorted(hidden | {char for word in words if not word.isascii() for char in word if ord(char) > 127}):
         raise InvalidArgument(
@@ -88,21 +88,21 @@ def _check_readable(name: str, source: str, words: set[str]) -> None:
 
 
 def in_workspace(workspace: Workspace) -> list[str]:
-    """Names of the files that may be skills. Raises `ServerError`s only."""
+    """Names of the files that may be skills. Raises only `ServerError`s."""
     paths = [entry.path.split("/") for entry in workspace.listing().files]
     names = [path[1].removesuffix(".py") for path in paths if len(path) == 2 and path[0] == FOLDER]
     return [name for name in names if is_name(name) and [FOLDER, f"{name}.py"] in paths]
 
 
 def read_from(workspace: Workspace, name: str) -> Skill:
-    """Raises `ServerError`s only."""
+    """Read a skill. Raises only `ServerError`s."""
     if not is_name(name):
         return parse(name, b"")
     return parse(name, workspace.read(f"{FOLDER}/{name}.py", limit=MAX_BYTES + 1).data)
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Of the files: where the clock of the disk is coarse, the folder may have the time that it had before."""
+    """Stamp of the files: if the disk's clock is coarse, the folder may keep its time after a change."""
     try:
         return tuple(sorted((file.name, *stamp_of(file)) for file in folder.iterdir()))
     except OSError:
@@ -110,24 +110,24 @@ def _stamp(folder: Path) -> Stamp:
 
 
 class PromotedSkills:
-    """Of a home. Blocking."""
+    """The promoted skills of a home. Blocking."""
 
     def __init__(self, home: Path) -> None:
         self._root = home / "skills"
 
     def stamp(self, principal: str) -> Stamp:
-        """Another one when the skills are."""
+        """Changes whenever the skills change."""
         return _stamp(self._folder(principal))
 
     def stamps(self) -> list[Stamp]:
-        """Of all principals."""
+        """The stamps of all principals."""
         try:
             return sorted(_stamp(folder) for folder in self._root.iterdir())
         except OSError:
             return []
 
     def read(self, principal: str) -> dict[str, str]:
-        """The sources by name; a file that cannot be read is left out."""
+        """The sources by name; an unreadable file is omitted."""
         folder = self._folder(principal)
         try:
             names = sorted(file.name.removesuffix(".py") for file in folder.iterdir() if file.name.endswith(".py"))
@@ -142,7 +142,7 @@ class PromotedSkills:
         return found
 
     def add(self, principal: str, skill: Skill) -> None:
-        """Raises OSError, `ResourceLimitExceeded`."""
+        """Add a skill. Raises OSError, `ResourceLimitExceeded`."""
         present = self.read(principal)
         if skill.name not in present and len(present) >= MAX_SKILLS:
             raise ResourceLimitExceeded(f"there are {MAX_SKILLS} skills already, the maximum", "Remove one.")
@@ -152,12 +152,12 @@ class PromotedSkills:
         replace(folder / f"{skill.name}.py", lambda stream: stream.write(skill.source.encode()), mode=0o444)
 
     def remove(self, principal: str, name: str) -> bool:
-        """Whether there was one. Raises OSError."""
+        """Remove a skill; returns whether it existed. Raises OSError."""
         if not is_name(name) or name not in self.read(principal):
             return False
         os.unlink(self._folder(principal) / f"{name}.py")
         return True
 
     def _folder(self, principal: str) -> Path:
-        # A principal is any text.
+        # A principal may be any text.
         return self._root / hashlib.sha256(principal.encode("utf-8", "surrogatepass")).hexdigest()[:32]

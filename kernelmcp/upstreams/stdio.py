@@ -1,7 +1,7 @@
 """An upstream as a process, with JSON-RPC on its stdin and stdout.
 
-A transport of our own: mcp's joins chunks to a line without a bound, in quadratic time, and in everybody's event loop.
-The process and all that it starts end with the connection, and with this server however that ends (`Minder`).
+A transport of our own: mcp's joins chunks to a line without a limit, in quadratic time, in the shared event loop. The
+process and its children end with the connection, and with this server however that ends (`Minder`).
 """
 
 import asyncio
@@ -32,21 +32,21 @@ from kernelmcp.upstreams.large import LargeResults, Lines, TooLong
 from kernelmcp.upstreams.link import Link, Pace
 from kernelmcp.upstreams.minder import Minder
 
-# What waits for an upstream that does not read: beyond this its connection is at fault.
+# Limit for data that waits for an upstream that does not read; beyond it, the connection counts as broken.
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 STDERR_BYTES = 8 * 1024
-# Beyond this, stderr is read slowly: what nobody reads must cost nothing.
+# Beyond this, stderr is read slowly: output that nobody reads must cost nothing.
 STDERR_BYTES_PER_SECOND = 1024 * 1024
-# After stdin was closed, until SIGTERM, and then until SIGKILL. A server on stdio has two seconds for all of its end.
+# From closing stdin to SIGTERM, and from there to SIGKILL. A server on stdio has two seconds for its whole shutdown.
 GRACE_SECONDS = 0.5
-# Changed tools are told at most so often, seconds: a server that changes one tool after the other says so each time.
+# Minimum interval between reports of changed tools, in seconds: a server that changes many tools reports each one.
 CHANGES_SECONDS = 1.0
-# What a line that is thrown away counts for, beside one that must be handled; a long one as many of so many bytes.
+# Cost of a discarded line relative to one that must be handled; a long one counts once per this many bytes.
 THROWN_AWAY, THROWN_AWAY_BYTES = 0.05, 256
-# After the process has ended, until what it wrote last must have come: something it started may hold its stdout open.
+# From the exit of the process to the end of its output: a child may hold its stdout open.
 LAST_OUTPUT_SECONDS = 0.5
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-# Other notifications are of no use here.
+# Other notifications are not used here.
 CHANGED = "notifications/tools/list_changed"
 WANTED = frozenset({CHANGED, "notifications/subscriptions/acknowledged", "notifications/cancelled"})
 
@@ -60,7 +60,7 @@ async def open_stdio(
     large: LargeResults,
     minder: Minder,
 ) -> AsyncIterator[Link]:
-    """Start it. Raises OSError when that cannot be, ValueError for arguments that no process can have."""
+    """Start the process. Raises OSError if it cannot be started, ValueError for arguments that no process can have."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     transport, process = await asyncio.get_running_loop().subprocess_exec(
         lambda: _Process(large),
@@ -82,7 +82,7 @@ async def open_stdio(
 
 
 class _Process(asyncio.SubprocessProtocol):
-    """Its pipes, as both of mcp's stream protocols."""
+    """The pipes of a process, as both of mcp's stream protocols."""
 
     def __init__(self, large: LargeResults) -> None:
         self.ended = asyncio.Event()
@@ -94,12 +94,12 @@ class _Process(asyncio.SubprocessProtocol):
         self._exited = asyncio.Event()
         self._pace = Pace()
         self._changed: JSONRPCMessage | None = None
-        """A note of changed tools that has yet to be told."""
+        """A pending report of changed tools."""
         self._changed_at = -float("inf")
         self._stderr = bytearray()
         self._fault = ""
 
-    # -- what asyncio reports -----------------------------------------------------------------------------------
+    # -- asyncio callbacks --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
@@ -115,17 +115,17 @@ class _Process(asyncio.SubprocessProtocol):
             self._pipe(1).close()  # nothing more is read
             return
         if self._ready:
-            self._pipe(1).pause_reading()  # until these are taken
+            self._pipe(1).pause_reading()  # until these are consumed
             self._arrived.set()
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
             self._finish("" if exc is None else str(exc))
-        self._writable.set()  # whoever waits to write finds the pipe closed
+        self._writable.set()  # a waiting writer then finds the pipe closed
 
     def process_exited(self) -> None:
         self._exited.set()
-        # What it wrote last is still on its way; but something that it started may hold the pipe for ever.
+        # Its last output is still on its way; but a child may hold the pipe open for ever.
         asyncio.get_running_loop().call_later(LAST_OUTPUT_SECONDS, self._finish, "")
 
     def pause_writing(self) -> None:
@@ -135,7 +135,7 @@ class _Process(asyncio.SubprocessProtocol):
         self._writable.set()
 
     def _pipe(self, fd: int) -> Any:
-        """asyncio does not say in types which of them read."""
+        """asyncio's types do not say which of them read."""
         return self._transport.get_pipe_transport(fd)
 
     def _keep_stderr(self, data: bytes) -> None:
@@ -150,10 +150,10 @@ class _Process(asyncio.SubprocessProtocol):
         self.ended.set()
         self._arrived.set()
 
-    # -- what mcp's dispatcher calls ----------------------------------------------------------------------------
+    # -- calls from mcp's dispatcher ----------------------------------------------------------------------------
 
     async def receive(self) -> SessionMessage:
-        """Raises `EndOfStream`."""
+        """Return the next message. Raises `EndOfStream`."""
         while True:
             while self._ready:
                 line = self._ready.popleft()
@@ -180,7 +180,8 @@ class _Process(asyncio.SubprocessProtocol):
                 await self._arrived.wait()
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Raises `BrokenResourceError`. A request waits for an upstream that does not read; a cancellation does not."""
+        """Send a message. Raises `BrokenResourceError`. A request waits for an upstream that does not read; a
+        cancellation does not."""
         stdin = self._pipe(0)
         if stdin is None or stdin.is_closing() or stdin.get_write_buffer_size() > MAX_PENDING_BYTES:
             raise anyio.BrokenResourceError
@@ -191,7 +192,7 @@ class _Process(asyncio.SubprocessProtocol):
     # -- its end ------------------------------------------------------------------------------------------------
 
     async def end(self, group: int) -> None:
-        """Close stdin, wait, SIGTERM, wait, SIGKILL: for the group, of which something may outlive the process."""
+        """Close stdin, wait, SIGTERM, wait, SIGKILL: for the whole group, because children may outlive the process."""
         self._pipe(0).close()
         for number in (None, signal.SIGTERM):
             if number is not None:
@@ -203,8 +204,8 @@ class _Process(asyncio.SubprocessProtocol):
         self._finish("")
 
     async def reason(self) -> str:
-        """How it has ended, and its last words. Empty while it lives and says nothing."""
-        with suppress(TimeoutError):  # the end of its output is seen first
+        """Why it has ended, and the end of its stderr. Empty if it still runs and has written nothing."""
+        with suppress(TimeoutError):  # the end of its output is noticed first
             await asyncio.wait_for(self._exited.wait(), LAST_OUTPUT_SECONDS)
         status = self._transport.get_returncode()
         how = "" if status is None else f"it ended with status {status}" if status >= 0 else "it was ended by a signal"
@@ -214,7 +215,7 @@ class _Process(asyncio.SubprocessProtocol):
     def stderr(self) -> str:
         return clean(self._stderr.decode("utf-8", "replace"))
 
-    # -- what mcp's protocols have besides ----------------------------------------------------------------------
+    # -- the rest of mcp's protocols ----------------------------------------------------------------------------
 
     def __aiter__(self) -> "_Process":
         return self
@@ -226,7 +227,7 @@ class _Process(asyncio.SubprocessProtocol):
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """The pipes outlive mcp's dispatcher; `open_stdio` closes them."""
+        """Does nothing: the pipes outlive mcp's dispatcher; `open_stdio` closes them."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -238,9 +239,10 @@ class _Process(asyncio.SubprocessProtocol):
 
 
 def _parsed(line: bytes) -> JSONRPCMessage | None:
-    """A message that somebody waits for or that must be answered. None for all else: what servers print, notes.
+    """Parse a message that a call waits for or that needs an answer. None for everything else: printed lines,
+    notifications.
 
-    Responses are not validated: their results are passed on as they are."""
+    Responses are not validated: their results are passed on unchanged."""
     if not line:
         return None
     try:
@@ -263,7 +265,7 @@ def _parsed(line: bytes) -> JSONRPCMessage | None:
 
 def _encoded(message: JSONRPCMessage) -> bytes:
     if isinstance(message, JSONRPCRequest | JSONRPCNotification):
-        # An order of ours, without a serializer that looks at the type of each value.
+        # A field order of ours, without a serializer that checks the type of each value.
         found: dict[str, Any] = {"jsonrpc": "2.0", "method": message.method}
         if isinstance(message, JSONRPCRequest):
             found["id"] = message.id

@@ -1,6 +1,5 @@
-"""Where an upstream is, with the values of `${NAME}`: made for one connection, and kept nowhere; and what an upstream
-says, without them.
-"""
+"""The target of an upstream with the values of `${NAME}`, built for one connection and not stored; and the removal of
+these values from an upstream's messages."""
 
 import hashlib
 import json
@@ -15,9 +14,9 @@ from kernelmcp.config.upstreams import UpstreamSettings
 from kernelmcp.output.sanitize import as_dict, as_list
 from kernelmcp.upstreams.catalogue import CallResult
 
-# Shorter ones are words that stand anywhere.
+# Shorter ones are words that may appear anywhere.
 _MIN_SECRET_CHARS = 6
-# As httpx2 would say it, but with the value.
+# httpx2 checks this too, but its error contains the value.
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\x80-\xff\t]*")
 
 
@@ -32,7 +31,7 @@ class Target:
 
 
 def target_of(settings: UpstreamSettings, environ: Mapping[str, str]) -> Target:
-    """Raises ValueError, a clause for a person without a value."""
+    """Expand the settings. Raises ValueError, a clause for a person without a value."""
 
     def of(text: str | None) -> str:
         return expanded(text or "", environ)
@@ -55,14 +54,14 @@ def target_of(settings: UpstreamSettings, environ: Mapping[str, str]) -> Target:
 
 
 def identity_of(settings: UpstreamSettings) -> str:
-    """The same for two settings that lead to the same server. Without secrets, and not to be read back."""
+    """Equal for two settings that lead to the same server. Contains no secrets, and cannot be reversed."""
     said = [settings.command, settings.args, settings.cwd, settings.url, settings.transport]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def without_secrets(text: str, settings: UpstreamSettings, environ: Mapping[str, str]) -> str:
-    """What an upstream says of an error, with names in the place of the values that it was given: servers like to say
-    which token was refused. A guest reads it, and so does a log."""
+    """Replace the values that an upstream was given by their names in its error text: servers often quote a rejected
+    token. Guests and logs see this text."""
     values = {value: name for name, value in _given(settings, environ) if len(value) >= _MIN_SECRET_CHARS}
     for value in sorted(values, key=len, reverse=True):  # one may contain another
         text = text.replace(value, f"({values[value]})")
@@ -70,7 +69,7 @@ def without_secrets(text: str, settings: UpstreamSettings, environ: Mapping[str,
 
 
 def error_without_secrets(result: CallResult, settings: UpstreamSettings, environ: Mapping[str, str]) -> CallResult:
-    """The same of an error that is a result: of its parts that are text."""
+    """Do the same in the text parts of an error result."""
     if result.value is None:
         return result
     said: list[dict[str, Any]] = []
@@ -81,13 +80,13 @@ def error_without_secrets(result: CallResult, settings: UpstreamSettings, enviro
 
 
 def _given(settings: UpstreamSettings, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The values of a server's environment, its headers, and the variables that they name, each with what it is."""
+    """The values of a server's environment, its headers, and the variables that they name, each with its name."""
     hidden = [(name, value.get_secret_value()) for name, value in (*settings.env.items(), *settings.headers.items())]
     for name, value in hidden:
         try:
             whole = expanded(value, environ).strip()
         except ValueError:
-            continue  # then nobody was given it
+            continue  # then no server was given it
         yield name, whole
         yield name, whole.rpartition(" ")[2]  # `Bearer TOKEN`
     open_texts = (settings.command, settings.cwd, settings.url, *settings.args)

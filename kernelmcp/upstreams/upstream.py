@@ -1,7 +1,7 @@
 """One upstream: a task that connects and keeps the connection, and calls, which may come from any task.
 
-A connection that is lost is made again by the next call, not in a loop; only one that was never there is tried again by
-itself. Whatever the upstream does ends here: nothing of it reaches other upstreams, or the server.
+The next call restores a lost connection, not a loop; only an upstream that never connected is retried by itself. An
+upstream's failures end here: they reach neither other upstreams nor the server.
 """
 
 import asyncio
@@ -28,19 +28,19 @@ from kernelmcp.upstreams.logins.login_file import LoginNeeded
 from kernelmcp.upstreams.logins.oauth import Logins
 from kernelmcp.upstreams.target import error_without_secrets, identity_of, without_secrets
 
-# Before the second attempt to connect, and those after it, seconds. The first comes at once.
+# Delay in seconds before the second and later attempts to connect. The first is immediate.
 BACKOFF_SECONDS = (0.0, 1.0, 2.0, 4.0, 8.0, 10.0)
-# One that has never answered is tried again by itself: at first, and at most, seconds.
+# Retry interval of an upstream that has never answered: initial and longest, in seconds.
 UNKNOWN_SECONDS = (2.5, 300.0)
-# A connection that lasted so long was none that always breaks.
+# A connection that lasted this long counts as stable.
 STABLE_SECONDS = 30.0
-# Tools are listed again at most so often, seconds: at first, and where they never stay the same.
+# Minimum interval between lists of tools, in seconds: at first, and if they change each time.
 RELIST_SECONDS = (1.0, 60.0)
-# Without a change for so long, they count as staying the same.
+# Without a change for this long, they count as stable.
 QUIET_SECONDS = 120.0
-# Until a server must have said whether it tells of changed tools.
+# Time for a server to say whether it reports changed tools.
 LISTEN_SECONDS = 2.0
-# After a connection broke, until its task must have found out why.
+# From the loss of a connection until its task must have found the reason.
 SETTLE_SECONDS = 2.0
 MAX_MESSAGE_CHARS = 2000
 REPLACED = "its settings have changed, or it was taken out; call it again, or look what servers there are"
@@ -84,7 +84,7 @@ class Upstream:
         return Status(self._state, self._error, self._since, len(self.catalogue.tools) if self.catalogue else 0)
 
     def remember(self) -> None:
-        """What was kept of it. Reads files."""
+        """Restore its saved data. Reads files."""
         self._pins_stamp, self._pins = self._kept.pins_stamp(self.name), self._kept.pins(self.name)
         if (found := self._kept.catalogue(self.name, self._identity)) is not None:
             self.catalogue, self._was_legacy = found.catalogue, found.is_legacy
@@ -92,7 +92,7 @@ class Upstream:
     # -- its task -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled; its calls end with it."""
+        """Run until cancelled; its calls end with it."""
         try:
             await self._keep_connected()
         finally:
@@ -120,13 +120,13 @@ class Upstream:
             await asyncio.sleep(BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS)) - 1] if failures else 0)
 
     def _patience(self, failures: int) -> float:
-        """How long to wait for a call, seconds. One that has never answered has no tools that anybody could call."""
+        """Time that a call waits, in seconds. An upstream that has never answered has no tools to call."""
         if self.catalogue is not None:
             return float("inf")
         return min(UNKNOWN_SECONDS[0] * 2 ** min(failures, 10), UNKNOWN_SECONDS[1])
 
     async def _connect_and_serve(self) -> None:
-        """Returns never; raises when the connection is lost, or is not made in time."""
+        """Never returns; raises if the connection is lost, or is not established in time."""
         with anyio.fail_after(self.settings.timeout_seconds) as limit:
             opened = connected(
                 self.name, self.settings, self._way, self._tools_changed.set, was_legacy=self._was_legacy
@@ -136,7 +136,7 @@ class Upstream:
                 listening = anyio.Event()
                 tasks.start_soon(conversation.listen, self._tools_changed.set, listening.set)
                 with anyio.move_on_after(LISTEN_SECONDS):
-                    await listening.wait()  # before the list, so that no change is missed between
+                    await listening.wait()  # before the list, so that no change is missed in between
                 await self._list(conversation)
                 limit.deadline = float("inf")
                 self._open = link, conversation
@@ -153,7 +153,7 @@ class Upstream:
         while True:
             await self._tools_changed.wait()
             self._tools_changed.clear()
-            # Each list that differs costs all kernels new files: what changes as soon as it may is listed less often.
+            # Each different list costs all kernels new files, so tools that change constantly are listed less often.
             is_quiet = time.monotonic() - listed > QUIET_SECONDS
             pause = RELIST_SECONDS[0] if is_quiet else min(2 * pause, RELIST_SECONDS[1])
             try:
@@ -170,7 +170,7 @@ class Upstream:
         except MCPError as exc:
             if exc.code != METHOD_NOT_FOUND:
                 raise
-            tools, fresh, whole = (), None, True  # a server of prompts, or of resources
+            tools, fresh, whole = (), None, True  # a server with only prompts or resources
         else:
             tools, fresh, whole = found.tools, found.fresh_seconds, found.is_whole
         self._stale_at = float("inf") if fresh is None else time.monotonic() + max(fresh, RELIST_SECONDS[0])
@@ -193,7 +193,7 @@ class Upstream:
         self._wake()
 
     def _wake(self) -> None:
-        """Whoever waits for another state."""
+        """Wake the tasks that wait for another state."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -202,7 +202,7 @@ class Upstream:
     async def call(
         self, tool: str, arguments: dict[str, Any], timeout_seconds: float, digest: str | None = None
     ) -> CallResult:
-        """Raises `UpstreamError`, and `ToolChanged` when the tool no longer has this digest."""
+        """Call a tool. Raises `UpstreamError`, and `ToolChanged` if the tool no longer has this digest."""
         reached = False
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -227,7 +227,7 @@ class Upstream:
         raise AssertionError("the second attempt returns or raises")
 
     async def _conversation(self) -> Conversation:
-        """Of the connection that there is, or of the next one. Raises `UpstreamError` when that cannot be made."""
+        """The conversation of this connection, or of the next one. Raises `UpstreamError` if that fails."""
         asked = False
         while True:
             if self._open is not None and not self._open[0].ended.is_set():
@@ -251,7 +251,7 @@ class Upstream:
         return self.catalogue.tool(name) if self.catalogue is not None else None
 
     def _may_repeat(self, tool: str) -> bool:
-        """Whether a call that may have done its work may be made again."""
+        """True if a call that may have done its work may be repeated."""
         found = self._tool(tool)
         trusted = self.settings.trust_annotations is not False
         return trusted and found is not None and (found.read_only is True or found.idempotent is True)
@@ -263,7 +263,7 @@ class Upstream:
 
     async def _translated(self, exc: MCPError, tool: str) -> UpstreamError:
         if exc.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
-            self._tools_changed.set()  # it may have other tools by now
+            self._tools_changed.set()  # its tools may have changed
         said = without_secrets(clean(str(exc)), self.settings, os.environ)[:MAX_MESSAGE_CHARS]
         if exc.code == REQUEST_TIMEOUT:
             return UpstreamError("ToolTimeout", f"{self.name}.{tool}: {said}")
@@ -284,7 +284,7 @@ class Upstream:
     # -- pins ---------------------------------------------------------------------------------------------------
 
     def changed_tools(self) -> dict[str, Literal["new", "changed"]]:
-        """Against what was accepted, here or by `kernelmcp upstreams try NAME --accept`. Looks at a file."""
+        """Compare with the tools accepted here or by `kernelmcp upstreams try NAME --accept`. Checks a file."""
         if (stamp := self._kept.pins_stamp(self.name)) != self._pins_stamp:
             self._pins_stamp, self._pins = stamp, self._kept.pins(self.name) or self._pins
         if self.catalogue is None or self._pins is None:

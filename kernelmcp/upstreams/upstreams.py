@@ -1,7 +1,7 @@
-"""All upstreams of a server: started and ended with it, changed with its settings, each in a task of its own.
+"""All upstreams of a server: started and ended with it, updated with its settings, each in its own task.
 
-What speaks MCP is imported when the first one starts: a server without upstreams pays nothing for them. Knows no
-policy: who may call what is decided above.
+Modules that speak MCP are imported when the first upstream starts: a server without upstreams pays nothing for them.
+Knows no policy: permission to call is decided above.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from kernelmcp.upstreams.logins.oauth import Logins
     from kernelmcp.upstreams.upstream import Upstream
 
-# What can change without a new connection.
+# Settings that can change without a new connection.
 _POLICY = ("default", "tools", "trust_annotations", "pin", "principals", "tokenize", "reveal")
 
 log = structlog.get_logger(__name__)
 
 
 class Upstreams:
-    """Made by `open_upstreams` only. Belongs to the event loop's thread."""
+    """Created only by `open_upstreams`. Belongs to the event loop's thread."""
 
     def __init__(self, settings: Settings, home: Home, tasks: anyio.abc.TaskGroup, minder: Minder) -> None:
         self._settings = settings
@@ -49,45 +49,45 @@ class Upstreams:
 
     @property
     def names(self) -> list[str]:
-        """As configured, in order; those that are disabled, too."""
+        """As configured, in order; includes disabled ones."""
         return list(self._found)
 
     def catalogue(self, name: str) -> Catalogue | None:
-        """What it offers, or offered last time; None for one that has never answered. Never waits."""
+        """Its current or last known catalogue; None if it has never answered. Never waits."""
         upstream = self._found.get(name)
         return None if upstream is None or upstream.settings.disabled else upstream.catalogue
 
     def status(self, name: str) -> Status:
-        """Raises `KeyError`."""
+        """The status of an upstream. Raises `KeyError`."""
         return self._found[name].status
 
     def settings(self, name: str) -> UpstreamSettings:
-        """With what it inherits from the section filled in. Raises `KeyError`."""
+        """Its settings, with the section's defaults filled in. Raises `KeyError`."""
         return self._found[name].settings
 
     def on_change(self, callback: Callable[[str], None]) -> None:
-        """Call this with the name of a server whose tools, state or settings have changed, or that came or went."""
+        """Call this with the name of a server that came or went, or whose tools, state or settings have changed."""
         self._listeners.append(callback)
 
     async def call(
         self, name: str, tool: str, arguments: dict[str, Any], *, timeout_seconds: float, digest: str | None = None
     ) -> CallResult:
-        """Raises `UpstreamError`, and `ToolChanged` when the tool no longer has the digest that the caller has judged:
-        the connection may be made, and the tools listed, while the call waits. Cancelling the task cancels the call at
-        the upstream."""
+        """Call a tool. Raises `UpstreamError`, and `ToolChanged` if the tool no longer has the digest that the caller
+        has judged: connecting and listing may happen while the call waits. Cancelling the task cancels the call at the
+        upstream."""
         upstream = self._found.get(name)
         if upstream is None:
             raise UpstreamError("ServerUnavailable", f"there is no MCP server {name!r}")
         return await upstream.call(tool, arguments, timeout_seconds, digest)
 
     def changed_tools(self, name: str) -> dict[str, Literal["new", "changed"]]:
-        """Against what was accepted: at the first contact, or by a person since. Looks at a file."""
+        """Compare with the tools accepted at the first contact, or by a person since. Checks a file."""
         return self._found[name].changed_tools()
 
     # -- its life -----------------------------------------------------------------------------------------------
 
     async def apply(self, settings: Settings) -> None:
-        """Start, end, restart what has changed, and nothing else."""
+        """Start, end and restart the changed upstreams only."""
         async with self._applying:
             self._settings = settings
             wanted = await anyio.to_thread.run_sync(configured, settings.config.upstreams)
@@ -135,7 +135,7 @@ class Upstreams:
                 log.exception("a change of an MCP server could not be passed on", server=name)
 
     def follow(self) -> None:
-        """The settings have changed, perhaps not ours."""
+        """Handle a change of the settings, which may not concern upstreams."""
         if not self._closed:
             self._tasks.start_soon(self.apply, self._settings)
 
@@ -155,7 +155,7 @@ class Upstreams:
 
 @asynccontextmanager
 async def open_upstreams(settings: Settings, home: Home) -> AsyncIterator[Upstreams]:
-    """Start them in the background. Leaving it ends them, and their processes."""
+    """Start the upstreams in the background. Leaving the context ends them, and their processes."""
     minder = Minder()
     try:
         async with anyio.create_task_group() as tasks:
@@ -177,5 +177,5 @@ async def _run(upstream: "Upstream", scope: anyio.CancelScope) -> None:
 
 
 def _connection(settings: UpstreamSettings) -> UpstreamSettings:
-    """What a new connection is made for when it changes."""
+    """The settings whose change requires a new connection."""
     return settings.model_copy(update=dict.fromkeys(_POLICY))

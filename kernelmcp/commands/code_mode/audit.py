@@ -1,4 +1,4 @@
-"""`kernelmcp audit`: what the audit of code mode says of calls of other servers' tools, as a report."""
+"""`kernelmcp audit`: reports the calls of other servers' tools from code mode's audit."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.output.sanitize import as_list
 
-# Of each list.
+# Limit per list.
 MAX_ROWS = 30
 MAX_SLOWEST = 10
 _SINCE = re.compile(r"(\d{1,6})([smhdw])")
@@ -21,7 +21,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def main(settings: Settings, since: str | None, *, as_json: bool) -> int:
-    """Print the report. Raises `ConfigurationError` when there is no audit, or `since` is no time."""
+    """Print the report. Raises `ConfigurationError` if there is no audit, or `since` is not a valid time."""
     if (file := audit_file(settings)) is None:
         raise ConfigurationError("upstreams.audit_file is empty: no audit is written", "Set it to a file's name.")
     begin = _begin(since)
@@ -34,7 +34,7 @@ def main(settings: Settings, since: str | None, *, as_json: bool) -> int:
 
 
 def _begin(since: str | None) -> str | None:
-    """As the audit writes times."""
+    """The start time in the audit's format."""
     if since is None:
         return None
     if (match := _SINCE.fullmatch(since)) is not None:
@@ -48,7 +48,7 @@ def _begin(since: str | None) -> str | None:
 
 
 def report(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """By tool, refusals, new and changed tools, errors, slowest calls."""
+    """Summarize by tool: refusals, new and changed tools, errors, slowest calls."""
     tools: dict[str, Counter[str]] = {}
     refusals: Counter[tuple[str, str, str]] = Counter()
     errors: Counter[tuple[str, str]] = Counter()
@@ -89,7 +89,7 @@ def _number(value: Any) -> int:
 
 
 def to_text(found: dict[str, Any], since: str | None) -> str:
-    """For a person. Names are strangers': nothing of them reaches the terminal as it is."""
+    """Format it for a person. Names are untrusted and never reach the terminal unchanged."""
     parts = [f"{found['calls']:,} calls of tools{f' since {since}' if since else ''}"]
     parts += _table(
         "by tool",

@@ -32,7 +32,7 @@ def refused(detail: str) -> Answer:
 
 
 def module(name: str) -> Any:
-    """A module of Pyodide's; unknown outside of it."""
+    """A module of Pyodide; unknown elsewhere."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -40,7 +40,7 @@ def module(name: str) -> Any:
 
 
 def node(name: str) -> Any:
-    """A module of Node's."""
+    """A module of Node."""
     return module("js").process.getBuiltinModule(name)
 
 
@@ -70,7 +70,7 @@ def guest_settings(arguments: list[str]) -> Answer | None:
 
 
 def control(targets: Targets) -> Answer:
-    """Not forbidden: a file of the workspace, the way that `javascript_file` goes. It must work."""
+    """Allowed: a file of the workspace, accessed like in `javascript_file`. It must work."""
     text = str(node("fs").readFileSync(targets["allowed_file"], "utf8"))
     return breach("the workspace can be read") if text == targets["token"] else refused("other text was read")
 
@@ -105,8 +105,8 @@ def nodefs_mount(targets: Targets) -> Answer:
 
 
 def link(targets: Targets) -> Answer:
-    """A link out of the workspace that the host made. Through Node where there is one: Python's own file system would
-    look for the link's target in the guest."""
+    """A link out of the workspace that the host made. Uses Node if available: Python's own file system would look for
+    the link's target in the guest."""
     try:
         text = str(node("fs").readFileSync(targets["link"], "utf8"))
     except NotPossible:
@@ -116,7 +116,7 @@ def link(targets: Targets) -> Answer:
 
 def python_write(targets: Targets) -> Answer:
     Path(targets["outside_file"]).write_text(targets["token"], "utf-8")
-    return refused("written, but into the guest's own memory")  # doctor looks whether it is on the host
+    return refused("written, but into the guest's own memory")  # doctor checks whether it is on the host
 
 
 def javascript_write(targets: Targets) -> Answer:
@@ -150,7 +150,7 @@ def environment(targets: Targets) -> Answer:
 
 
 def descriptors(targets: Targets) -> Answer:
-    """Descriptors that are anything but pipes, events and /dev/null: files, directories, sockets of the host."""
+    """Descriptors other than pipes, events and /dev/null: files, directories, sockets of the host."""
     try:
         fstat: Callable[[int], int] = node_mode
         fstat(0)
@@ -177,18 +177,18 @@ def python_socket(targets: Targets) -> Answer:
     socket = importlib.import_module("socket")
     with socket.create_connection(("127.0.0.1", targets["port"]), timeout=2) as connection:
         connection.sendall(targets["token"].encode())
-    return refused("sent, but nothing arrived")  # doctor looks whether it has arrived
+    return refused("sent, but nothing arrived")  # doctor checks whether it has arrived
 
 
 def ignore_error(error: Any) -> None:
-    """Without a handler, an error would end Node."""
+    """Handle errors: an unhandled one would end Node."""
 
 
 def javascript_socket(targets: Targets) -> Answer:
     handler = module("pyodide.ffi").create_proxy(ignore_error)
     connection = node("net").connect(targets["port"], "127.0.0.1")
     connection.on("error", handler)
-    connection.end(targets["token"])  # goes out after this cell has ended
+    connection.end(targets["token"])  # sent after this cell has ended
     return refused("nothing arrived")
 
 

@@ -1,4 +1,4 @@
-"""Check the clients on this machine: start the server as each of them would."""
+"""Checks the clients on this machine: starts the server as each of them would."""
 
 import shutil
 import sys
@@ -18,12 +18,12 @@ from kernelmcp.config.client_files import NESTED_VARIABLE
 from kernelmcp.errors import ConfigurationError
 
 START_SECONDS = 60.0
-# The server that is tried starts no kernels and none of the user's other MCP servers.
+# The tried server starts no kernels and none of the user's other MCP servers.
 _TRIAL = {"KERNELMCP_SESSIONS__WARM_POOL_SIZE": "0", NESTED_VARIABLE: "1"}
 
 
 async def states(places: Places) -> dict[str, str]:
-    """In words, with what to do, for each client that is installed, and for the project that is the working folder."""
+    """The state of each installed client, and of the project in the working folder, with advice."""
     found: dict[str, str] = {}
 
     async def look(title: str, name: str, file: Path) -> None:
@@ -73,7 +73,7 @@ async def _state(name: str, client: Client, file: Path) -> str:
 
 
 def _obstacle(client: Client, ours: Entry, repair: str) -> str | None:
-    """A reason why the server cannot work that is seen without starting it. Raises ValueError."""
+    """An obstacle that is visible without starting the server. Raises ValueError."""
     program, folder = command_of(ours)[0], folder_of(ours)
     if shutil.which(program) is None:
         return f"does not start: {program} does not exist; {repair} repairs the entry"
@@ -85,7 +85,7 @@ def _obstacle(client: Client, ours: Entry, repair: str) -> str | None:
 
 
 async def _trial(command: list[str], variables: dict[str, str]) -> str:
-    """Start the server with few variables of this process, as a client does, and list its tools."""
+    """Start the server with few variables of this process, like a client, and list its tools."""
     server = StdioServerParameters(command=command[0], args=command[1:], env={**variables, **_TRIAL})
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:

@@ -1,6 +1,6 @@
-"""The clients that `kernelmcp install` knows: where each keeps its MCP servers and how an entry looks there.
+"""The clients that `kernelmcp install` knows: the location and the entry format of their MCP servers.
 
-Each names the page of its documentation, as read in November 2026. Must not read or write a configuration file; the one
+Each names its documentation page, as read in November 2026. Must not read or write a configuration file; the only
 program that runs here asks Windows for its folders.
 """
 
@@ -23,12 +23,12 @@ _INTEROP = Path("/proc/sys/fs/binfmt_misc/WSLInterop")
 
 @dataclass(frozen=True)
 class Places:
-    """The folders of one user, in which clients have their configuration."""
+    """The folders of one user that contain clients' configurations."""
 
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     platform: str = sys.platform
     folder: Path = field(default_factory=Path)
-    """The project, for `--scope project`."""
+    """The project folder, for `--scope project`."""
 
     @property
     def home(self) -> Path:
@@ -36,12 +36,12 @@ class Places:
 
     @property
     def config(self) -> Path:
-        """The folder that programs for Linux and terminal programs for macOS use."""
+        """The folder used by programs for Linux and terminal programs for macOS."""
         return Path(self.environ.get("XDG_CONFIG_HOME") or self.home / ".config")
 
     @property
     def applications(self) -> Path:
-        """Application data of desktop programs: inside WSL those of Windows, where the programs are."""
+        """Application data of desktop programs: inside WSL that of Windows, where the programs run."""
         if self.in_wsl:
             return self._of_windows("APPDATA")
         return self.home / "Library" / "Application Support" if self.platform == "darwin" else self.config
@@ -65,7 +65,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Client:
-    """A client's configuration. `keys` lead to the table of servers; `fixed` is in every entry."""
+    """A client's configuration. `keys` lead to the table of servers; `fixed` is part of every entry."""
 
     title: str
     page: str
@@ -75,12 +75,12 @@ class Client:
     fixed: Mapping[str, Any] = field(default_factory=dict[str, Any])
     format: Literal["json", "jsonc", "toml"] = "json"
     desktop: bool = False
-    """A program with windows: inside WSL it runs on Windows."""
+    """A desktop program: inside WSL it runs on Windows."""
     program: str | None = None
     one_list: bool = False
     """The program and its arguments are one list, `command`, and its variables are `environment`."""
     sandboxes: bool = False
-    """The client can confine its servers, by lists in their entries."""
+    """The client can sandbox its servers, using lists in their entries."""
 
     def file(self, scope: Scope, places: Places) -> Path:
         """An absolute path. Raises `ConfigurationError`: no such scope or folder, or Windows does not answer."""
@@ -206,13 +206,14 @@ def inside_wsl(environ: Mapping[str, str] = os.environ) -> bool:
 
 @functools.cache
 def _windows_folder(variable: str, said: str, search: str | None) -> Path:
-    """A folder of Windows as a path of Linux: what the variable says here, else what Windows says."""
+    """A Windows folder as a Linux path: from the variable here, else from Windows."""
     advice = f"Set {variable}, as in {variable}={_EXAMPLES[variable]} kernelmcp install CLIENT"
     path = said
     try:
         if not path:
             shell = shutil.which("cmd.exe", path=search) or "/mnt/c/Windows/System32/cmd.exe"
-            # /u: in UTF-16, whatever the user is called. It complains about a working directory that is Linux's.
+            # /u: output in UTF-16, because a user name may have any characters. It complains about a Linux working
+            # directory.
             answer = _run([shell, "/d", "/u", "/c", f"echo %{variable}%"], Path(shell).parent).decode("utf-16-le")
             path = answer.strip().removeprefix("\ufeff")
         if ":" in path[:2]:

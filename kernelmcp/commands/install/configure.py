@@ -1,7 +1,7 @@
 """`kernelmcp install CLIENT`: adds the server to a client's configuration, or removes it, and keeps everything else.
 
-The file is changed as text, so comments, order and spacing of the rest stay. A change that would alter the meaning of
-anything else is refused. Inside WSL, desktop programs are those of Windows.
+The file is edited as text, so comments, order and spacing of the rest stay. A change that would alter the meaning of
+anything else is rejected. Inside WSL, desktop programs are those of Windows.
 """
 
 import json
@@ -30,7 +30,7 @@ _BOM = "\ufeff"
 
 
 def main(name: str, *, dry_run: bool, folder: str | None = None, uninstall: bool = False, scope: Scope = "user") -> int:
-    """Raises `ConfigurationError` for a folder that guests must not have, and for a scope that the client has not."""
+    """Raises `ConfigurationError` for a folder that guests must not have, and for a scope that the client lacks."""
     client, places = CLIENTS[name], Places()
     file = client.file(scope, places)
     path = None if folder is None or uninstall else _folder(folder)
@@ -83,7 +83,7 @@ def _refuse(text: str) -> int:
     return 1
 
 
-# -- what is in it --------------------------------------------------------------------------------------------------
+# -- contents -------------------------------------------------------------------------------------------------------
 
 
 def merged(
@@ -93,7 +93,7 @@ def merged(
     scope: Scope = "user",
     environ: Mapping[str, str] = os.environ,
 ) -> str | None:
-    """The configuration with our entry in it; None when it is there already. Raises ValueError when the text is not a
+    """The configuration with our entry; None if it already has it. Raises ValueError if the text is not a
     configuration."""
     config = _parsed(client, text)
     keys, table = _servers(client, config)
@@ -101,7 +101,7 @@ def merged(
     if not isinstance(ours, dict):
         raise ValueError(f'its "{".".join([*keys, SERVER_NAME])}" must be an object')
     old = cast("Config", ours)
-    # As the server resolves it: a client starts it in another working directory.
+    # Resolved like in the server: a client starts it in another working directory.
     variables = {HOME_VARIABLE: str(home_directory(None, environ))} if environ.get(HOME_VARIABLE) else {}
     command = entry.launcher(environ)
     if client.desktop and scope == "user" and Places(environ).in_wsl:
@@ -124,7 +124,7 @@ def merged(
 
 
 def without(client: Client, text: str | None) -> str | None:
-    """The configuration without our entry; None when it has none. Raises ValueError as `merged` does."""
+    """The configuration without our entry; None if it has none. Raises ValueError as `merged` does."""
     config = _parsed(client, text)
     keys, table = _servers(client, config)
     if text is None or SERVER_NAME not in table:
@@ -140,13 +140,13 @@ def without(client: Client, text: str | None) -> str | None:
 
 
 def entry_in(client: Client, text: str | None) -> Config | None:
-    """Our entry. Raises ValueError when the text is not a configuration."""
+    """Our entry. Raises ValueError if the text is not a configuration."""
     ours: Any = _servers(client, _parsed(client, text))[1].get(SERVER_NAME)
     return cast("Config", ours) if isinstance(ours, dict) else None
 
 
 def _checked(client: Client, text: str, wanted: Config) -> str:
-    """Raises ValueError for a change of anything else, which is a fault of the edit or a form that it does not know."""
+    """Raises ValueError if anything else changed: a bug in the edit, or a format that it does not know."""
     try:
         right = _loaded(client, text) == wanted
     except ValueError:
@@ -157,7 +157,7 @@ def _checked(client: Client, text: str, wanted: Config) -> str:
 
 
 def _servers(client: Client, config: Config) -> tuple[tuple[str, ...], Config]:
-    """The keys that lead to the table of servers, and the table itself, which is made when it is missing."""
+    """The keys that lead to the table of servers, and the table itself, which is created if it is missing."""
     keys, found = client.keys, config
     if client.one_list and _is_table_of_servers(config.get(keys[0])):
         keys = (*keys, "servers")
@@ -170,7 +170,7 @@ def _servers(client: Client, config: Config) -> tuple[tuple[str, ...], Config]:
 
 
 def _is_table_of_servers(found: Any) -> bool:
-    """True if `mcp` has the form of OpenCode 2, `mcp.servers`, and not a server with that name."""
+    """True if `mcp` has the form of OpenCode 2, `mcp.servers`, and is not a server with that name."""
     inner: Any = cast("Config", found).get("servers") if isinstance(found, dict) else None
     return isinstance(inner, dict) and not {"type", "command", "url", "enabled"} & set(cast("Config", inner))
 
@@ -196,13 +196,13 @@ def _loaded(client: Client, text: str) -> Any:
 
 
 def _folder(text: str) -> Path:
-    """The user's folder, which need not exist yet. Raises `ConfigurationError` when a server would refuse it."""
+    """The user's folder, which need not exist yet. Raises `ConfigurationError` if a server would reject it."""
     settings = load(overrides={"volumes": {"default_volume": text if text.startswith("~") else os.path.abspath(text)}})
     folder = settings.config.volumes.default_volume
     try:
         check_volumes(settings, there=False)
         usable = folder is not None and (folder.is_dir() or not os.path.lexists(folder))
-    except RuntimeError:  # links in a circle
+    except RuntimeError:  # circular links
         usable = False
     if folder is None or not usable:
         raise ConfigurationError(f"{text!r} is not a folder", "Name a folder, or one that can be made.")
@@ -217,10 +217,10 @@ def read(file: Path) -> str | None:
 
 
 def _replace(file: Path, text: str, old: str | None) -> None:
-    """As a whole or not at all, with the old one beside it. A link stays a link, a mark of the encoding stays there."""
+    """Replace it completely or not at all, and keep a backup beside it. Keeps a link and a byte order mark."""
     try:
         file = file.resolve()
-    except RuntimeError as exc:  # until Python 3.12: links in a circle
+    except RuntimeError as exc:  # until Python 3.12: circular links
         raise OSError(None, str(exc), str(file)) from exc
     file.parent.mkdir(parents=True, exist_ok=True)
     mode = 0o600

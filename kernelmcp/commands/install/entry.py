@@ -1,7 +1,7 @@
-"""How an MCP client starts the server: the entry in its configuration.
+"""The entry in an MCP client's configuration that starts the server.
 
-A desktop application has no shell and not the shell's PATH, so programs have their full paths. What the user has added
-to the server's arguments stays. Must not know where a client's configuration is, nor its syntax.
+A desktop application has no shell and lacks the shell's PATH, so programs have full paths. Arguments that the user
+added stay. Must not know where a client's configuration is, nor its syntax.
 """
 
 import json
@@ -22,15 +22,15 @@ from kernelmcp.process_start import python_command
 
 NAME = "kernelmcp"
 Entry = dict[str, Any]
-# Folders of uv's cache, in which uvx makes environments that `uv cache clean` deletes.
+# Folders of uv's cache in which uvx creates environments; `uv cache clean` deletes them.
 _EPHEMERAL = re.compile(r"(archive|environments|builds)-v\d+")
-# How the package is named to uvx and its like: kernelmcp==0.1, kernelmcp[otel], kernelmcp@latest.
+# Forms of the package's name for uvx and similar programs: kernelmcp==0.1, kernelmcp[otel], kernelmcp@latest.
 _REQUIREMENT = re.compile(rf"{NAME}(\[[^\]]*\])?([=@<>~!].*)?")
 FOLDER_OPTION = "--folder"
 
 
 def launcher(environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix) -> list[str]:
-    """The command that starts this installation's server, without arguments for it."""
+    """The command that starts this installation's server, without the server's arguments."""
     if any(_EPHEMERAL.fullmatch(part) for part in Path(prefix).parts):
         return [_uvx(environ), *_source(), NAME]
     script = Path(sys.executable).with_name(NAME)
@@ -40,14 +40,15 @@ def launcher(environ: Mapping[str, str] = os.environ, prefix: str = sys.prefix) 
 
 
 def through_wsl(command: list[str], distribution: str | None, variables: Mapping[str, str]) -> list[str]:
-    """The same for a program on Windows, whose variables do not get into WSL. `--exec`: no shell reads a path."""
+    """The same for a program on Windows, whose variables are not passed to WSL. `--exec`: no shell interprets a
+    path."""
     named = ["--distribution", distribution] if distribution else []
     assigned = ["/usr/bin/env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
     return ["wsl.exe", *named, "--exec", *assigned, *command]
 
 
 def updated(old: Entry, client: Client, command: list[str], folder: Path | None, variables: dict[str, str]) -> Entry:
-    """The entry with this command. Everything else in it stays, and so do the arguments that are the server's.
+    """The entry with this command. Everything else in it stays, including the server's arguments.
 
     Raises ValueError for an entry that no client would understand.
     """
@@ -68,7 +69,7 @@ def updated(old: Entry, client: Client, command: list[str], folder: Path | None,
 
 
 def command_of(entry: Entry) -> list[str]:
-    """The program and its arguments. Raises ValueError when there is none."""
+    """The program and its arguments. Raises ValueError if there is none."""
     found: Any = entry.get("command")
     parts = cast("list[Any]", found if isinstance(found, list) else [found, *_servers_list(entry)])
     if not parts or not all(isinstance(one, str) for one in parts):
@@ -92,7 +93,7 @@ def _table(entry: Entry, key: str) -> Entry:
 
 
 def _sandbox(old: Entry, folder: str | None, variables: Mapping[str, str]) -> Entry:
-    """The folders that the server writes, for the case that the user has the client confine it.
+    """The folders that the server writes, in case the user has the client sandbox it.
 
     `sandboxEnabled` stays the user's choice: with it VS Code no longer asks before it calls a tool, and on Linux it
     forbids the Unix sockets of the kernels (sandbox-runtime 0.0.78: tools are listed, no kernel starts).
@@ -120,7 +121,7 @@ def folder_of(entry: Entry) -> str | None:
 
 
 def _servers_arguments(entry: Entry) -> list[str]:
-    """The arguments of an entry that are the server's, and not those of what starts it: Python, uvx, wsl.exe."""
+    """The server's own arguments in an entry, without those of its launcher: Python, uvx, wsl.exe."""
     found: Any = entry.get("command", NAME)
     if isinstance(found, list):
         command, arguments = (cast("list[Any]", found) or [NAME])[0], cast("list[Any]", found)[1:]
@@ -132,7 +133,7 @@ def _servers_arguments(entry: Entry) -> list[str]:
     if isinstance(command, str) and _is_ours(command):
         return arguments
     for place, argument in enumerate(arguments):
-        # A folder may have our name, and `uvx --from kernelmcp kernelmcp` has it twice.
+        # A folder may have our name, and `uvx --from kernelmcp kernelmcp` contains it twice.
         following = arguments[place + 1 : place + 2]
         if _is_ours(argument) and all(one == "serve" or one.startswith("-") for one in following):
             return arguments[place + 1 :]
@@ -158,7 +159,7 @@ def _without_folder(arguments: list[str]) -> list[str]:
 
 
 def _uvx(environ: Mapping[str, str]) -> str:
-    """uv tells what it starts where it is itself."""
+    """The path of uvx. uv tells the programs that it starts where it is."""
     uv = environ.get("UV")
     beside = Path(uv).with_name("uvx") if uv else None
     if beside is not None and beside.exists():

@@ -1,6 +1,6 @@
-"""Changes of single members in a JSON text, with comments or without: every other byte stays as it is.
+"""Changes single members in a JSON text, with or without comments: every other byte stays unchanged.
 
-The text must parse already. It is scanned for positions only; whoever calls compares the values before and after.
+The text must already be valid. It is scanned for positions only; the caller compares the values before and after.
 """
 
 import json
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-# A text, a comment, a bracket, a separator, or a run of anything else that is no white space.
+# A string, a comment, a bracket, a separator, or a run of other characters except white space.
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|//[^\r\n]*|/\*.*?\*/|[{}\[\],:]|[^\s{}\[\],:"/]+', re.DOTALL)
 _UNIT = re.compile(r"\{\s*?\n([ \t]+)\S")
 
@@ -23,7 +23,7 @@ class _Member:
 
 @dataclass
 class _Object:
-    """Positions in the text: of the brackets, of the members, and where each gap before a member or bracket begins."""
+    """Positions in the text: the brackets, the members, and the start of each gap before a member or bracket."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ class _Object:
 
 
 def with_member(text: str, path: tuple[str, ...], value: Any) -> str:
-    """The text with this value at the path; objects on the way are made."""
+    """The text with this value at the path; missing objects on the path are created."""
     if not text.strip():
         text = "{}\n"
     found = _root(text)
@@ -51,7 +51,7 @@ def with_member(text: str, path: tuple[str, ...], value: Any) -> str:
 
 
 def without_member(text: str, path: tuple[str, ...]) -> str:
-    """The text without the member, which must be there, and without the comma that it needed."""
+    """The text without the member, which must exist, and without the comma that it needed."""
     found, member = _member_at(text, path)
     end = next((comma + 1 for comma in found.commas if comma >= member.end), None)
     before = [comma for comma in found.commas if comma < member.start]
@@ -69,8 +69,8 @@ def _root(text: str) -> _Object:
 
 
 def _object(text: str, start: int) -> _Object:
-    """Scan one object: its members, and nothing inside of their values."""
-    # Of each member the tokens of key, colon and value's beginning, and the last one.
+    """Scan one object: its members, but not the contents of their values."""
+    # For each member: the tokens of its key, colon and start of the value, and its last token.
     groups: list[list[re.Match[str]]] = [[]]
     commas: list[int] = []
     depth, last = 0, start + 1
@@ -97,7 +97,7 @@ def _object(text: str, start: int) -> _Object:
 
 
 def _member_at(text: str, path: tuple[str, ...]) -> tuple[_Object, _Member]:
-    """Raises ValueError when it is not there."""
+    """The member at the path. Raises ValueError if there is none."""
     found = _root(text)
     for depth, key in enumerate(path):
         member = _named(found, key)
@@ -110,12 +110,12 @@ def _member_at(text: str, path: tuple[str, ...]) -> tuple[_Object, _Member]:
 
 
 def _named(found: _Object, key: str) -> _Member | None:
-    """The member of this name; JSON takes the last of several."""
+    """The member with this name; of duplicates, the last, as in JSON."""
     return next((member for member in reversed(found.members) if member.key == key), None)
 
 
 def _inserted(text: str, found: _Object, key: str, value: Any) -> str:
-    """The new member comes last, after the comments of the one before."""
+    """The text with the new member at the end, after the comments of the previous one."""
     unit = _unit(text)
     if not found.members:
         indent = _indent_at(text, found.start)

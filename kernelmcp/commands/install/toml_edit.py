@@ -1,7 +1,7 @@
-"""Changes of one table in a TOML text, `[servers.NAME]`: every other byte stays as it is.
+"""Changes one table in a TOML text, `[servers.NAME]`: every other byte stays unchanged.
 
-The text must parse already. Lines are read one by one, so a header inside of a long text can mislead; whoever calls
-compares the values before and after.
+The text must already be valid. Lines are read one by one, so a header inside a multi-line string can mislead; the
+caller compares the values before and after.
 """
 
 import re
@@ -14,7 +14,7 @@ _ANY_HEADER = re.compile(r"\s*\[")
 
 
 def with_entry(text: str, servers: str, name: str, old: dict[str, Any] | None, new: dict[str, Any]) -> str:
-    """The text with the entry of this name as `new`; `old` is what it has now."""
+    """The text with `new` as the entry with this name; `old` is its current value."""
     newline = "\r\n" if "\r\n" in text else "\n"
     if old is None:
         rows = [f"[{servers}.{name}]", *(f"{key} = {toml_value(value)}" for key, value in new.items()), ""]
@@ -26,7 +26,7 @@ def with_entry(text: str, servers: str, name: str, old: dict[str, Any] | None, n
             continue
         start, end = _table(lines, servers, name)
         inner = _table(lines, servers, name, key) if isinstance(value, dict) else (0, 0)
-        if inner != (0, 0):  # a table of its own, as Codex writes `env`
+        if inner != (0, 0):  # a separate table, as Codex writes `env`
             pairs = cast("dict[str, Any]", value).items()
             lines[inner[0] + 1 : inner[1]] = [f"{each} = {toml_value(one)}{newline}" for each, one in pairs]
             continue
@@ -36,7 +36,7 @@ def with_entry(text: str, servers: str, name: str, old: dict[str, Any] | None, n
 
 
 def without_entry(text: str, servers: str, name: str) -> str:
-    """The text without the tables of the entry, and without the empty line before each."""
+    """The text without the entry's tables, and without the empty line before each."""
     lines = text.splitlines(keepends=True)
     start = 0
     while start < len(lines):
@@ -51,7 +51,7 @@ def without_entry(text: str, servers: str, name: str) -> str:
 
 
 def _table(lines: list[str], servers: str, name: str, key: str = "") -> tuple[int, int]:
-    """The lines of a table, with its header; (0, 0) when there is none."""
+    """The lines of a table, including its header; (0, 0) if there is none."""
     header = _header(servers, name, rf"\.\s*{re.escape(key)}\s*" if key else "")
     start = next((place for place, line in enumerate(lines) if header.match(line)), None)
     return (0, 0) if start is None else (start, _end(lines, start))
@@ -62,7 +62,7 @@ def _header(servers: str, name: str, rest: str) -> re.Pattern[str]:
 
 
 def _end(lines: list[str], start: int) -> int:
-    """The end of the table: comments right before the next header belong to that one."""
+    """The end of the table: comments directly before the next header belong to that one."""
     end = next((place for place in range(start + 1, len(lines)) if _ANY_HEADER.match(lines[place])), len(lines))
     while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
         end -= 1
@@ -70,7 +70,7 @@ def _end(lines: list[str], start: int) -> int:
 
 
 def _assignment(lines: list[str], start: int, end: int, key: str) -> tuple[int, int]:
-    """The lines of `key = value`, or where it can be written."""
+    """The lines of `key = value`, or the position where it can be written."""
     pattern = re.compile(rf"""\s*["']?{re.escape(key)}["']?\s*=""")
     first = next((place for place in range(start, end) if pattern.match(lines[place])), None)
     if first is None:

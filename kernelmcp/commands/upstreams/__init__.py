@@ -1,1 +1,1 @@
-"""`kernelmcp upstreams`: what a person does about the other MCP servers whose tools guests may call."""
+"""`kernelmcp upstreams`: a person's commands for the other MCP servers whose tools guests may call."""

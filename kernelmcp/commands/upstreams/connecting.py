@@ -1,4 +1,4 @@
-"""One connection to one server, made for a person who waits for it."""
+"""One connection to one server, opened for a person who waits for it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ from kernelmcp.upstreams.minder import Minder
 
 
 def server_named(settings: Settings, name: str) -> UpstreamSettings:
-    """Raises `ConfigurationError`."""
+    """The settings of a server. Raises `ConfigurationError`."""
     found = configured(settings.config.upstreams).servers
     if name not in found:
         known = f"There are {', '.join(found)}." if found else "None is configured."
@@ -34,7 +34,7 @@ class Connecting:
 
     @asynccontextmanager
     async def catalogue(self, name: str, server: UpstreamSettings) -> AsyncIterator[Catalogue]:
-        """Its tools, while the connection is open. Raises whatever goes wrong."""
+        """Its tools, while the connection is open. Raises any error of the connection."""
         async with connected(name, server, self.way, lambda: None, was_legacy=False) as (_, conversation):
             yield conversation.catalogue((await conversation.list()).tools)
 

@@ -1,6 +1,6 @@
-"""`kernelmcp upstreams import CLIENT`: copies the servers of another program into mcp.toml, and keeps what is there.
+"""`kernelmcp upstreams import CLIENT`: copies the servers of another program into mcp.toml, and keeps existing entries.
 
-What looks like a secret is not copied: `${NAME}` takes its place, and the command says which variables to set.
+Values that look like secrets are not copied: `${NAME}` replaces them, and the command says which variables to set.
 """
 
 import re
@@ -23,7 +23,7 @@ from kernelmcp.errors import ConfigurationError
 
 _SECRET_NAME = re.compile(r"token|key|secret|passw|credential|auth|cookie|(^|[_-])pat($|[_-])|session", re.IGNORECASE)
 _SECRET_START = re.compile(r"([spr]k-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ|ya29\.|hf_|npm_)")
-# Long, of letters and digits both, and no path, address or version.
+# Long, with both letters and digits, and not a path, address or version.
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=~-]{24,}")
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)=(.+)", re.DOTALL)
 _PASSWORD = re.compile(r"(//[^/:@\s]*:)([^/@\s]+)(@)")
@@ -32,7 +32,7 @@ _SCHEME = re.compile(r"((?:Bearer|Basic|Token|ApiKey)\s+)(\S.*)", re.IGNORECASE 
 
 
 def main(settings: Settings, client: str, *, dry_run: bool) -> int:
-    """Status 1 when nothing could be read. Raises `ConfigurationError`."""
+    """Returns status 1 if nothing could be read. Raises `ConfigurationError`."""
     if settings.sources is None:
         raise ConfigurationError("there is no mcp.toml to write", "Name one: --config FILE.")
     file = settings.sources.places[0].path
@@ -66,7 +66,7 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
 
 
 def _append(file: Path, text: str) -> None:
-    """Raises `ConfigurationError`, and then the file is as it was."""
+    """Append to the file. Raises `ConfigurationError`; then the file is unchanged."""
     try:
         old = read_small(file, MAX_FILE_BYTES).decode("utf-8")
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def _append(file: Path, text: str) -> None:
 
 
 def _table(name: str, server: UpstreamSettings, wanted: dict[str, str]) -> str:
-    """Its lines of TOML. `wanted` gets the variables that take the place of secrets."""
+    """The lines of a server in TOML. `wanted` gets the variables that replace secrets."""
     prefix = re.sub(r"\W", "_", name).upper()
 
     def instead(variable: str, what: str) -> str:
@@ -146,7 +146,7 @@ def _is_login(header: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """By what it is called, or how it looks. One that names a variable already is none."""
+    """Judged by the name, or the form of the value. A value that already names a variable is not a secret."""
     if not value or "${" in value:
         return False
     return _is_named(name, value) or bool(_SECRET_START.match(value) or _RANDOM.fullmatch(value))

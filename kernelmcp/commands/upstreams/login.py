@@ -1,7 +1,6 @@
-"""`kernelmcp upstreams login NAME`: OAuth in a browser. The server has the tokens from then on, also one that runs.
+"""`kernelmcp upstreams login NAME`: OAuth in a browser. The server has the tokens from then on, even if it is running.
 
-The browser is sent back to a port of this machine. Where it runs on another one, its user gives the address that it
-ended at.
+The browser is redirected to a port of this machine. If it runs on another one, the user enters its final address.
 """
 
 import http.server
@@ -38,7 +37,7 @@ NOT_DONE = b"<!doctype html><title>kernelmcp</title><p>You are not logged in: th
 
 
 def main(settings: Settings, name: str, *, open_browser: bool) -> int:
-    """Status 1 when it did not work. Raises `ConfigurationError`."""
+    """Returns status 1 if the login failed. Raises `ConfigurationError`."""
     server = server_named(settings, name)
     if server.url is None:
         raise ConfigurationError(f"{name} is started by a command", "Only a server with a url has a login.")
@@ -101,7 +100,7 @@ class _Redirected:
                     answer(result)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # as its base has it
-                """Its lines have the code in them."""
+                """Log nothing: the lines would contain the code."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"http://127.0.0.1:{self._server.server_port}{path}"
@@ -116,7 +115,7 @@ class _Redirected:
 
 
 def _from_threads(answer: Callable[[AuthorizationCodeResult], None]) -> Callable[[AuthorizationCodeResult], None]:
-    """The same for other threads. A second answer is dropped."""
+    """The same callback for other threads. A second answer is dropped."""
     token = anyio.lowlevel.current_token()
 
     def once(result: AuthorizationCodeResult) -> None:

@@ -1,4 +1,5 @@
-"""`kernelmcp upstreams list`, and the tables of the others: what is configured, without connecting to anything."""
+"""`kernelmcp upstreams list`, and the tables of the other commands: the configuration, without connecting to
+anything."""
 
 import os
 import sys
@@ -16,7 +17,7 @@ HEAD = ("NAME", "TRANSPORT", "DEFAULT", "TOOLS", "FROM", "")
 
 
 def main(settings: Settings) -> int:
-    """Status 0 also where a server cannot be used: its line says why."""
+    """Returns status 0 even if a server is unusable: its line says why."""
     found = configured(settings.config.upstreams)
     kept = Kept(settings.home / FOLDER)
     rows = [
@@ -30,7 +31,7 @@ def main(settings: Settings) -> int:
 
 
 def lines(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, the last one as it comes."""
+    """Columns as wide as their widest cell; the last one is not padded."""
     rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -38,12 +39,12 @@ def lines(rows: Sequence[Sequence[str]]) -> str:
 
 
 def plain(text: str) -> str:
-    """A stranger's text on one line of a terminal, with nothing that a terminal obeys."""
+    """An untrusted text on one line, without anything that a terminal acts on."""
     return for_terminal(text).replace("\n", " ").replace("\t", " ")
 
 
 def _tools(kept: Kept, name: str, server: UpstreamSettings) -> str:
-    """As many as it had when it was last seen."""
+    """The number of its tools when it was last seen."""
     found = kept.catalogue(name, identity_of(server))
     return "-" if found is None else str(len(found.catalogue.tools))
 

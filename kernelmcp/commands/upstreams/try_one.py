@@ -1,4 +1,5 @@
-"""`kernelmcp upstreams try NAME`: connects to a server, and shows its tools with what would become of calls of them."""
+"""`kernelmcp upstreams try NAME`: connects to a server and shows its tools, and which are allowed, ask, or are
+denied."""
 
 import sys
 import time
@@ -20,7 +21,7 @@ STDERR_LINES = 20
 
 
 def main(settings: Settings, name: str, *, accept: bool) -> int:
-    """`accept`: its tools as they are shown, for `pin = true`. Status 1 when it cannot be reached. Raises
+    """`accept`: accept its tools as shown, for `pin = true`. Returns status 1 if it is unreachable. Raises
     `ConfigurationError`."""
     return anyio.run(_try, settings, name, server_named(settings, name), accept)
 
@@ -48,7 +49,7 @@ async def _try(settings: Settings, name: str, server: UpstreamSettings, accept: 
 
 
 def _pinned(kept: Kept, name: str, catalogue: Catalogue, *, accept: bool) -> str:
-    """Tools that differ from the accepted ones. A running server applies what is accepted here."""
+    """The tools that differ from the accepted ones. A running server applies the tools accepted here."""
     pins = kept.pins(name)
     now = {tool.name: tool.digest for tool in catalogue.tools}
     others = {} if pins is None else {tool: tool in pins for tool, digest in now.items() if pins.get(tool) != digest}

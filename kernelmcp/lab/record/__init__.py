@@ -1,1 +1,1 @@
-"""The notebook of a session as its live record: what its kernel does becomes cells of a shared document."""
+"""The notebook of a session as its live record: executions in its kernel become cells of a shared document."""

@@ -1,7 +1,7 @@
-"""Follows one session's kernel process: writes what it does into the session's notebook, and what happened unseen.
+"""Follows one session's kernel process and writes its executions into the session's notebook, earlier ones too.
 
-At the beginning, cells of the journal that the notebook does not have yet, and what runs already from its draft; then
-what the kernel publishes; at the end, a word on how it ended.
+At first it adds cells of the journal that the notebook lacks, and running cells from their drafts; then the kernel's
+messages; finally a note on how the kernel ended.
 """
 
 import asyncio
@@ -21,27 +21,27 @@ from kernelmcp.lab.record.journal_tail import Draft, Entry, JournalTail, running
 from kernelmcp.lab.record.outputs import display_id
 from kernelmcp.lab.record.record import By, Record, cell_id
 
-# What arrives within this time is written at once: a tab draws once, and a flood costs few transactions. Where no tab
-# shows the notebook it is longer: a change costs the model's next cells some of the machine.
+# Messages that arrive within this time are written together: a tab draws once, and a flood costs few transactions. It
+# is longer if no tab shows the notebook: a change slows the model's next cells.
 BATCH_SECONDS = 0.03
 UNSEEN_BATCH_SECONDS = 0.5
-# A cell is in the journal a moment after its kernel is idle; a very large one later, so is the first of a session that
-# was opened again.
+# A cell is in the journal a moment after its kernel is idle; a very large one takes longer, and so does the first cell
+# of a reopened session.
 JOURNAL_SECONDS = (0.1, 0.5, 2.0, 8.0, 20.0)
 DRAFT_SECONDS = 1.0
-# Cells of the journal that are put into the notebook at once, for other sessions wait meanwhile.
+# Journal cells added to the notebook per batch, because other sessions wait meanwhile.
 CELLS_AT_ONCE = 20
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The shared notebook that is followed into."""
+    """The shared notebook to write into."""
 
     get: Callable[[], Awaitable[Any]]
-    """It may have been unloaded and loaded again."""
+    """Returns the notebook, which may have been unloaded and loaded again."""
     is_open: Callable[[], bool]
-    """Whether a tab shows it."""
+    """Returns whether a tab shows it."""
 
 
 class Follower:
@@ -57,16 +57,16 @@ class Follower:
         self._persons = persons
         self._document = document
         self._drafts: dict[str, Draft] = {}
-        """Of executions that began before we looked."""
+        """Drafts of executions that began before we looked."""
         self._missing: set[str] = set()
-        """Executions that have ended, and that the journal must have."""
+        """Ended executions that the journal must have."""
         self._looks = 0
-        # The first looks find what happened before our socket was connected.
+        # The first looks find the executions from before our socket was connected.
         self._next_look: float | None = time.monotonic()
         self._next_draft = 0.0
 
     async def run(self) -> None:
-        """Runs until it is cancelled."""
+        """Run until cancelled."""
         reading = asyncio.create_task(self._iopub.read())
         try:
             await self._begin()
@@ -83,15 +83,15 @@ class Follower:
             self._iopub.close()
 
     async def end(self, words: str, key: str) -> None:
-        """The kernel process is gone: what has arrived is written, and a note, with the time in `words`. Call it after
-        `run`."""
+        """Write the messages that have arrived, and a note that contains the time, in `words`: the kernel process is
+        gone. Call it after `run`."""
         self._record.notebook = notebook = await self._document.get()
         with notebook.ydoc.transaction():
             self._feed(self._iopub.take())
             self._record.abandon()
             self._record.note(key, f"*{words.format(datetime.now().astimezone().strftime('%H:%M'))}*")
 
-    # -- what happened unseen -----------------------------------------------------------------------------------
+    # -- earlier executions -------------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
         self._record.notebook = await self._document.get()
@@ -113,10 +113,10 @@ class Follower:
         return cell_id(entry.execution_id) in self._record.unfinished
 
     async def _put(self, entries: list[Entry]) -> None:
-        """Write those into the notebook that are not there as they should be; each before those that came after it."""
+        """Write missing or incomplete entries into the notebook, each before the entries that followed it."""
         first = 0
         if self._tail.is_anew:
-            # What is before the last one that is there, and not there, was taken out or left out.
+            # Entries that are missing before the last existing one were removed or omitted.
             seen = [at for at, entry in enumerate(entries) if self._record.knows(entry.execution_id)]
             first = seen[-1] + 1 if seen else 0
         wanted = [entry for at, entry in enumerate(entries) if self._is_wanted(entry, is_new=at >= first)]
@@ -144,7 +144,7 @@ class Follower:
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     async def _look(self) -> None:
-        """At the drafts of what runs, and in the journal for what has ended."""
+        """Check the drafts of running executions, and the journal for ended ones."""
         if self._drafts and time.monotonic() >= self._next_draft:
             self._next_draft = time.monotonic() + DRAFT_SECONDS
             await self._look_at_drafts()
@@ -169,7 +169,7 @@ class Follower:
         self._missing.clear()
 
     def _is_wanted(self, entry: Entry, *, is_new: bool) -> bool:
-        """It is not there and should be, or not as the journal has it; and no browser has written it."""
+        """True if it is missing or incomplete in the notebook, and no browser has written it."""
         if entry.by == "person" and entry.client in self._persons:
             return False
         is_lacking = is_new and not self._record.knows(entry.execution_id)
@@ -189,7 +189,7 @@ class Follower:
                     else:
                         self._record.feed(draft.execution_id, kind, content)
 
-    # -- what the kernel publishes ------------------------------------------------------------------------------
+    # -- messages of the kernel ---------------------------------------------------------------------------------
 
     async def _write(self, events: list[Event]) -> None:
         if not events:
@@ -209,25 +209,25 @@ class Follower:
                 self._end_of(event.execution_id)
             elif event.kind == "left_out":
                 self._record.leave_out(event.execution_id)
-            elif event.execution_id not in self._drafts:  # what a draft shows comes from there
+            elif event.execution_id not in self._drafts:  # otherwise its draft shows it
                 self._record.feed(event.execution_id, event.kind, event.content)
 
     def _end_of(self, execution_id: str) -> None:
-        """What nobody here has seen begin, or not all of, the journal has."""
+        """Handle the end of an execution. If its beginning or a part was missed here, the journal has it."""
         is_draft = self._drafts.pop(execution_id, None) is not None
         if not self._record.is_whole(execution_id) and not self._record.end(execution_id, whole=not is_draft):
             self._miss({execution_id})
 
 
 def _by(event: Event) -> By:
-    """Message ids of Jupyter's clients are their own: a session's id and a number, or a UUID. Those of a server's
-    executions are neither."""
+    """Tell clients by their message ids. Jupyter's clients use a session's id and a number, or a UUID; a server's
+    executions use neither."""
     theirs = event.execution_id.startswith(event.client) or _UUID.fullmatch(event.execution_id)
     return "person" if theirs else "model"
 
 
 def _successors(entries: list[Entry], is_there: Callable[[str], bool]) -> dict[str, str]:
-    """Before which cell of the notebook each one belongs that is not there; nothing for those at the end."""
+    """For each missing entry, the next existing cell of the notebook; none for those at the end."""
     found: dict[str, str] = {}
     after: str | None = None
     for entry in reversed(entries):
@@ -239,8 +239,8 @@ def _successors(entries: list[Entry], is_there: Callable[[str], bool]) -> dict[s
 
 
 def _joined(events: list[Event]) -> Iterator[Event]:
-    """The events, with neighbouring texts of one stream as one, and of neighbouring updates of one display the last: a
-    cell that updates one for ever is drawn as often as there is time for."""
+    """Merge neighbouring texts of one stream, and keep only the last of neighbouring updates of one display: a cell
+    that updates one for ever is drawn as often as time allows."""
     for (execution_id, client, kind, name), group in groupby(events, _run):
         if kind == "stream":
             text = "".join(str(event.content.get("text", "")) for event in group)

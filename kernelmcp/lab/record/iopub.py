@@ -1,7 +1,7 @@
-"""What a kernel publishes, read for as long as its process lives: small enough to be kept, in order, for the record.
+"""Reads a kernel's iopub messages for as long as its process lives: in order and within bounds, for the record.
 
-Reading never waits for the notebook: what is not wanted, or more than an execution may show, is dropped as it comes, so
-that a guest that floods fills neither Lab's memory nor the kernel's. Must not know notebooks.
+Reading never waits for the notebook: unwanted messages, and those beyond an execution's limit, are dropped on arrival,
+so that a guest that floods fills neither Lab's memory nor the kernel's. Must not know notebooks.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from kernelmcp.output.sanitize import as_dict, is_readable
 
 # Messages read before other tasks get a turn.
 MESSAGES_PER_TURN = 100
-# What one execution may send to the record, also when it clears its output again and again.
+# Limit for one execution's messages to the record, even if it clears its output repeatedly.
 MAX_EXECUTION_BYTES = 4 * MAX_CELL_BYTES
-# What one takes besides its content, so that a million empty ones are not nothing.
+# Overhead per message besides its content, so that a million empty ones still count.
 MESSAGE_BYTES = 200
-# Executions whose room is remembered.
+# Executions whose remaining room is remembered.
 MAX_EXECUTIONS = 1000
 KINDS = (
     "execute_input",
@@ -48,11 +48,11 @@ class Event:
 
 
 class Iopub:
-    """One kernel's iopub channel. `wanted` says of a client's session id whether its executions are recorded."""
+    """One kernel's iopub channel. `wanted` returns whether executions of a client's session id are recorded."""
 
     def __init__(self, context: Any, url: str, key: bytes, scheme: str, wanted: Callable[[str], bool]) -> None:
         self.on_state: Callable[[str], None] = lambda _: None
-        """Called with `busy` and `idle` of executions."""
+        """Called with the `busy` and `idle` states of executions."""
         self._wire = Session(key=key, signature_scheme=scheme)
         self._wanted = wanted
         self._events: list[Event] = []
@@ -68,7 +68,7 @@ class Iopub:
         self._socket.close(0)
 
     async def wait(self) -> None:
-        """Until there are events."""
+        """Wait until there are events."""
         await self._some.wait()
 
     def take(self) -> list[Event]:
@@ -77,7 +77,7 @@ class Iopub:
         return events
 
     async def read(self) -> None:
-        """Runs until it is cancelled."""
+        """Run until cancelled."""
         handled = 0
         while True:
             frames: list[bytes] = await self._socket.recv_multipart()
@@ -97,7 +97,7 @@ class Iopub:
     def _event(self, frames: list[bytes]) -> Event | None:
         try:
             parts: list[Any] = self._wire.feed_identities(frames)[1]
-            # Not `deserialize`: half of its time goes into dates that nobody here reads.
+            # Not `deserialize`: it spends half of its time on dates that are not used here.
             if not compare_digest(parts[0], self._wire.sign(parts[_HEADER : _CONTENT + 1])):
                 return None
             header, parent = as_dict(self._wire.unpack(parts[_HEADER])), as_dict(self._wire.unpack(parts[_PARENT]))

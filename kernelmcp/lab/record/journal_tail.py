@@ -1,6 +1,6 @@
-"""The journal of a session as Lab reads it, and the drafts of what runs: cells that nobody in Lab has seen happen.
+"""Lab's reader of a session's journal and of the drafts of running cells, for cells that Lab has not seen happen.
 
-Another process writes them at any moment, so that the last line may be half a line. Blocking.
+Another process writes them at any moment, so the last line may be incomplete. Blocking.
 """
 
 import json
@@ -15,14 +15,14 @@ from kernelmcp.notebook.drafts import DRAFTS
 from kernelmcp.notebook.transcript import JOURNAL, MAX_FOREIGN_BYTES
 from kernelmcp.output.sanitize import as_dict, clean
 
-# A character of the source or of an output takes six bytes at most.
+# A character of the source or of an output takes at most six bytes.
 MAX_LINE_BYTES = 6 * (MAX_CELL_BYTES + MAX_SOURCE_CHARS)
 MAX_DRAFT_BYTES = 4 * MAX_CELL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cell of the journal, and where it is."""
+    """A cell of the journal, and its position."""
 
     execution_id: str
     by: str
@@ -32,17 +32,17 @@ class Entry:
 
 
 class JournalTail:
-    """What is new in a journal since one last looked; everything, when it was written anew meanwhile."""
+    """Reads new journal entries since the last call; all of them if it was rewritten meanwhile."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / JOURNAL
         self.is_anew = True
-        """What was given last begins with the first cell of the journal."""
+        """True if the last result starts with the first cell of the journal."""
         self._read_up_to = 0
         self._stamp: tuple[int, int] = (0, 0)
 
     def new(self) -> list[Entry]:
-        """Empty when the file cannot be read."""
+        """Return the new entries. Empty if the file cannot be read."""
         stream, found = _open(self._file, 2 * MAX_FOREIGN_BYTES)
         if stream is None or found is None:
             return []
@@ -59,7 +59,7 @@ class JournalTail:
             return entries
 
     def cells(self, entries: list[Entry]) -> list[dict[str, Any]]:
-        """The cells; an empty one for each that cannot be read any more."""
+        """The cells; an empty one for each that can no longer be read."""
         return [self._cell(entry) for entry in entries]
 
     def _cell(self, entry: Entry) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class JournalTail:
 
 
 class Draft:
-    """What a running execution has put out so far, as messages; each is given once."""
+    """The output of a running execution so far, as messages; each is returned once."""
 
     def __init__(self, file: Path) -> None:
         self.execution_id = file.stem
@@ -81,7 +81,8 @@ class Draft:
         self._read_up_to = 0
 
     def new(self) -> list[tuple[str, dict[str, Any]]]:
-        """The first one is `begin`, with its code; it comes again when the cell has cleared its output."""
+        """Return new messages. The first one is `begin`, with the code; it is repeated after the cell has cleared its
+        output."""
         stream, status = _open(self._file, MAX_DRAFT_BYTES)
         found: list[tuple[str, dict[str, Any]]] = []
         if stream is None or status is None:
@@ -103,7 +104,7 @@ class Draft:
 
 
 def running(directory: Path) -> list[Draft]:
-    """The drafts of a session: of what runs, and of what ran when an earlier server was killed."""
+    """The drafts of a session: of running executions, and of those that ran when an earlier server was killed."""
     try:
         return [Draft(file) for file in sorted((directory / DRAFTS).glob("*.jsonl"))]
     except OSError:
@@ -111,7 +112,7 @@ def running(directory: Path) -> list[Draft]:
 
 
 def _open(file: Path, max_bytes: int) -> tuple[BinaryIO, os.stat_result] | tuple[None, None]:
-    """A regular file that is not too large. Nothing when there is none, or when it cannot be read."""
+    """Open a regular file that is not too large. Returns None if there is none, or it cannot be read."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

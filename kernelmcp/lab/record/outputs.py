@@ -1,6 +1,6 @@
-"""A kernel's output as a notebook has it: valid, harmless and bounded, whatever the guest sent.
+"""Converts a kernel's outputs for a notebook: valid, harmless and bounded, whatever the guest sent.
 
-The caps are those of the transcript (`notebook/cells.py`).
+The limits are those of the transcript (`notebook/cells.py`).
 """
 
 import json
@@ -18,12 +18,12 @@ from kernelmcp.output.outputs import (
 from kernelmcp.output.sanitize import as_dict, as_list, clean, clean_json, cut_middle, is_mime_type, joined
 
 DISPLAYS = ("display_data", "execute_result")
-# In an output's metadata: which later messages update it.
+# Key in an output's metadata: the display id whose later messages update it.
 DISPLAY_ID = "kernelmcp_display_id"
 
 
 def display(kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """A displayed object or a result. None when it is nested too deeply or has nothing to show."""
+    """A displayed object or a result. None if it is nested too deeply or has nothing to show."""
     given = as_dict(content.get("data"))
     named = [mime for mime in given if is_mime_type(mime)][:MAX_MIME_TYPES]
     try:
@@ -58,7 +58,7 @@ def stream(name: Any, text: str) -> dict[str, Any]:
 
 
 def of_cell(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """The outputs of a journal's cell. It was bounded when it was written; it is looked at again all the same."""
+    """The outputs of a journal's cell. They were bounded when written, and are checked again anyway."""
     found: list[dict[str, Any]] = []
     for output in map(as_dict, as_list(cell.get("outputs"))):
         kind = output.get("output_type")
@@ -72,7 +72,7 @@ def of_cell(cell: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def weight(output: dict[str, Any]) -> int | None:
-    """What it takes in the notebook. None for what is no JSON (NaN): a document with it cannot be saved any more."""
+    """Its size in the notebook. None if it is not valid JSON (NaN): a document with it can no longer be saved."""
     try:
         return len(json.dumps(output, allow_nan=False))
     except ValueError:
@@ -80,11 +80,11 @@ def weight(output: dict[str, Any]) -> int | None:
 
 
 def display_id(content: dict[str, Any]) -> str:
-    """Empty when there is none, or one that is not a short text."""
+    """The display id. Empty if there is none, or it is not a short text."""
     found: Any = as_dict(content.get("transient")).get("display_id")
     return clean(found) if isinstance(found, str) and len(found) <= MAX_DISPLAY_ID_CHARS else ""
 
 
 def count(found: Any) -> int | None:
-    """An execution count, when it is a valid one."""
+    """The execution count, if it is valid."""
     return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**53 else None

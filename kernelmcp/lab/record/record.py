@@ -1,8 +1,8 @@
-"""The shared notebook of one session: what the model executes becomes cells of it, while persons edit it.
+"""The shared notebook of one session: the model's executions become its cells, while persons edit it.
 
 Only shared documents show a change in an open tab without a dialog and without losing what a person types
-(docs/lab.md). Every method is called within one transaction of the document, in the event loop. A cell's id follows
-from its execution's id, so that a cell is there once however often Lab was killed. Must not know kernels.
+(docs/lab.md). Every method is called within one transaction of the document, in the event loop. A cell's id is derived
+from its execution's id, so that a cell appears once however often Lab was killed. Must not know kernels.
 """
 
 import json
@@ -17,10 +17,10 @@ from kernelmcp.notebook.cells import MAX_SOURCE_CHARS, cut, note
 from kernelmcp.notebook.transcript import MAX_NOTEBOOK_BYTES, MIN_LINE_BYTES, SHRUNK_BYTES
 from kernelmcp.output.sanitize import as_dict, clean, joined
 
-# A task that an execution has left behind still prints into its cell, if it is one of the last.
+# A background task still prints into the cell of its execution, if that is one of the last.
 RECENT = 20
 MAX_DISPLAY_IDS = 1000
-# A browser draws a notebook of more cells slowly.
+# A browser draws larger notebooks slowly.
 MAX_CELLS = 5000
 OUTPUTS_LEFT_OUT = "the outputs of this cell were left out: the notebook had grown too large"
 By = Literal["model", "person"]
@@ -31,23 +31,23 @@ def cell_id(execution_id: str) -> str:
 
 
 class Record:
-    """The cells of one session's executions, in its document. `notebook` is set anew before each transaction: a
+    """The cells of one session's executions, in its document. The caller sets `notebook` before each transaction: a
     document may have been unloaded meanwhile."""
 
     def __init__(self) -> None:
         self.notebook: Any = None
         self.sizes: OrderedDict[str, int] = OrderedDict()
-        """The cells of executions that are there, in their order, with their sizes."""
+        """The existing cells of executions, in their order, with their sizes."""
         self.unfinished: set[str] = set()
-        """Cells that are there, and whose end nobody has seen."""
+        """Existing cells whose end was not seen."""
         self.abandoned: list[str] = []
-        """Executions that ran when the kernel ended: the journal says what became of them."""
+        """Executions that ran when the kernel ended: the journal has their outcome."""
         self._shown: OrderedDict[str, RunningCell] = OrderedDict()
         self._displays: OrderedDict[str, str] = OrderedDict()
-        """Display id -> the cell that shows it."""
+        """Maps a display id to the cell that shows it."""
 
     def look(self) -> None:
-        """Which cells the document has: it may be one of an earlier Lab."""
+        """Find the document's cells: it may be one of an earlier Lab."""
         self.sizes.clear()
         self.unfinished.clear()
         for ycell in self.notebook.ycells:
@@ -62,33 +62,33 @@ class Record:
         return cell_id(execution_id) in self.sizes
 
     def is_whole(self, execution_id: str) -> bool:
-        """It is there as the journal has it, or as it was to its end."""
+        """True if it is complete: taken from the journal, or seen to its end."""
         name = cell_id(execution_id)
         return name in self.sizes and name not in self.unfinished
 
     def is_open(self, execution_id: str) -> bool:
-        """It is neither there as a whole nor shown as it comes."""
+        """True if it is neither complete nor shown live."""
         return execution_id not in self._shown and not self.is_whole(execution_id)
 
-    # -- what the kernel sends ----------------------------------------------------------------------------------
+    # -- messages of the kernel ---------------------------------------------------------------------------------
 
     def begin(self, execution_id: str, code: str, execution_count: Any, by: By) -> None:
         name = cell_id(execution_id)
         if self.is_whole(execution_id):
-            return  # from the journal, and what the kernel said of it comes late
+            return  # taken from the journal; the kernel's message is late
         source = cut(clean(code), MAX_SOURCE_CHARS, "# ")
         if name not in self.sizes:
             facts = {"by": by, "execution_id": execution_id, "running": True}
             self._insert(code_cell(name, source, outputs.count(execution_count), facts, []), len(source))
         elif (ycell := self._find(name)) is not None:
-            ycell["outputs"].clear()  # begun again from its draft
+            ycell["outputs"].clear()  # started again from its draft
         self.unfinished.add(name)
         self._remember(execution_id, RunningCell(name, len(source)))
         if (ycell := self._find(name)) is not None:
             ycell["execution_state"] = "running"
 
     def feed(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
-        """One output message of an execution that has begun."""
+        """Handle one output message of an execution that has begun."""
         if kind == "update_display_data":
             self._update(content)
             return
@@ -104,12 +104,12 @@ class Record:
         self.sizes[shown.cell] = shown.weight
 
     def leave_out(self, execution_id: str) -> None:
-        """A message of it was dropped."""
+        """Note that one of its messages was dropped."""
         if (shown := self._shown.get(execution_id)) is not None:
             shown.left_out += 1
 
     def end(self, execution_id: str, *, whole: bool = True) -> bool:
-        """It has ended. False when not all of it is in its cell: the journal has it, as far as it is kept."""
+        """Note its end. False if its cell is incomplete: the journal has all that is kept of it."""
         shown = self._shown.get(execution_id)
         if shown is None or shown.left_out or not whole:
             return False
@@ -117,7 +117,7 @@ class Record:
         return True
 
     def say_left_out(self, execution_id: str) -> None:
-        """The journal does not have it either."""
+        """Note in the cell that outputs are missing: the journal does not have them either."""
         name = cell_id(execution_id)
         shown, ycell = self._shown.get(execution_id), self._find(name)
         if shown is not None and ycell is not None and shown.left_out:
@@ -127,23 +127,23 @@ class Record:
         self._finish(name)
 
     def abandon(self) -> None:
-        """The kernel is gone: nothing that runs goes on."""
+        """Abandon the running executions: the kernel is gone."""
         self.abandoned = [one for one, shown in self._shown.items() if shown.cell in self.unfinished]
         for name in self.unfinished:
             if (ycell := self._find(name)) is not None:
                 ycell["execution_state"] = "idle"
         self._shown.clear()
 
-    # -- what the journal has -----------------------------------------------------------------------------------
+    # -- cells of the journal -----------------------------------------------------------------------------------
 
     def put(self, cell: dict[str, Any], before: str | None = None) -> None:
-        """A cell of the journal: in place of what is there of it, or a new one, before that of another execution."""
+        """Insert a cell of the journal before that of another execution, or replace the existing version."""
         facts = as_dict(as_dict(cell.get("metadata")).get("kernelmcp"))
         execution_id = clean(facts.get("execution_id", cell.get("id", "")))
         name = cell_id(execution_id)
         found = outputs.of_cell(cell)
         weight = sum(outputs.weight(output) or 0 for output in found)
-        self._shown.pop(execution_id, None)  # what still comes of it is in there
+        self._shown.pop(execution_id, None)  # the cell already contains the messages still to come
         if name in self.sizes:
             if (ycell := self._find(name)) is not None:
                 ycell["outputs"].clear()
@@ -162,7 +162,7 @@ class Record:
         self._insert(code_cell(name, source, count, known, found), weight + len(source), before)
 
     def note(self, key: str, words: str) -> None:
-        """A cell of ours that says what happened, once for each key."""
+        """Insert a cell with a note, once for each key."""
         name = cell_id(key)
         if name not in self.sizes:
             metadata = {"editable": False, "kernelmcp": {"note": True}}
@@ -170,7 +170,7 @@ class Record:
             self._insert(cell, len(words))
 
     def shrink(self) -> None:
-        """Keep the notebook as small as a transcript: the oldest outputs are left out first, then the oldest cells."""
+        """Limit the notebook to the size of a transcript: omit the oldest outputs first, then the oldest cells."""
         total = sum(self.sizes.values())
         if total <= MAX_NOTEBOOK_BYTES and len(self.sizes) <= MAX_CELLS:
             return
@@ -197,7 +197,7 @@ class Record:
     # -- cells --------------------------------------------------------------------------------------------------
 
     def _insert(self, cell: dict[str, Any], weight: int, before: str | None = None) -> None:
-        """After the last cell that has been executed: what a person is typing at the end stays behind it."""
+        """Insert it after the last executed cell: what a person is typing at the end stays below it."""
         ycells = self.notebook.ycells
         at = None if before is None else self._place(cell_id(before))
         if at is None:
@@ -208,12 +208,12 @@ class Record:
         self.sizes[cell["id"]] = weight
 
     def _find(self, name: str) -> Any:
-        """The cell of this id; None when a person has deleted it."""
+        """The cell with this id; None if a person has deleted it."""
         at = self._place(name)
         return None if at is None else self.notebook.ycells[at]
 
     def _place(self, name: str) -> int | None:
-        """It is most often one of the last."""
+        """The index of a cell; it is usually one of the last."""
         ycells = self.notebook.ycells
         return next((at for at in range(len(ycells) - 1, -1, -1) if ycells[at]["id"] == name), None)
 
@@ -231,7 +231,7 @@ class Record:
             del self._shown[oldest if oldest is not None else next(iter(self._shown))]
 
     def _update(self, content: dict[str, Any]) -> None:
-        """Every display of this id in the newest cell that has one."""
+        """Update every display with this id in the newest cell that has one."""
         display_id = outputs.display_id(content)
         name = self._displays.get(display_id)
         shown = next((one for one in self._shown.values() if one.cell == name), None)

@@ -1,4 +1,4 @@
-"""The outputs of a cell that runs, as they come: into its shared cell, under the caps of the transcript."""
+"""The outputs of a running cell, written into its shared cell as they arrive, within the limits of the transcript."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,33 +9,33 @@ from kernelmcp.lab.record.shared_cells import shared_output
 from kernelmcp.notebook.cells import MAX_CELL_BYTES, MAX_TEXT_CHARS
 from kernelmcp.output.sanitize import as_dict, clean
 
-# A shared list takes the longer for one more the longer it is. Lab shows fifty of them until one asks for more.
+# Appending to a shared list takes longer the longer it is. Lab shows fifty outputs until one asks for more.
 MAX_OUTPUTS = 1000
 
 
 @dataclass(slots=True)
 class RunningCell:
-    """One execution's cell, and what it may still put out. `ycell` is always that cell of the document."""
+    """One execution's cell, and its remaining room. `ycell` is always that cell of the document."""
 
     cell: str
     """Its id."""
     source_chars: int
     room: int = MAX_CELL_BYTES
     left_out: int = 0
-    """Outputs that are not in it."""
+    """Number of omitted outputs."""
     clear_next: bool = False
     run: tuple[str, int] = ("", 0)
-    """The stream that its last output is of, and how long that is."""
+    """The stream of its last output, and that output's length."""
     displays: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """Display id -> where its outputs are."""
+    """Maps a display id to the positions of its outputs."""
 
     @property
     def weight(self) -> int:
-        """What it takes in the notebook, at most: also what it has cleared is in the document's history for a while."""
+        """Its maximum size in the notebook: cleared outputs stay in the document's history for a while."""
         return self.source_chars + MAX_CELL_BYTES - self.room
 
     def feed(self, ycell: Any, kind: str, content: dict[str, Any]) -> Iterable[str]:
-        """One output message. Returns the display ids that later messages may update here."""
+        """Handle one output message. Returns the display ids that later messages may update here."""
         if kind == "clear_output":
             if content.get("wait"):
                 self.clear_next = True
@@ -53,11 +53,11 @@ class RunningCell:
         return ()
 
     def update(self, ycell: Any, display_id: str, content: dict[str, Any]) -> None:
-        """Every display of this id. Each takes room: a message may change a thousand of them."""
+        """Update every display with this id. Each takes room: a message may change a thousand of them."""
         youtputs = ycell["outputs"]
         new = outputs.display("display_data", content)
         for at in self.displays.get(display_id, ()):
-            old = youtputs[at] if at < len(youtputs) else None  # a person may have cleared them
+            old = youtputs[at] if at < len(youtputs) else None  # a person may have cleared the outputs
             if old is None or as_dict(old.get("metadata")).get(outputs.DISPLAY_ID) != display_id:
                 continue
             if new is None or not self._take(new):
@@ -84,7 +84,7 @@ class RunningCell:
             self._append(youtputs, output | {"text": kept})
         else:
             shared = last["text"]
-            shared += kept  # `last["text"] += kept` would assign the shared text anew, which no tab shows
+            shared += kept  # `last["text"] += kept` would assign the shared text again, which no tab shows
 
     def _display(self, ycell: Any, kind: str, content: dict[str, Any]) -> Iterable[str]:
         output = outputs.display(kind, content)
@@ -103,7 +103,7 @@ class RunningCell:
         return self._append(ycell["outputs"], output)
 
     def _take(self, output: dict[str, Any]) -> bool:
-        """Whether there is room for it, which is then taken."""
+        """Reserve room for it; returns whether there was enough."""
         weight = outputs.weight(output)
         if weight is None or weight > self.room:
             return False

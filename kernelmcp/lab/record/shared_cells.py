@@ -1,4 +1,4 @@
-"""Cells and outputs as a shared document holds them. Must not know executions."""
+"""Cells and outputs in the form that a shared document holds. Must not know executions."""
 
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ def code_cell(
         "id": name,
         "source": source,
         "execution_count": number(count),
-        # Never trusted. Not to be edited or deleted by a slip: it is the record of what was executed.
+        # Never trusted. Protected against accidental edits and deletion: it is the record of what was executed.
         "metadata": {"trusted": False, "editable": False, "deletable": False, "kernelmcp": facts},
         "outputs": numbers(found),
     }
@@ -27,7 +27,8 @@ def shared_output(output: dict[str, Any]) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """With floats for integers: in a browser, an integer of a shared document is a BigInt, which few expect."""
+    """Convert integers to floats: in a browser, an integer of a shared document is a BigInt, which little code
+    expects."""
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
@@ -43,7 +44,7 @@ def number(value: int | None) -> float | str | None:
 
 
 def is_draft(ycell: Any) -> bool:
-    """What a person has not executed yet, or writes beside the cells."""
+    """True if it is a person's code cell that has not been executed yet."""
     metadata = ycell["metadata"]
     if "kernelmcp" in metadata:
         return False

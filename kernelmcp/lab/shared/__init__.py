@@ -1,1 +1,1 @@
-"""Shared documents of Lab: where they are kept, and the rooms in which tabs and the record meet."""
+"""Shared documents of Lab: their storage, and the rooms in which tabs and the record meet."""

@@ -1,6 +1,6 @@
-"""Lab's files: notebooks in a folder of their own. The record of a session keeps its name while the session is there.
+"""Lab's files: notebooks in their own folder. The record of a session keeps its name while the session exists.
 
-What cannot be had is said in Lab's dialogs.
+Lab's dialogs show the errors.
 """
 
 import io
@@ -29,7 +29,8 @@ class Contents(AsyncLargeFileManager):
 
     @contextmanager
     def atomic_writing(self, os_path: str, text: bool = True, **_: Any) -> Iterator[io.BytesIO | TextIO]:
-        """The inherited one writes into the file; who reads it meanwhile moves it away, as one that is damaged."""
+        """Write atomically. The inherited method writes in place; a concurrent reader would move the file away as
+        damaged."""
         drawn: io.BytesIO | TextIO = io.StringIO(newline="\n") if text else io.BytesIO()
         yield drawn
         content = drawn.getvalue()

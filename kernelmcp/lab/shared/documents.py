@@ -1,4 +1,4 @@
-"""The shared documents of sessions' notebooks: there before one is followed into, and saved while they change.
+"""The shared documents of sessions' notebooks: prepared before they are written into, and saved while they change.
 
 Jupyter-collaboration saves a document a second after its last change, and never one that changes all the time. Must not
 know sessions.
@@ -14,30 +14,30 @@ from kernelmcp.atomic import replace_text
 from kernelmcp.lab.kernels import KERNEL_NAME
 from kernelmcp.lab.shared.stores import check_notebook
 
-# Until a document that does not stop changing is saved; longer where that takes long.
+# Time until a document that changes all the time is saved; longer if saving takes long.
 SAVE_SECONDS = 5.0
 SAVE_SHARE = 20
 
 
 class Documents:
-    """Those of one Lab. `app` is its Jupyter server."""
+    """The shared documents of one Lab. `app` is its Jupyter server."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
         self._folder = Path(app.root_dir)
         self._serving: asyncio.Task[None] | None = None
         self._unsaved: dict[str, float] = {}
-        """When a document that has changed is saved at the latest, by room."""
+        """The latest time for saving a changed document, by room."""
 
     async def start(self) -> None:
-        """They start with the first document otherwise, and cannot end before they have started."""
+        """Start the rooms: otherwise they start with the first document, and cannot end before they have started."""
         documents = self._extension.ywebsocket_server
         if not documents.started.is_set():
             self._serving = asyncio.create_task(documents.start())
             await documents.started.wait()
 
     def make(self, name: str, language: str) -> None:
-        """An empty notebook, if there is none. Raises `OSError`."""
+        """Create an empty notebook if there is none. Raises `OSError`."""
         file = self._folder / name
         if file.exists():
             return
@@ -46,12 +46,12 @@ class Documents:
         replace_text(file, json.dumps({"cells": [], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
 
     async def prepare(self, name: str, language: str) -> None:
-        """Before it is followed into: have a notebook that can be loaded. Raises `OSError`."""
+        """Ensure that the notebook can be loaded, before it is written into. Raises `OSError`."""
         await asyncio.to_thread(check_notebook, self._folder / name)
         self.make(name, language)
 
     async def keep(self, name: str, language: str) -> None:
-        """Somebody has deleted the file of a notebook that goes on: nothing would be saved any more."""
+        """Restore the deleted file of an active notebook: otherwise nothing would be saved any more."""
         if (self._folder / name).exists():
             return
         if (room := self._room(name)) is None:
@@ -60,10 +60,10 @@ class Documents:
         async with room._file._lock:
             model = {"type": "notebook", "format": "json", "content": await room._document.aget()}
             saved = await self._app.contents_manager.save(model, name)
-            room._file.last_modified = saved["last_modified"]  # it is no change of somebody else's
+            room._file.last_modified = saved["last_modified"]  # not a change by another program
 
     async def save_late(self) -> None:
-        """A document is saved a second after its last change: one that changes all the time, never."""
+        """Save documents that change all the time: the library saves one only a second after its last change."""
         for room in self._rooms():
             saving, began = getattr(room, "_saving_document", None), time.monotonic()
             if saving is None or saving.done() or not room.ready or room._update_lock.locked():
@@ -74,7 +74,7 @@ class Documents:
                 self._unsaved[room.room_id] = now + max(SAVE_SECONDS, SAVE_SHARE * (now - began))
 
     async def save(self, timeout_seconds: float) -> None:
-        """Now what would be saved a second after its last change."""
+        """Save now all documents that wait for the second after their last change."""
         unsaved = [
             room for room in self._rooms() if (task := getattr(room, "_saving_document", None)) and not task.done()
         ]
@@ -83,12 +83,12 @@ class Documents:
             await asyncio.wait(saving, timeout=timeout_seconds)
 
     def is_open(self, name: str) -> bool:
-        """Whether a tab shows it."""
+        """True if a tab shows it."""
         room = self._room(name)
         return room is not None and bool(room.clients)
 
     async def get(self, name: str) -> Any:
-        """The shared notebook at this path, opened if need be."""
+        """The shared notebook at this path, opened if necessary."""
         if (room := self._room(name)) is not None:
             return room._document
         return await self._extension.get_document(
@@ -101,7 +101,7 @@ class Documents:
         return extension
 
     def _room(self, name: str) -> Any:
-        """Of a document that is loaded; `get_document` asks a database for the file's id each time."""
+        """The room of a loaded document; `get_document` asks a database for the file's id each time."""
         for room in self._rooms():
             document = getattr(room, "_document", None)
             if document is not None and room.ready and document.path == name:

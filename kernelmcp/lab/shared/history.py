@@ -1,8 +1,9 @@
-"""What has changed Lab's documents, kept beside them: a tab that is open while Lab is killed goes on where it was.
+"""The changes of Lab's documents, stored beside them: a tab that is open while Lab is killed continues where it was.
 
-Documents are saved to their files a second later and from other tasks; a history that had less than the file would
-give an open tab each cell twice. So a change is written at once, in the event loop: some 50 µs, for the disk is not
-waited for. A kill of Lab loses nothing of it; what a power cut damages is begun anew (`stores.py`).
+Documents are saved to their files a second later and from other tasks; if the history had less than the file, an open
+tab would show each cell twice. So a change is written at once, in the event loop: this takes some 50 µs, because it
+does not wait for the disk. A kill of Lab loses none of it; a history that a power cut damages is started again
+(`stores.py`).
 """
 
 import asyncio
@@ -21,43 +22,43 @@ from pycrdt.store import BaseYStore, YDocNotFound
 
 from kernelmcp.atomic import replace_text
 
-# A history is made one change when it has become that many times as large, and no smaller than that.
+# A history is merged into one change when it has grown by this factor, and is at least this large.
 SQUASH_TIMES = 4
 SQUASH_BYTES = 4 * 1024 * 1024
-# Changes that a full disk does not take are kept for a while: without one, the next Lab understands none that follow.
+# Changes that a full disk rejects are kept for a while: without one, the next Lab understands none of the later ones.
 MAX_UNWRITTEN_BYTES = 64 * 1024 * 1024
-# The event loop waits as long at most, and nobody else uses the database.
+# The event loop waits at most this long, and nobody else uses the database.
 BUSY_SECONDS = 0.2
-# What has changed while a file was written is not in it.
+# A file lacks the changes made while it was written.
 LONGEST_SAVE_SECONDS = 5.0
-# What a row takes beside its change, and what a document takes for each of them while it is read.
+# The overhead of a row, and of each row in memory while a document is read.
 ROW_BYTES = 200
 _TABLE = "CREATE TABLE IF NOT EXISTS changes (number INTEGER PRIMARY KEY, path TEXT, change BLOB, time REAL)"
 _INDEX = "CREATE INDEX IF NOT EXISTS by_path ON changes (path, number)"
 
 
 class History(BaseYStore):
-    """One document's, in the database of all."""
+    """The history of one document, in the database of all."""
 
     file: ClassVar[Path]
-    """Set before the first one is made."""
+    """Set before the first instance is created."""
     _database: ClassVar[sqlite3.Connection | None] = None
     _writing: ClassVar[asyncio.Lock] = asyncio.Lock()
-    """Held for each change, and while a history is replaced: a write waits for it, and the event loop goes on."""
+    """Held for each change, and while a history is replaced: a write waits for it, and the event loop continues."""
 
     def __init__(self, path: str, metadata_callback: Any = None, log: Logger | None = None, **_: Any) -> None:
         self.metadata_callback = metadata_callback
         self._path = path
         self._log = log or getLogger(__name__)
         self._squashed = 0
-        """Bytes, as of the last time."""
+        """Size in bytes after the last merge."""
         self._bytes = 0
         self._squashing: asyncio.Task[None] | None = None
         self._unwritten: list[bytes] = []
 
     async def write(self, data: bytes) -> None:
-        """Says what fails and raises nothing: the caller would give up the document. It is written with the next one
-        then."""
+        """Write a change. Logs errors and raises nothing, because the caller would give up the document; a failed
+        change is written with the next one."""
         async with self._writing:
             failed_before = bool(self._unwritten)
             self._unwritten.append(data)
@@ -77,7 +78,7 @@ class History(BaseYStore):
             self._squashing = asyncio.create_task(self._squash())
 
     async def read(self) -> AsyncIterator[tuple[bytes, bytes, float]]:
-        """Raises `YDocNotFound`."""
+        """Read the changes. Raises `YDocNotFound`."""
         try:
             found = self._opened().execute(
                 "SELECT change, time FROM changes WHERE path = ? ORDER BY number", [self._path]
@@ -100,7 +101,7 @@ class History(BaseYStore):
             self._squashed = self._bytes = len(whole) + ROW_BYTES
         except sqlite3.Error:
             self._log.exception("kernelmcp: the history of a notebook could not be made smaller")
-            self._squashed = self._bytes  # not again at the next change
+            self._squashed = self._bytes  # no retry at the next change
         finally:
             self._squashing = None
 
@@ -122,7 +123,8 @@ def connect(file: Path) -> sqlite3.Connection:
 
 
 def squashed(file: Path, path: str) -> tuple[int, bytes]:
-    """The changes that a document has so far as one, in which what was deleted is gone; and the number of the last."""
+    """Merge a document's changes into one, without deleted content; returns the number of the last one and the merged
+    change."""
     with closing(connect(file)) as database:
         found = database.execute("SELECT number, change FROM changes WHERE path = ? ORDER BY number", [path])
         document: Doc[Any] = Doc()
@@ -134,15 +136,15 @@ def squashed(file: Path, path: str) -> tuple[int, bytes]:
 
 
 def replace_changes(file: Path, path: str, last: int, whole: bytes) -> None:
-    """Have one change in place of those up to the last one."""
+    """Replace the changes up to the last one by one change."""
     with closing(connect(file)) as database, database:
         database.execute("DELETE FROM changes WHERE path = ? AND number <= ?", (path, last))
         database.execute("INSERT INTO changes VALUES (?, ?, ?, ?)", (last, path, whole, time.time()))
 
 
 def complete_files(file: Path, file_ids: Path, notebooks: Path) -> None:
-    """Save what a killed Lab had not: where a file and its history differ, jupyter-collaboration takes the file, and
-    what a person has typed would go from open tabs too. Before there are any. Raises `sqlite3.Error`, `OSError`."""
+    """Save what a killed Lab had not: if a file and its history differ, jupyter-collaboration takes the file, and open
+    tabs would lose a person's edits too. Called before any tab is open. Raises `sqlite3.Error`, `OSError`."""
     if not file.exists() or not file_ids.exists():
         return
     with closing(sqlite3.connect(file_ids)) as database:
@@ -155,7 +157,7 @@ def complete_files(file: Path, file_ids: Path, notebooks: Path) -> None:
                 continue
             if last > notebook.stat().st_mtime - LONGEST_SAVE_SECONDS:
                 content = _content(database, path)
-                if content["nbformat"] == 4 and content["cells"]:  # killed when it was loaded, it has none yet
+                if content["nbformat"] == 4 and content["cells"]:  # killed during loading, it has none yet
                     replace_text(notebook, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

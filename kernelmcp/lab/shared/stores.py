@@ -1,6 +1,6 @@
-"""What Lab keeps of its documents besides the notebooks, looked at before it opens: a damaged file keeps nothing shut.
+"""Lab's stored data on its documents besides the notebooks, checked before it opens: a damaged file must not block it.
 
-The notebooks and the transcripts have everything that matters. Blocking.
+Everything that matters is in the notebooks and transcripts. Blocking.
 """
 
 import json
@@ -15,13 +15,13 @@ from kernelmcp.notebook.transcript import MAX_FOREIGN_BYTES
 HISTORIES = "histories.db"
 FILE_IDS = "file_id.db"
 SESSIONS = "collaboration_sessions.json"
-# The histories of all documents. Without them tabs that are open ask to be loaded again, no more.
+# The histories of all documents. Without them, open tabs only have to be reloaded.
 MAX_STORE_BYTES = 1024 * 1024 * 1024
 
 
 def check_stores(state: Path) -> None:
-    """Begin damaged ones anew. The documents' history goes with the sessions' ids: one without the other would double
-    cells in an open tab."""
+    """Replace damaged stores. The documents' history goes together with the sessions' ids: one without the other would
+    duplicate cells in an open tab."""
     if not _is_database(state / HISTORIES):
         _delete(state, HISTORIES)
         _delete(state, SESSIONS)
@@ -30,7 +30,7 @@ def check_stores(state: Path) -> None:
 
 
 def check_notebook(file: Path) -> None:
-    """Put aside what is no notebook: a person or a disk has changed it. Raises `OSError`."""
+    """Move an invalid notebook away: a person or a disk has changed it. Raises `OSError`."""
     if not file.exists() and not file.is_symlink():
         return
     try:
@@ -44,12 +44,13 @@ def check_notebook(file: Path) -> None:
 
 
 def _is_database(file: Path) -> bool:
-    """Whether it can be used; also when there is none yet."""
+    """True if it is usable, or if there is none yet."""
     try:
         if file.is_symlink() or file.stat().st_size > MAX_STORE_BYTES:
             return False
         with closing(sqlite3.connect(file)) as opened:
-            # All of it: a damaged page is found when a document is read or written, and open tabs double its cells.
+            # Check all of it: a damaged page appears when a document is read or written, and open tabs duplicate its
+            # cells.
             return opened.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]
     except FileNotFoundError:
         return True

@@ -1,1 +1,1 @@
-"""What a client gets of an execution: its text within a budget, pictures, links, and the structure for who asks."""
+"""An execution's result for a client: its text within a budget, pictures, links, and optional structure."""

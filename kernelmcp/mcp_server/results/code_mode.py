@@ -1,15 +1,15 @@
-"""What a result says of calls of other servers' tools: which, what that saved, and what waits for the user."""
+"""A result's fields and notes on calls of other servers' tools: the calls, the saved tokens, and pending approvals."""
 
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.schemas import CodeModeFields, PendingApproval
 
-# Waiting calls that a result names, and what it shows of their arguments.
+# Pending calls that a result names, and the length of their shown arguments.
 MAX_PENDING = 10
 MAX_ARGUMENTS_CHARS = 500
 
 
 def fields(execution: Execution, budget_chars: int) -> CodeModeFields:
-    """Nothing where there are no other servers."""
+    """The fields. Empty if there are no other servers."""
     if (use := execution.tool_use) is None:
         return {}
     return {
@@ -29,7 +29,7 @@ def _pending(execution: Execution) -> list[PendingApproval]:
 
 
 def notes(execution: Execution) -> list[str]:
-    """For the model, which waits, too."""
+    """Notes for the model, which waits, too."""
     if not (pending := _pending(execution)):
         return []
     named = ", ".join(dict.fromkeys(f"{one['server']}.{one['tool']}" for one in pending))

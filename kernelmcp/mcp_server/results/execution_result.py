@@ -1,4 +1,4 @@
-"""An execution as a CallToolResult: structured content, one text block that reads well alone, pictures, links.
+"""Converts an execution to a CallToolResult: structured content, one self-contained text block, pictures, links.
 
 Must not know sessions.
 """
@@ -34,20 +34,21 @@ from kernelmcp.output.sanitize import cut_middle, joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of
 
-# Claude Desktop refuses results over 1 MB.
+# Claude Desktop rejects results over 1 MB.
 MAX_RESULT_BYTES = 900_000
-# Of that, everything but pictures. With a smaller text budget each result fits: what else is in it has caps of its own.
+# The part for everything but pictures. With a smaller text budget each result fits: its other parts have their own
+# limits.
 MAX_TEXT_BYTES = 700_000
-# For notes about pictures, and for the JSON around everything.
+# Reserved for notes about pictures, and for the surrounding JSON.
 RESERVE_BYTES = 10_000
 MIN_BUDGET_CHARS = 200
-# Displayed objects whose HTML is looked at for text.
+# Displayed objects whose HTML is searched for text.
 MAX_DOCUMENTS = 20
-# To fit the text into its budget: the notes may change a little with what is cut.
+# Attempts to fit the text into its budget: the notes may change a little with the cuts.
 ATTEMPTS = 3
-# Of the JSON of all links in a result.
+# Limit for the JSON of all links in a result.
 MAX_LINKS_CHARS = 500
-# Pictures of which a result says what became of them.
+# Pictures whose outcome a result reports.
 MAX_NAMED_PICTURES = 20
 RESOURCE_LINKS_SINCE = "2025-06-18"
 
@@ -60,22 +61,22 @@ async def to_result(
     host: HostFolders | None = None,
     about_missing: str | None = None,
 ) -> CallToolResult:
-    """What the client gets. However large or strange the outputs are, it has at most about `MAX_RESULT_BYTES`.
+    """Return the result for the client, of at most about `MAX_RESULT_BYTES`, however large or strange the outputs are.
 
-    `since`: only what came after that position. `host`: for a client on this machine. `about_missing`: a
-    note about a file that was not found.
+    `since`: only the outputs after that position. `host`: for a client on this machine. `about_missing`: a note about a
+    file that was not found.
     """
     with_links = protocol_version is None or protocol_version >= RESOURCE_LINKS_SINCE
     view = View(execution, since or Cursor(), host, about_missing)
     draft = _draft(view, budget_chars)
-    # What stands around the cell's own text takes part of the budget.
+    # The text around the cell's own takes part of the budget.
     room = budget_chars
     for _ in range(ATTEMPTS):
         if (over := len(draft.text) - budget_chars) <= 0 or room == MIN_BUDGET_CHARS:
             break
         room = max(MIN_BUDGET_CHARS, room - over)
         draft = _draft(view, room)
-    # The budget counts characters: a control character takes six bytes of JSON, and a setting may be anything.
+    # The budget counts characters: a control character takes six bytes of JSON, and a setting may have any value.
     while (size := draft.size()) > MAX_TEXT_BYTES and room > MIN_BUDGET_CHARS:
         room //= 2
         draft = _draft(view, room)
@@ -83,8 +84,8 @@ async def to_result(
     text = _with_picture_notes(execution, draft, pictures)
     content: list[ContentBlock] = [TextContent(text=text), *pictures.blocks]
     if with_links:
-        # An output that is here as a picture or as text has no link: to a client it would be a second one.
-        named = pictures.left_out if len(pictures.left_out) > MAX_LINKS else []  # in the text, by one address
+        # An output shown as a picture or as text has no link: a client would treat it as a second output.
+        named = pictures.left_out if len(pictures.left_out) > MAX_LINKS else []  # in the text, by one URI
         here = {*pictures.shown, *named, *(number for number, display in draft.rich if says_all(display.data))}
         shown = {uri(execution, f"outputs/{number}") for number in here}
         content += draft.links([info for info in draft.structured["outputs"] if info["uri"] not in shown])
@@ -101,7 +102,7 @@ class _Draft:
     rich: list[tuple[int, Display]]
 
     def links(self, outputs: list[OutputInfo]) -> list[ContentBlock]:
-        """The first ones; the text says where the others are."""
+        """The first links; the text says where the others are."""
         changed = file_links(self.structured["files_changed"])
         found = [*cut_links(self.structured["truncated"] or {}), *output_links(outputs), *changed]
         room = MAX_LINKS_CHARS
@@ -114,15 +115,15 @@ class _Draft:
         return kept
 
     def size(self) -> int:
-        """Bytes of JSON, at most: of text alone they are estimated, because most results are that."""
+        """Upper limit of the size in JSON bytes; estimated if there is only text, as in most results."""
         lists = self.rich or self.structured["files_changed"] or "return_value" in self.structured
         error = self.structured["error"]
-        # Each text is there twice, and a control character takes six bytes.
+        # Each text appears twice, and a control character takes six bytes.
         estimate = 12 * (len(self.text) + (len(error["value"]) if error else 0))
         if not lists and estimate < MAX_TEXT_BYTES:
             return estimate
         links = [link.model_dump(mode="json") for link in self.links(self.structured["outputs"])]
-        in_meta = [self.structured["outputs"], self.structured["files_changed"]]  # once more, for every client
+        in_meta = [self.structured["outputs"], self.structured["files_changed"]]  # repeated there for every client
         return len(json.dumps([self.structured, in_meta, self.text, links], ensure_ascii=False).encode())
 
 
@@ -178,7 +179,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
 
 
 def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures) -> str:
-    """The text, with notes on displayed objects that are not in the result, and where they can be read."""
+    """The text, with notes on displayed objects that are not in the result, and their URIs."""
     notes: list[str] = []
     for number, (width, height) in pictures.scaled.items():
         where = uri(execution, f"outputs/{number}")
@@ -203,7 +204,7 @@ def _with_picture_notes(execution: Execution, draft: _Draft, pictures: Pictures)
 
 
 def error_result(error: ServerError) -> CallToolResult:
-    """A tool error: the text says what was wrong and what to do."""
+    """A tool error: the text describes the problem and the next step."""
     return CallToolResult(
         content=[TextContent(text=error.to_text())], structured_content={"error": error.to_dict()}, is_error=True
     )
@@ -243,7 +244,7 @@ def _text(
 
 
 def _unsaid(error: str, stderr: str) -> str:
-    """Nothing where stderr ends with it, as a magic does that was used wrongly."""
+    """The error, or nothing if stderr ends with it, as for a magic that was used incorrectly."""
     return "" if f"\n{stderr}".endswith(f"\n{error}") else error
 
 
@@ -261,7 +262,7 @@ def _displayed_text(execution: Execution, rich: list[tuple[int, Display]], budge
         if display.data.keys() & set(headers.IMAGE_TYPES) or not text:
             continue
         if display.kind == "execute_result" and text == display.data.get("text/plain"):
-            continue  # it is the result
+            continue  # it is already the result
         if budget < MIN_SHARE_CHARS:
             parts.append(f"[more was displayed than fits here: {uri(execution, f'outputs/{number}')} and following]")
             break

@@ -1,4 +1,4 @@
-"""Where a session's files are on this machine, for a client that is on it too: a path elsewhere is of no use."""
+"""Paths of a session's files on this machine, for a client on the same one: elsewhere they are useless."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class HostFolders:
     """By their names."""
 
     def volume_path(self, path: str) -> str | None:
-        """Where a file is that code sees in a volume; None for any other path."""
+        """The host path of a file in a volume; None for any other path."""
         if not path.startswith(f"{INSIDE}/"):
             return None
         name, _, rest = path.removeprefix(f"{INSIDE}/").partition("/")

@@ -1,6 +1,6 @@
-"""What a result says of an installation: what is new, what was there, and the error code when it failed.
+"""An installation's result: new packages, those already present, and the error code if it failed.
 
-The tool that installs answers so; and get_execution, when the installation took longer than the tool waits, in this
+The install tool returns it, and so does get_execution if the installation took longer than the tool waits, in this
 server or a later one.
 """
 
@@ -9,9 +9,9 @@ from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.schemas import InstallFields
 from kernelmcp.sessions.installed_packages import Installation, installation
 
-# How a cell that only installs begins: the tool's own, and a person's.
+# The beginning of a cell that only installs: the tool's own, and a person's.
 COMMAND = "%pip install "
-# The kernel's exceptions, by name: what they are here, and what the caller can do. Any other: try again.
+# The kernel's exceptions by name: our error class, and the advice for the caller. For any other: try again.
 _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "InvalidRequirement": (InvalidArgument, 'Write a name and, if need be, versions, as in "pydantic>=2".'),
     "PackageNotFound": (PackageNotFound, "Check the spelling and the version, or use another package."),
@@ -27,12 +27,12 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
 
 
 def is_install(execution: Execution) -> bool:
-    """Whether its cell is an installation and nothing else."""
+    """True if its cell is an installation and nothing else."""
     return execution.code.startswith(COMMAND) and "\n" not in execution.code.strip()
 
 
 def installation_of(execution: Execution) -> Installation:
-    """All that its cell has installed."""
+    """All packages that its cell has installed."""
     parts = [part for each in execution.outputs.displays if (part := installation(each.data)) is not None]
     return Installation(
         installed=[package for part in parts for package in part.installed],
@@ -49,7 +49,7 @@ def fields(found: Installation) -> InstallFields:
 
 
 def server_error(execution: Execution) -> ServerError:
-    """Why an installation failed."""
+    """The reason why an installation failed."""
     error = execution.error
     name, text = (error.name, error.value) if error else ("", "the installation failed")
     context = {"session_id": execution.session_id, "execution_id": execution.id, "reason": name}

@@ -1,4 +1,4 @@
-"""The addresses in a result: what was cut, what was displayed, which files a cell changed; each list is bounded."""
+"""The URIs in a result: truncated texts, displayed objects, and changed files; each list is bounded."""
 
 import mimetypes
 import os
@@ -18,12 +18,12 @@ from kernelmcp.pictures.headers import IMAGE_TYPES, SVG_TYPE
 
 MAX_LINKS = 5
 MAX_LISTED_OUTPUTS = 100
-# Of all mime types that a result lists.
+# Limit for all mime types that a result lists.
 MAX_LISTED_CHARS = 50_000
-# Paths and addresses of the files that a cell changed, in the structure and once more as links.
+# Limit for paths and URIs of the files that a cell changed, in the structure and again as links.
 MAX_CHANGED_CHARS = 50_000
 
-# Of files.
+# File types that are safe to open.
 _INERT = re.compile(
     r"image/(?:png|jpeg|gif|webp|bmp|tiff)|(?:audio|video)/[\w.+-]+|text/(?:plain|csv|markdown|tab-separated-values)"
     r"|text/x-[\w.+-]+|application/(?:json|pdf|zip|gzip|x-tar|x-ipynb\+json|vnd\.(?:openxmlformats|oasis|ms-)[\w.-]+)"
@@ -62,7 +62,8 @@ def cut_links(truncated: dict[str, Truncation]) -> list[ContentBlock]:
 
 
 def changed_files(execution: Execution, host: HostFolders | None) -> list[ChangedFile]:
-    """As many as a result has room for: a path may have 4,000 bytes, and its URI thrice as many."""
+    """The changed files, as many as a result has room for: a path may have 4,000 bytes, and its URI three times as
+    many."""
     found: list[ChangedFile] = []
     room = MAX_CHANGED_CHARS
     for file in execution.files_changed:
@@ -79,8 +80,8 @@ def changed_files(execution: Execution, host: HostFolders | None) -> list[Change
 
 
 def file_uri(session_id: str, path: str) -> str:
-    """The URI of a file's resource; a name that is not UTF-8 is percent-encoded byte by byte, and so is the first slash
-    of a path in a volume: clients make one of two slashes."""
+    """The URI of a file's resource. In a name that is not UTF-8 each byte is percent-encoded, and so is the first slash
+    of a path in a volume: clients merge two slashes."""
     encoded = quote(os.fsencode(path), safe="/")
     return f"kernelmcp://sessions/{session_id}/files/{f'%2F{encoded[1:]}' if encoded.startswith('/') else encoded}"
 
@@ -98,7 +99,7 @@ def file_links(changed: list[ChangedFile]) -> list[ContentBlock]:
 
 
 def file_type(path: str) -> str | None:
-    """By the name, unless it is one that a client could run or draw as a document: a guest names its files."""
+    """The type for a file name, unless a client could run it or render it as a document: the guest names its files."""
     guessed = mimetypes.guess_type(path)[0]
     return guessed if guessed and _INERT.fullmatch(guessed) else None
 

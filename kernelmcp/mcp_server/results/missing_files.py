@@ -1,6 +1,7 @@
-"""A line about a file that a cell did not find, where the user's folders are the reason.
+"""A line about a file that a cell did not find, if the user's folders explain it.
 
-Models take paths that a user names for paths in the sandbox, and misspell those of volumes. Blocking: it lists volumes.
+Models mistake paths that a user names for paths in the sandbox, and misspell those of volumes. Blocking: it lists
+volumes.
 """
 
 import posixpath
@@ -13,7 +14,7 @@ from kernelmcp.output.outputs import GuestError
 
 # Python's FileNotFoundError, and JavaScript's ENOENT.
 _PATH = re.compile(r"(?:N|n)o such file or directory[^'\"]*?(?P<quote>['\"])(?P<path>.{1,4000}?)(?P=quote)", re.DOTALL)
-# Of a user's machine: macOS, Linux, WSL, Windows, and a home directory.
+# Paths of a user's machine: macOS, Linux, WSL, Windows, and a home directory.
 _OF_HOST = re.compile(r"(?:/(?:Users|home|root|mnt|media|Volumes|Downloads|Desktop|Documents)/|~|[A-Za-z]:[\\/])")
 NO_FOLDER = (
     "No folder of the user's machine is shared with the sandbox. write_file puts content into the workspace. The user "
@@ -26,7 +27,7 @@ NO_FOLDER_ELSEWHERE = (
 
 
 def about_missing(error: GuestError, volumes: list[dict[str, str]], *, is_local: bool) -> str | None:
-    """A note for the result. `is_local`: the client is on the server's machine. None: there is nothing to say."""
+    """A note for the result. `is_local`: the client is on the server's machine. None if there is nothing to report."""
     if error.name != "FileNotFoundError" and "ENOENT" not in error.value:
         return None
     if (match := _PATH.search(error.value)) is None:
@@ -45,7 +46,7 @@ def about_missing(error: GuestError, volumes: list[dict[str, str]], *, is_local:
 
 
 def _beside(path: str, volumes: list[dict[str, str]]) -> str | None:
-    """A name in a volume that may be meant by a path in the workspace."""
+    """A name in a volume that a path in the workspace may refer to."""
     inside = posixpath.normpath(posixpath.join(WORKSPACE, path))
     if not inside.startswith(f"{WORKSPACE}/"):
         return None

@@ -1,4 +1,4 @@
-"""The notes below a result's text: what still runs, was cut short, lost or written, and what to do next."""
+"""The notes below a result's text: what still runs, was truncated, lost or written, and the next step."""
 
 from kernelmcp.executions.execution import Execution
 from kernelmcp.files.volume_files import is_in_volume
@@ -13,7 +13,7 @@ MAX_FILE_NAMES_CHARS = 500
 
 
 def notes(view: View) -> list[str]:
-    """Each a line in brackets, in the order in which they matter."""
+    """Each is a line in brackets; the most important ones come first."""
     execution = view.execution
     found: list[str] = []
     if execution.has_minted_session:
@@ -65,7 +65,7 @@ def _why_interrupted(execution: Execution) -> str:
 
 
 def _person_notes(view: View) -> list[str]:
-    """What a person did in the session's kernel, whose variables may be others now."""
+    """Notes on a person's use of the session's kernel, which may have changed its variables."""
     if not (count := view.execution.persons_cells):
         return []
     cells = "a cell" if count == 1 else f"{count:,} cells"

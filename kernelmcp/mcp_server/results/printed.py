@@ -1,13 +1,13 @@
-"""A guest's words in a result, where the server's own stand beside them: the text of a cell, and names of its files.
+"""A guest's text in a result beside the server's own notes: the text of a cell, and names of its files.
 
-A cell may print what a note says, to the letter: there it is marked, so that a note is always the server's.
+A cell may print the exact text of a note: it is marked there, so that an unmarked note is always the server's.
 """
 
 import re
 
 from kernelmcp.output.sanitize import clean
 
-# How the notes of results begin; a test holds every one in these modules against it.
+# The beginnings of the notes; a test checks every note in these modules against it.
 _NOTE = re.compile(
     r"\[(?=The (?:execution|cell|kernel|process of|server|session|files of|time limit|cancel|Markdown fences)\b"
     r"|All variables\b|What earlier\b|This (?:ran in|is the new|continues)\b|Your earlier session\b|It waits for\b"
@@ -18,11 +18,11 @@ _PLAIN_NAME = re.compile(r"[\w./+@=~-]+(?: [\w./+@=~-]+)*")
 
 
 def printed(text: str) -> str:
-    """A guest's text, in which nothing passes for a note."""
+    """A guest's text, with imitations of notes marked."""
     return _NOTE.sub("[printed: ", text)
 
 
 def shown(path: str) -> str:
-    """On one line, and in quotes unless it can be nothing but a name."""
+    """The path on one line, quoted unless it is clearly a name."""
     cleaned = clean(path)
     return cleaned if _PLAIN_NAME.fullmatch(cleaned) and cleaned.isprintable() else printed(repr(cleaned))

@@ -1,7 +1,7 @@
-"""What a model can read of a displayed object that is no picture: its text, else the text in its HTML.
+"""The text of a displayed object that is no picture, for a model: its text form, else the text in its HTML.
 
-HTML of a guest's is scanned once, in linear time: the standard library's parser is quadratic in markup that is broken,
-and raises. Nothing is decided by what is found.
+A guest's HTML is scanned once, in linear time: the standard library's parser is quadratic for broken markup, and
+raises. No decision depends on the result.
 """
 
 import html
@@ -11,22 +11,22 @@ from typing import Any
 from kernelmcp.output.sanitize import joined
 from kernelmcp.sessions.installed_packages import PACKAGES_TYPE
 
-# How much of a guest's HTML is looked at, and how much of its text is given, characters.
+# Characters of a guest's HTML that are scanned, and of its text that are returned.
 MAX_HTML_CHARS = 20_000
 MAX_HTML_TEXT_CHARS = 2_000
-# What a text form says that says nothing: <IPython.core.display.HTML object>, <Figure object at 0x7f>, <Styler at 0x1>.
+# Text forms without information: <IPython.core.display.HTML object>, <Figure object at 0x7f>, <Styler at 0x1>.
 _NOTHING = re.compile(r"<[\w.]{1,200}(?: object| at 0x[0-9a-f]{1,20}| object at 0x[0-9a-f]{1,20})>")
 # A tag, its slash and its name; a comment or declaration has no name. Each attempt ends at the next angle bracket.
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,20})?[^<>]*>")
 _UNSEEN = frozenset({"script", "style", "head", "template", "noscript"})
-# Before the table itself.
+# The part before the table itself.
 _MAX_STYLE_CHARS = 1_000
 _BREAKS = frozenset({"p", "div", "br", "tr", "li", "table", "ul", "ol", "pre", "h1", "h2", "h3", "h4", "h5", "h6"})
 _CELLS = frozenset({"td", "th"})
 
 
 def readable(data: dict[str, Any], *, look_at_html: bool = True) -> str:
-    """Of a mime bundle; empty when there is nothing to read."""
+    """The text of a mime bundle; empty if there is nothing to read."""
     text: Any = data.get("text/markdown") or data.get("text/plain")
     text = joined(text) if text else ""
     if "text/html" not in data or not look_at_html or not is_empty(text):
@@ -35,12 +35,12 @@ def readable(data: dict[str, Any], *, look_at_html: bool = True) -> str:
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text form only names a type, where another form shows the object."""
+    """True if a text form only names a type, so that another form shows the object."""
     return not text or _NOTHING.fullmatch(text.strip()) is not None
 
 
 def says_all(data: dict[str, Any]) -> bool:
-    """Whether the text form has all that the others have: of an installation, and of a table of pandas' or its like."""
+    """True if the text form is complete: for an installation, and for a table of pandas or similar."""
     if PACKAGES_TYPE in data:
         return True
     html: Any = data.get("text/html", "")
@@ -49,7 +49,7 @@ def says_all(data: dict[str, Any]) -> bool:
 
 
 def text_of_html(document: str) -> str:
-    """What a reader would see, without markup, scripts and styles. At most `MAX_HTML_TEXT_CHARS`."""
+    """The visible text, without markup, scripts and styles. At most `MAX_HTML_TEXT_CHARS`."""
     document = document[:MAX_HTML_CHARS]
     pieces: list[str] = []
     position = unseen = 0

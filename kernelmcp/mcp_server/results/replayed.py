@@ -1,4 +1,4 @@
-"""What came of a notebook that was run in a session, for the model that asked for it."""
+"""The outcome of a notebook that was run in a session, for the model that requested it."""
 
 from kernelmcp.mcp_server.schemas import ReplayInfo
 from kernelmcp.output.sanitize import cut_middle
@@ -8,7 +8,7 @@ MAX_ERROR_CHARS = 1_000
 
 
 def replayed(replay: Replay) -> tuple[ReplayInfo, str]:
-    """As fields, and as a sentence that says what to do next."""
+    """Return it as fields, and as a sentence with the next step."""
     count, ended = len(replay.executions), replay.ended
     shown = replay.failed or replay.current
     info: ReplayInfo = {"cells": count, "ended": ended, "status": shown.status, "execution_id": shown.id}

@@ -1,7 +1,7 @@
-"""Which clients get `structuredContent` and output schemas; the same facts for every client, in `_meta`.
+"""Decides which clients get `structuredContent` and output schemas; every client gets the same facts in `_meta`.
 
 Some clients show their model the structured content instead of the content, so that pictures and notes are lost: only
-who asks for it, or is known to want it, gets it (docs/tools.md).
+clients that request it, or are known to need it, get it (docs/tools.md).
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from kernelmcp.config.settings import Settings
 
 ASKED_KEY = "kernelmcp/structured"
 RESULT_KEY = "kernelmcp/result"
-# Fields that the text of a result has in full, or cut to the budget.
+# Fields that the text of a result contains in full, or truncated to the budget.
 TEXTS = frozenset({"stdout", "stderr", "result", "return_value", "content", "background"})
 MAX_VALUE_CHARS = 500
 
@@ -21,14 +21,14 @@ RequestContext = ServerRequestContext[Any]
 
 
 class Structured:
-    """The rule of one server. Settings are those of its start."""
+    """The rule of one server. It uses the settings at its start."""
 
     def __init__(self, settings: Settings) -> None:
         self._rule = settings.config.tools.structured_content
         self._clients = frozenset(settings.config.tools.structured_clients)
 
     def is_for(self, context: RequestContext) -> bool:
-        """Whether this request's answer has it."""
+        """True if the answer to this request includes it."""
         if self._rule != "auto":
             return self._rule == "always"
         if (context.meta or {}).get(ASKED_KEY) is True:
@@ -37,7 +37,7 @@ class Structured:
         return client is not None and client.client_info.name in self._clients
 
     def in_result(self, result: CallToolResult, context: RequestContext) -> CallToolResult:
-        """The result with the facts in `_meta`, and for others without structured content."""
+        """The result with the facts in `_meta`; without structured content if the client does not get it."""
         if (fields := result.structured_content) is None:
             return result
         meta = {**(result.meta or {}), RESULT_KEY: _without_texts(fields)}
@@ -45,7 +45,7 @@ class Structured:
         return result.model_copy(update={"meta": meta, "structured_content": content})
 
     def in_list(self, tools: list[Tool], context: RequestContext) -> list[Tool]:
-        """The tools, for others without output schemas."""
+        """The tools; without output schemas if the client does not get them."""
         if self.is_for(context):
             return tools
         return [tool.model_copy(update={"output_schema": None}) for tool in tools]

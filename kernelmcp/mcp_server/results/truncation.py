@@ -1,7 +1,7 @@
-"""Cuts what a cell put out to the budget of characters that a result may show, and says where the rest is.
+"""Truncates a cell's output to the character budget of a result, and says where the rest is.
 
-The budget is meant for prose, of which four characters are a token. Of what is cut anyway, less is shown when it is
-denser.
+The budget assumes prose, of which four characters are a token. Denser text that must be truncated anyway is truncated
+further.
 """
 
 import json
@@ -11,26 +11,27 @@ from typing import Any
 from kernelmcp.mcp_server.schemas import Truncation
 from kernelmcp.output.spool import Spool
 
-# Each stream's smallest share of the budget, characters: its first and last lines.
+# The smallest share of each stream, in characters: its first and last lines.
 MIN_SHARE_CHARS = 100
-# So many times its share is a flood.
+# A stream longer than this many times its share is a flood.
 FLOOD = 4
 
-# Prose, and what tokenizers make of the rest: a token for three digits, for one or two signs, for a line's end with the
-# next line's indentation; of letters, for eight in English, three in other alphabets, and each where a sign is a word.
+# Prose, and how tokenizers split the rest: a token for three digits, for one or two signs, for a line's end with the
+# next line's indentation; for letters, one for eight in English, for three in other alphabets, and for each where a
+# sign is a word.
 CHARS_PER_TOKEN = 4
 MAX_DENSITY = 4
 FEW_SIGNS = 3
 _MIN_ENCODED = 40
 _PIECE = re.compile(r"[A-Za-z0-9+/=_-]{40,}|[^\W\d_]+|\d{1,3}|[^\w\s]{1,2}|\s+|_+")
-_ENCODED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])")  # base64 and its like: two tokens for three signs
+_ENCODED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])")  # base64 and similar text: two tokens for three signs
 _LETTERS_PER_TOKEN, _FOREIGN_LETTERS_PER_TOKEN = 8, 3
-_FIRST_SYLLABIC = "\u2e80"  # Chinese, Japanese, Korean and what comes after them
+_FIRST_SYLLABIC = "\u2e80"  # Chinese, Japanese, Korean and later blocks
 
 
 def share(budget: int, sizes: list[int]) -> list[int]:
-    """Divide the budget: who needs less than an equal share leaves the rest to the others. What is many times too long
-    gets half of its share: nobody reads the middle of it, and its ends say as much."""
+    """Divide the budget: a stream that needs less than an equal share leaves the rest to the others. A stream that is
+    many times too long gets half of its share: nobody reads its middle, and its ends show enough."""
     shares = [0] * len(sizes)
     open_ends = sorted(range(len(sizes)), key=sizes.__getitem__)
     for position, index in enumerate(open_ends):
@@ -43,8 +44,8 @@ def share(budget: int, sizes: list[int]) -> list[int]:
 
 
 def density(sample: str) -> float:
-    """About how many times as many tokens as prose a text has: from 1 to MAX_DENSITY. One sign again and again counts
-    as the densest: a few of them say it."""
+    """Estimate how many times as many tokens as prose a text has: from 1 to MAX_DENSITY. A repeated sign counts as the
+    densest: a few of them are enough."""
     if not sample:
         return 1
     if len(set(sample)) <= FEW_SIGNS:
@@ -55,7 +56,7 @@ def density(sample: str) -> float:
 
 def _tokens(piece: str) -> int:
     if piece == " ":
-        return 0  # belongs to the word behind it
+        return 0  # belongs to the following word
     if len(piece) >= _MIN_ENCODED and _ENCODED.match(piece):
         return len(piece) * 2 // 3
     if piece.isascii() and not piece.isdigit() and piece[0].isalnum():
@@ -66,7 +67,7 @@ def _tokens(piece: str) -> int:
 
 
 def _narrowed(budget: int, sample: str) -> int:
-    """How many characters of a dense text cost what the budget does of prose."""
+    """The number of characters of a dense text that cost as much as the budget does in prose."""
     return max(min(budget, MIN_SHARE_CHARS), int(budget / density(sample)))
 
 
@@ -84,7 +85,7 @@ def cut_spool(spool: Spool, budget: int, link: str, name: str, truncated: dict[s
 def cut_text(
     text: str, total: int, budget: int, link: str, name: str, truncated: dict[str, Truncation], *, whole: bool = True
 ) -> str:
-    """`text` is what was kept of `total` characters. `whole`: it is all that the link leads to, from its beginning."""
+    """`text` is the kept part of `total` characters. `whole`: it is the link's whole content, from its beginning."""
     if total <= budget:
         return text
     head, tail = text, ""
@@ -105,7 +106,8 @@ def _join(
     *,
     whole: bool = True,
 ) -> str:
-    """Head and tail on line boundaries (unless a line is most of it), and between them what is missing."""
+    """Join head and tail on line boundaries (unless a line is most of it), with a note on the missing part between
+    them."""
     if tail and (end := head.rfind("\n") + 1) > len(head) // 2:
         head = head[:end]
     if 0 < (start := tail.find("\n") + 1) < len(tail) // 2:

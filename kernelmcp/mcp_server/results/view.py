@@ -1,4 +1,4 @@
-"""Which part of an execution's outputs a result shows: all of it, or what came since the last answer."""
+"""The part of an execution's outputs that a result shows: all of it, or the part since the last answer."""
 
 import re
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
 from kernelmcp.output.outputs import StreamName
 
-# What is read of a stream to look for progress lines, or for what is new; beyond, only its ends are.
+# Bytes of a stream to search for progress lines or new text; of longer ones only the ends are read.
 MAX_READ_BYTES = 1 << 20
-# One part in so many of a result's budget is for the output of tasks of earlier cells.
+# The output of earlier cells' tasks gets this fraction of a result's budget.
 BACKGROUND_SHARE = 8
 _CURSOR = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
 
@@ -53,23 +53,23 @@ class View:
 
     @property
     def host_path(self) -> str | None:
-        """Where the workspace is on this machine; None for clients elsewhere."""
+        """The workspace's path on this machine; None for clients elsewhere."""
         return self.host.workspace if self.host else None
 
     @property
     def end(self) -> Cursor:
-        """Where the next view begins."""
+        """The start of the next view."""
         outputs = self.execution.outputs
         return Cursor(outputs.stdout.size, outputs.stderr.size, len(outputs.displays))
 
     def chars(self, name: StreamName) -> int:
-        """About how much of a stream there is to show, characters."""
+        """Approximate number of characters of a stream to show."""
         spool = self.execution.outputs.spool(name)
         return max(0, spool.size - start) if (start := self._start(name)) else spool.total_chars
 
     def stream(self, name: StreamName, budget: int, truncated: dict[str, Truncation]) -> tuple[str, str]:
-        """A stream cut to the budget: as it is, and as a terminal would show it, for the text. What is cut of the first
-        is noted in `truncated`."""
+        """A stream truncated to the budget: unchanged, and as a terminal would show it, for the text. Cuts of the first
+        are noted in `truncated`."""
         spool, link, start = self.execution.outputs.spool(name), uri(self.execution, name), self._start(name)
         if start:
             fresh = spool.read(max(start, spool.size - MAX_READ_BYTES))
@@ -86,7 +86,7 @@ class View:
         return text, cut_text(shown, len(shown), budget, link, name, {}, whole=False)
 
     def background(self, budget: int) -> str | None:
-        """What tasks of earlier cells have put out meanwhile, in a small share of the budget: its end."""
+        """The end of the output of earlier cells' tasks since then, in a small share of the budget."""
         text = without_overwritten(self.execution.background or "").rstrip("\n")
         if (over := len(text) - budget // BACKGROUND_SHARE) > 0:
             text = f"[... {over:,} characters left out ...]\n{text[over:]}"
@@ -99,7 +99,7 @@ class View:
 
 
 def without_overwritten(text: str) -> str:
-    """Each line as it stands after its carriage returns: of a progress bar, the last state."""
+    """Each line as its carriage returns leave it: for a progress bar, the last state."""
     if "\r" not in text:
         return text
     return "\n".join(_last_state(line) if "\r" in line else line for line in text.split("\n"))

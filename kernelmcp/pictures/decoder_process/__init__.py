@@ -1,1 +1,1 @@
-"""Opens pictures that a guest made, in a process of its own. Nothing here is imported by the server."""
+"""Opens pictures from a guest in a separate process. The server imports nothing from here."""

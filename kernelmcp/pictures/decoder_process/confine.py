@@ -1,7 +1,6 @@
-"""What the decoder gives up before it sees a picture: memory beyond a cap, processor time, files, and on Linux nearly
-every system call. What a machine lacks is left out: the process is still one that is killed after seconds, and was
-given nothing but two pipes.
-"""
+"""Restricts the decoder before it sees a picture: memory, processor time, files, and on Linux nearly all system calls.
+A restriction that a machine lacks is skipped: the process is still killed after seconds, and has nothing but two
+pipes."""
 
 import ctypes
 import errno
@@ -22,7 +21,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER =
 _LOAD, _JUMP_EQUAL, _RETURN, _NUMBER, _ARCHITECTURE = 0x20, 0x15, 0x06, 0, 4
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 
-# machine: (AUDIT_ARCH, numbers). Memory, the two pipes, locks, clocks and the end: a decoder needs no more.
+# machine: (AUDIT_ARCH, numbers). Memory, the two pipes, locks, clocks and exit: a decoder needs no more.
 _CALLS = {
     "x86_64": (
         0xC000003E,
@@ -71,19 +70,19 @@ _CALLS = {
 }
 
 
-# To open a file, ask for its size, and map it.
+# Open a file, ask for its size, and map it.
 _OPENING = {
     "x86_64": {"close": 3, "fstat": 5, "lseek": 8, "openat": 257},
     "aarch64": {"openat": 56, "close": 57, "lseek": 62, "fstat": 80},
 }
-# The same on all machines. Rights to files of Landlock's first version; later ones add renaming and truncating.
+# The same on all machines. File access rights of Landlock's first version; later ones add renaming and truncating.
 _CREATE_RULESET, _RESTRICT_SELF, _VERSION_FLAG = 444, 446, 1
 _FILE_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF}
 
 
 def _shut_all_files() -> bool:
-    """Whether this process can read and write no file any more that has a name in a file system. (It can still find out
-    whether a path is there, by O_PATH.)"""
+    """True if this process can no longer read or write any file that has a name in a file system. (It can still find
+    out whether a path exists, by O_PATH.)"""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -96,9 +95,9 @@ def _shut_all_files() -> bool:
 
 
 def confine(*, opens_font: bool = False) -> None:
-    """Give up what can be given up, for good.
+    """Give up all possible rights, permanently.
 
-    `opens_font`: what is in memory may be opened by its path, where Landlock keeps everything else shut.
+    `opens_font`: a file in memory may be opened by its path, if Landlock blocks all others.
     """
     parent = os.getppid()
     has_filter = sys.platform == "linux" and platform.machine() in _CALLS and struct.calcsize("P") == 8
@@ -110,12 +109,12 @@ def confine(*, opens_font: bool = False) -> None:
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NOFILE, MAX_FILES if opens_font else 0),
     ):
-        with suppress(OSError, ValueError):  # macOS refuses some
+        with suppress(OSError, ValueError):  # macOS rejects some
             resource.setrlimit(what, (limit, limit))
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended just before
+        if os.getppid() != parent:  # the parent ended just before
             sys.exit()
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if has_filter:
@@ -124,12 +123,12 @@ def confine(*, opens_font: bool = False) -> None:
             buffer = ctypes.create_string_buffer(program, len(program))
             description = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
             if libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, description, 0, 0) != 0:
-                with suppress(OSError, ValueError):  # without the filter no descriptor is to be had
+                with suppress(OSError, ValueError):  # without the filter no descriptor is available
                     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
 
 def _filter(architecture: int, calls: dict[str, int]) -> bytes:
-    """Allow these system calls; answer EPERM to others; end whoever calls by another architecture's numbers."""
+    """Allow these system calls; return EPERM for others; kill a caller that uses another architecture's numbers."""
 
     def step(opcode: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
         return struct.pack("HBBI", opcode, if_true, if_false, value)

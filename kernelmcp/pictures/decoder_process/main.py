@@ -1,9 +1,11 @@
-"""The process that opens pictures: requests on stdin, answers on stdout, and nothing else within its reach.
+"""The process that opens pictures: requests on stdin, answers on stdout, and access to nothing else.
 
 Run as `python -I -S main.py shrink|render FOLDER ...`, with the folders of the libraries, by `pictures/decoder.py`,
-which ends it after some seconds. A picture may be made to take over its decoder, so this process gives up everything
+which ends it after some seconds. A picture may be crafted to take over its decoder, so this process drops all rights
 before it reads the first byte. `render` draws SVG.
-A request is largest answer and length, then the picture; an answer is its type (0: none) and length, then bytes.
+
+A request is the largest answer and the length, then the picture; an answer is its type (0: none) and length, then
+bytes.
 """
 
 import os
@@ -22,12 +24,12 @@ REQUEST = struct.Struct(">II")
 ANSWER = struct.Struct(">BI")
 TYPES = {"PNG": 1, "JPEG": 2}
 NOTHING = ANSWER.pack(0, 0)
-# The parent's deadline is shorter: this is for a parent that was killed.
+# The parent's deadline is shorter: this is for the case that the parent was killed.
 MAX_SECONDS = 10
 
 
 def read(size: int) -> bytes:
-    """Exactly `size` bytes of stdin; the process ends where they end."""
+    """Read exactly `size` bytes from stdin; the process ends at the end of stdin."""
     pieces: list[bytes] = []
     while size:
         piece = os.read(0, size)
@@ -52,7 +54,7 @@ def packed(found: tuple[str, bytes] | None) -> bytes:
 
 
 def work() -> Callable[[bytes, int], tuple[str, bytes] | None]:
-    """What is done with each picture. From here on the process is confined."""
+    """The function that processes each picture. From here on the process is confined."""
     if sys.argv[1] == "shrink":
         confine.confine()
         return scaling.shrink

@@ -1,7 +1,7 @@
-"""SVG drawn as a PNG, with one font: the process can open no file.
+"""Renders SVG as a PNG, with one font: the process can open no file.
 
-Beside `scaling`, in a process of its own: a document of a guest's may name files and addresses, and the program that
-draws it knows how to read them.
+Separate from `scaling`, in its own process: a guest's document may name files and addresses, and the renderer can read
+them.
 """
 
 import os
@@ -17,11 +17,11 @@ from PIL import ImageFont
 # A system's font has more characters than the one in Pillow.
 FONTS = ("/usr/share/fonts/dejavu/DejaVuSans.ttf", "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf")
 FAMILIES = ("font_family", "serif_family", "sans_serif_family", "cursive_family", "fantasy_family", "monospace_family")
-# Of the longer side of the picture, pixels: what a model can read, and what its API does not scale down.
+# The longer side of the picture in pixels: readable for a model, and not scaled down by its API.
 MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 512, 1568
-# Where the size of the document stands.
+# The part of the document that contains its size.
 HEAD_CHARS = 4096
-# CSS's own, for lengths in points and inches: with the program's default, 0, such a document has no size.
+# As in CSS, for lengths in points and inches: with the renderer's default, 0, such a document has no size.
 DOTS_PER_INCH = 96.0
 _ROOT = re.compile(r"<svg\b[^<>]*>")
 _SIDE = re.compile(r"""\s(width|height)\s*=\s*["']\s*([0-9.]{1,20})\s*(?:px|pt)?\s*["']""")
@@ -34,7 +34,7 @@ class Font(NamedTuple):
 
 
 def font() -> Font | None:
-    """A font in memory, behind a path that can be opened when no file can: the program opens it for each document."""
+    """A font in memory, with a path that works when files cannot be opened: the renderer opens it for each document."""
     if not hasattr(os, "memfd_create"):
         return None
     own = ImageFont.load_default(size=16)
@@ -49,7 +49,7 @@ def font() -> Font | None:
 
 
 def render(document: bytes, max_bytes: int, font: Font | None) -> tuple[str, bytes] | None:
-    """The picture in at most `max_bytes`, and its format (PNG or JPEG); None when that cannot be done."""
+    """The picture in at most `max_bytes`, and its format (PNG or JPEG); None if that fails."""
     try:
         text = document.decode()
         options: dict[str, Any] = dict.fromkeys(FAMILIES, font.family) if font else {}
@@ -68,7 +68,7 @@ def render(document: bytes, max_bytes: int, font: Font | None) -> tuple[str, byt
 
 
 def _target(head: str) -> dict[str, int]:
-    """The longer side, in pixels: as the document's root says, within bounds."""
+    """The longer side in pixels, according to the document's root element, within limits."""
     root = _ROOT.search(head)
     head = root[0] if root else head
     box = _VIEW_BOX.search(head)

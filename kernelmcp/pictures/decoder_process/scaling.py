@@ -1,31 +1,31 @@
-"""A picture made smaller until it fits."""
+"""Scales a picture down until it fits."""
 
 import io
 import warnings
 
 from PIL import Image, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin
 
-# All that Pillow would import when it meets such a file (a camera's JPEG holds MPO and TIFF): later no file is opened.
+# All that Pillow would import for such files (a camera's JPEG holds MPO and TIFF): later no file can be opened.
 PLUGINS = (JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin)
 
-# Larger pictures are refused by the models' APIs (8000) or scaled down by them anyway (about 1600).
+# The models' APIs reject larger pictures (8000), or scale them down anyway (about 1600).
 MAX_SIDE_PIXELS = 4096
-# Where to begin with one that has too many bytes at its own size.
+# The first size to try for a picture that has too many bytes at its own size.
 FIRST_SIDE_PIXELS = 2048
 # 64 million pixels unpack to 256 MB.
 MAX_PIXELS = 64_000_000
 SCALE_ATTEMPTS = 6
 JPEG_QUALITY = 80
-# A picture that is this much too large as PNG is a photograph, or noise.
+# A picture that exceeds the limit by this factor as PNG is a photograph, or noise.
 PHOTOGRAPH_RATIO = 1.5
 MIN_SIDE_PIXELS = 16
-# A larger picture is first reduced by a whole factor, strip by strip: to scale it at once takes a copy or two of it.
+# A larger picture is first reduced by an integer factor, strip by strip: scaling it at once takes a copy or two of it.
 MAX_WHOLE_PIXELS = 16_000_000
 STRIP_PIXELS = 4_000_000
 
 
 def shrink(data: bytes, max_bytes: int) -> tuple[str, bytes] | None:
-    """The picture in at most `max_bytes`, and its format (PNG or JPEG); None when that cannot be done."""
+    """The picture in at most `max_bytes`, and its format (PNG or JPEG); None if that fails."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -58,18 +58,18 @@ def _encoded(image: Image.Image, target: str) -> bytes:
     if target == "PNG":
         image.save(out, "PNG")
     else:
-        if "A" in image.getbands():  # on white, as a page shows it
+        if "A" in image.getbands():  # on white, as on a page
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
         image.convert("RGB").save(out, "JPEG", quality=JPEG_QUALITY)
     return out.getvalue()
 
 
 def _reduced(image: Image.Image) -> Image.Image:
-    """The picture in a mode that can be scaled; a very large one is at most `MAX_SIDE_PIXELS` wide and high then."""
+    """The picture in a mode that can be scaled; a very large one is reduced to at most `MAX_SIDE_PIXELS` per side."""
     factor = -(-max(image.size) // MAX_SIDE_PIXELS)
     if factor == 1 or image.width * image.height <= MAX_WHOLE_PIXELS:
         return _scalable(image)
-    # A JPEG is decoded at a half, a quarter or an eighth of its size, which costs a part of the time and the memory.
+    # A JPEG is decoded at a half, a quarter or an eighth of its size, which takes a fraction of the time and memory.
     image.draft(None, (image.width // factor, image.height // factor))
     factor = -(-max(image.size) // MAX_SIDE_PIXELS)
     rows = max(1, STRIP_PIXELS // image.width // factor) * factor

@@ -1,1 +1,1 @@
-"""What sessions have on disk: their records, files and transcripts, who may take how much, and when the old ones go."""
+"""Sessions on disk: their records, files and transcripts, the use of disk space, and the deletion of old sessions."""

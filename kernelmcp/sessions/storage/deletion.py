@@ -1,4 +1,4 @@
-"""Deletes what a session has on disk. Blocking."""
+"""Deletes the data of a session on disk. Blocking."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from kernelmcp.files.safe_open import delete_for_good
 
 
 def delete_session(directory: Path, sandbox: SandboxDirectory | None) -> None:
-    """Delete the files, the record last: until then, what is left has an owner. Raises OSError."""
+    """Delete the files, and the record last, so that partly deleted files still have an owner. Raises OSError."""
     if sandbox is not None:
         sandbox.delete_for_good()
     for entry in directory.iterdir():

@@ -1,8 +1,8 @@
-"""How much disk space a principal's sessions take together, and how much each of them may still use.
+"""The disk space that a principal's sessions use together, and how much each of them may still use.
 
-`policy.storage_max_mb` bounds the sum over a principal's sessions, stopped ones too. Sizes are measured again when
-they may have changed: after a cell that reports changed files, and all of them now and then, for guests that do not
-report. Must not know kernels or MCP.
+`policy.storage_max_mb` bounds the sum over a principal's sessions, stopped ones too. Sizes are measured again when they
+may have changed: after a cell that reports changed files, and all of them periodically, for guests that do not report.
+Must not know kernels or MCP.
 """
 
 import os
@@ -23,9 +23,9 @@ from kernelmcp.sessions.storage.record import Record, read_record
 from kernelmcp.sessions.storage.stored import StoredSessions
 
 CHECK_SECONDS = 60.0
-# Every file counts as at least one block of the disk: otherwise empty files would be free.
+# Every file counts as at least one disk block: otherwise empty files would be free.
 BLOCK_BYTES = 4096
-# A session that can store less than this is of no use.
+# A session that can store less than this is useless.
 MIN_ROOM_BYTES = 2**20
 
 log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The size of one session: `file_bytes` as its quota counts them, `disk_bytes` of everything it has on disk."""
+    """The size of one session: `file_bytes` as its quota counts them, `disk_bytes` for all its data on disk."""
 
     principal: str
     last_used_at: str
@@ -65,7 +65,7 @@ class DiskUse:
             self._live[directory] = principal
         else:
             self._live.pop(directory, None)
-            self.note_changed(directory, principal)  # nobody tells what tasks have written that outlived their cell
+            self.note_changed(directory, principal)  # tasks that outlived their cell may have written without a report
 
     def forget(self, directory: Path) -> None:
         """Note that a session was deleted."""
@@ -76,9 +76,9 @@ class DiskUse:
     # -- answers ------------------------------------------------------------------------------------------------
 
     async def quota(self, directory: Path, principal: str) -> Quota:
-        """How much the files of one session may take: what is left to the principal, shared by the sessions that run.
+        """The space for the files of one session: what the principal has left, shared by the running sessions.
 
-        Never less than they take already, so that a cell can always run, read and delete.
+        It is never less than they already use, so that a cell can always run, read and delete.
         """
         await self._measure_again(principal)
         policy = self._settings.policy
@@ -88,7 +88,7 @@ class DiskUse:
         return Quota(min(policy.workspace_max_mb * 2**20, allowed), policy.max_files)
 
     async def check_room(self, principal: str) -> None:
-        """Raises `ResourceLimitExceeded` when there is no room for a new session."""
+        """Raises `ResourceLimitExceeded` if there is no room for a new session."""
         await self._measure_again(principal)
         if self._left(principal) >= MIN_ROOM_BYTES:
             return
@@ -102,7 +102,7 @@ class DiskUse:
         )
 
     def beyond(self, keep: int) -> list[tuple[Path, str]]:
-        """Of each principal the sessions beyond the `keep` that were used last, and when they were used."""
+        """Per principal, the sessions beyond the `keep` most recently used, and when each was used."""
         owned: dict[str, list[tuple[Path, str]]] = {}
         for path, taken in self._sessions.items():
             owned.setdefault(taken.principal, []).append((path, taken.last_used_at))
@@ -114,7 +114,8 @@ class DiskUse:
         return found
 
     def unused_since(self, limit: datetime) -> list[tuple[Path, str]]:
-        """All sessions without a kernel that were not used since `limit`, and when each was used; the oldest first."""
+        """All sessions without a kernel that were last used before `limit`, and when each was used; the oldest
+        first."""
         used = [(path, taken.last_used_at) for path, taken in self._sessions.items() if path not in self._live]
         unused = [(path, at) for path, at in used if datetime.fromisoformat(at) < limit]
         return sorted(unused, key=lambda session: datetime.fromisoformat(session[1]))
@@ -125,17 +126,17 @@ class DiskUse:
     # -- measuring ----------------------------------------------------------------------------------------------
 
     async def measure_all(self) -> None:
-        """Measure the sessions that may have changed without a note: with a kernel, or in another server."""
+        """Measure the sessions that may have changed without a note: those with a kernel, or in another server."""
         again = {*self._live, *self._changed}
         before = dict(self._sessions)
         found = await anyio.to_thread.run_sync(self._measure_home, before, again)
         for directory in before.keys() | found.keys():
-            # What has changed meanwhile, or was deleted, is known better by now.
+            # Changes and deletions since then are newer than this measurement.
             if self._sessions.get(directory) is before.get(directory):
                 self._set(directory, found.get(directory))
 
     async def _measure_again(self, principal: str) -> None:
-        """Measure what has changed and, near the limit, all sessions that run: deleted files are not reported."""
+        """Measure the changed sessions and, near the limit, all running ones: deleted files are not reported."""
         for directory in [directory for directory, owner in self._changed.items() if owner == principal]:
             await self._measure_one(directory)
         if self._left(principal) < self._settings.policy.workspace_max_mb * 2**20:
@@ -157,8 +158,8 @@ class DiskUse:
             self._totals[taken.principal] = self._totals.get(taken.principal, 0) + taken.disk_bytes
 
     def _measure_home(self, known: dict[Path, Taken], again: set[Path]) -> dict[Path, Taken]:
-        """Measure all sessions of the home. A stopped one that was not used since has its known size, unless it is one
-        of `again`."""
+        """Measure all sessions of the home. A stopped session that was not used since keeps its known size, unless it
+        is in `again`."""
         found: dict[Path, Taken] = {}
         try:
             records = self._stored.all_records()
@@ -192,12 +193,12 @@ def _record(directory: Path) -> Record | None:
     try:
         return read_record(directory)
     except (ServerError, OSError):
-        return None  # damaged: it counts for no principal
+        return None  # damaged: counts for no principal
 
 
 def measure(folder: Path, unreadable_bytes: int = 0) -> tuple[int, int]:
     """Sizes of the files below a directory, as their quota counts them and in whole blocks. Links are not followed. A
-    directory that a guest made so that nobody can count it takes `unreadable_bytes`."""
+    directory that a guest made uncountable counts as `unreadable_bytes`."""
     size = on_disk = 0
     pending = [str(folder)]
     while pending:
@@ -211,7 +212,7 @@ def measure(folder: Path, unreadable_bytes: int = 0) -> tuple[int, int]:
                     found = stored_bytes(entry.stat(follow_symlinks=False))
                     size += found
                     on_disk += -(-max(found, 1) // BLOCK_BYTES) * BLOCK_BYTES
-        except FileNotFoundError:  # it went away while we looked
+        except FileNotFoundError:  # deleted meanwhile
             continue
         except OSError:
             size += unreadable_bytes

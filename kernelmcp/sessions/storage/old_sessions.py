@@ -1,9 +1,9 @@
-"""Deletes old sessions from the disk: those not used for `keep_days`, and a principal's oldest beyond `max_stored`.
-Before that, once, the sandbox directories that servers which have ended left behind.
+"""Deletes old sessions from the disk: those unused for `keep_days`, and a principal's oldest beyond `max_stored`. First
+it deletes, once, the sandbox directories that ended servers left behind.
 
-Only sessions that no server has open: each is locked and checked once more before anything is deleted. A clock may be
-wrong, so what is too old goes to the trash first. It comes back when somebody asks for it, or when it is not too old
-any more, and is deleted when it was seen there on `TRASH_DATES` dates: a clock that jumps shows only a few of them.
+It deletes only sessions that no server has open: each is locked and checked again before the deletion. A clock may be
+wrong, so a session that is too old goes to the trash first. It is restored when a caller asks for it or when it is no
+longer too old, and deleted after it was seen there on `TRASH_DATES` dates: a clock that jumps shows only a few of them.
 """
 
 import json
@@ -23,11 +23,11 @@ from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.sessions.storage.disk_use import CHECK_SECONDS, DiskUse
 from kernelmcp.sessions.storage.record import Record, read_record
 
-# Disks are searched only after the first kernels had time to start.
+# The first kernels start before the disk is searched.
 FIRST_SWEEP_SECONDS = 3.0
-# A week, and the date on which it was moved.
+# A week, plus the date on which it was moved.
 TRASH_DATES = 8
-# In one sweep, of those that are too old.
+# Sessions moved to the trash per sweep.
 MAX_TRASHED = 10
 DATES_FILE = "trashed.json"
 
@@ -43,7 +43,7 @@ class OldSessions:
         self._disk = disk
 
     async def run(self) -> None:
-        """Sweep again and again."""
+        """Sweep periodically."""
         await self._carefully(lambda: anyio.to_thread.run_sync(self.sweep_trash))
         await anyio.sleep(FIRST_SWEEP_SECONDS)
         await self._carefully(lambda: anyio.to_thread.run_sync(self._home.sweep_sandboxes))
@@ -54,11 +54,11 @@ class OldSessions:
     async def _carefully(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except Exception:  # a disk in any state must not end the server
+        except Exception:  # a disk in any state must not stop the server
             log.exception("old sessions could not be looked for")
 
     async def sweep(self) -> None:
-        """Measure all sessions on disk, delete those that are too many, and see to those that are too old."""
+        """Measure all sessions on disk, delete those beyond the limit, and process those that are too old."""
         await self._disk.measure_all()
         for directory, last_used_at in self._disk.beyond(self._settings.config.sessions.max_stored):
             if await anyio.to_thread.run_sync(self._take, directory, last_used_at, self._delete):
@@ -70,7 +70,7 @@ class OldSessions:
         await anyio.to_thread.run_sync(self.sweep_trash)
 
     def sweep_trash(self) -> None:
-        """Blocking."""
+        """Restore or delete the sessions in the trash. Blocking."""
         today = datetime.now(UTC).date().isoformat()
         for directory in self._home.trashed():
             try:
@@ -94,12 +94,12 @@ class OldSessions:
             replace_text(directory / DATES_FILE, json.dumps(sorted(dates)))
 
     def _oldest(self) -> datetime | None:
-        """Who was used before is too old."""
+        """Sessions last used before this are too old."""
         days = self._settings.config.sessions.keep_days
         return datetime.now(UTC) - timedelta(days=days) if days else None
 
     def _take(self, directory: Path, last_used_at: str, act: Callable[[Path, Record], None]) -> bool:
-        """Trash or delete a session, unless somebody has it, or has used it since. Blocking."""
+        """Trash or delete a session, unless it is open or was used since. Blocking."""
         if not directory.is_dir():
             return False
         try:
@@ -132,7 +132,7 @@ class OldSessions:
 
 
 def _dates(directory: Path) -> set[str]:
-    """On which a session was seen in the trash."""
+    """The dates on which a session was seen in the trash."""
     try:
         return set(map(str, json.loads(read_small(directory / DATES_FILE))))
     except (OSError, ValueError, TypeError, RecursionError):

@@ -30,38 +30,38 @@ def now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-# What a kernel runs when a cell names no language. Kernelspecs that are not ours have one, whatever it is.
+# Language of a kernel's cells that name none. Kernelspecs that are not ours have one, whichever it is.
 MAIN_LANGUAGE = "python"
 
 
 class Record(BaseModel):
-    """What is kept of a session when its server ends, beside its files and its transcript."""
+    """The data of a session that outlives its server, besides its files and its transcript."""
 
-    model_config = ConfigDict(extra="allow")  # what a later version has written is written again
+    model_config = ConfigDict(extra="allow")  # fields of a later version are kept
 
     session_id: str
     principal: str
     language: str = MAIN_LANGUAGE
-    """Of its cells that name none."""
+    """Default language of the session's cells."""
     flavor: Flavor = "medium"
     created_at: str
     last_used_at: str
     execution_count: int = 0
     sandboxes: list[str] = Field(default=[], validation_alias=AliasChoices("sandboxes", FORMER_NAME))
-    """Names of the sandbox directories that may hold the files; two while they move."""
+    """Names of the sandbox directories that may hold the files; two during a move."""
     has_run: bool = Field(default_factory=lambda data: data.get("execution_count", 0) > 0)
-    """It may have variables: code was sent to its kernel, and the variables were not reset since."""
+    """It may have variables: code was sent to its kernel, and the variables have not been reset since."""
     packages: list[Package] = []
     """The installed packages, in the order of their installation."""
     in_image: list[Package] = Field(default=[], exclude=True)
-    """What the live guest has from its boot image. Not kept: another guest may be of another image."""
+    """Packages in the boot image of the live guest. Not saved: another guest may have another image."""
     loss_is_said: bool = Field(default=False, exclude=True)
-    """The first result of this server says that the variables are lost, whatever it is the result of."""
+    """The first result of this server reports that the variables are lost, whichever call it answers."""
     tools_called: dict[str, int] = {}
-    """Calls of other servers' tools, by server.tool: those that it has called most."""
+    """Calls of other servers' tools, by server.tool: only the most called."""
     tokens_saved: int = 0
     default_of: Origin | None = None
-    """It is the default session of a client on stdio, and the next server process of that client goes on with it."""
+    """Set if it is the default session of a client on stdio; the next server process of that client continues it."""
 
     @field_validator("created_at", "last_used_at")
     @classmethod
@@ -74,11 +74,11 @@ class Record(BaseModel):
     @classmethod
     def _check_sandboxes(cls, names: list[str]) -> list[str]:
         if not all(map(SANDBOX_NAME.fullmatch, names)):
-            raise ValueError("not a name of a sandbox directory")  # a path there would be deleted one day
+            raise ValueError("not a name of a sandbox directory")  # a path here would be deleted one day
         return names
 
     def write(self, directory: Path) -> None:
-        """Raises OSError."""
+        """Write the record. Raises OSError."""
         values = self.model_dump(mode="json")
         text = json.dumps({**values, "checksum": _checksum(values)})
         for name in RECORD_FILES:
@@ -90,7 +90,7 @@ def _checksum(values: dict[str, Any]) -> str:
 
 
 def _parse(text: bytes) -> Record:
-    """Raises ValueError. A record of an older version has no checksum."""
+    """Parse a record. Raises ValueError. A record of an older version has no checksum."""
     values: Any = json.loads(text)
     if isinstance(values, dict) and "checksum" in values:
         checksum = cast("dict[str, Any]", values).pop("checksum")
@@ -100,9 +100,9 @@ def _parse(text: bytes) -> Record:
 
 
 def read_record(directory: Path) -> Record | None:
-    """The record of a session's directory. None when there is no session.
+    """The record of a session's directory. None if there is no session.
 
-    Raises `SessionDamaged`, and `StorageFailed` when it cannot be read at the moment.
+    Raises `SessionDamaged`, and `StorageFailed` if it cannot be read at the moment.
     """
     damaged = False
     for name in RECORD_FILES:
@@ -122,7 +122,7 @@ def read_record(directory: Path) -> Record | None:
 
 
 def _read(file: Path) -> bytes | None:
-    """None when there is no such file; empty when it cannot be read. Raises `StorageFailed`."""
+    """None if there is no such file; empty if it cannot be read. Raises `StorageFailed`."""
     try:
         return read_small(file)
     except (FileNotFoundError, NotADirectoryError):

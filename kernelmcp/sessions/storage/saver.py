@@ -1,4 +1,4 @@
-"""Writes what a session keeps on disk, its transcript and its record: a moment after a cell, or at once.
+"""Saves a session's transcript and record: shortly after a cell, or at once.
 
 Must not know kernels or MCP.
 """
@@ -16,9 +16,9 @@ from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
-# Between two writes: a burst of cells costs few.
+# Minimum interval between writes: a burst of cells costs few.
 APART_SECONDS = 0.5
-# Before the first one: its result goes out before it.
+# Delay of the first write: the cell's result is sent before it.
 DELAY_SECONDS = 0.02
 
 log = structlog.get_logger(__name__)
@@ -37,15 +37,15 @@ class Saver:
         self._drafts = drafts
         self._timer: asyncio.TimerHandle | None = None
         self._last = -math.inf
-        """When it was saved, by the loop's clock."""
+        """When it was last saved, by the loop's clock."""
 
     @property
     def is_done(self) -> bool:
-        """Everything is on disk."""
+        """True if everything is on disk."""
         return self._timer is None and not self._transcript.changed
 
     def save_soon(self) -> None:
-        """Save in a moment, together with what else happens until then."""
+        """Save shortly, together with the changes until then."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(
@@ -54,13 +54,13 @@ class Saver:
             )
 
     def cancel(self) -> None:
-        """Do not save what was to be saved in a moment."""
+        """Cancel a scheduled save."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def save(self) -> None:
-        """Write the transcript, when it has changed, and the record."""
+        """Write the transcript, if it has changed, and the record."""
         self.cancel()
         self._last = asyncio.get_running_loop().time()
         if not self._directory.exists():

@@ -1,7 +1,6 @@
-"""A session's files: where they lie, reading and writing them, moving them to another kernel, emptying them.
+"""A session's files: where they are, reading and writing them, moving them to another kernel, emptying them.
 
-They survive every kernel, and the record on disk says in which sandbox directory they are. Must not know executions
-or MCP.
+They survive every kernel, and the record on disk names their sandbox directory. Must not know executions or MCP.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class SessionFiles:
-    """The files of one session. `lock` is held by whatever moves, empties or reads them."""
+    """The files of one session. Code that moves, empties or reads them holds `lock`."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class SessionFiles:
     ) -> None:
         self.lock = asyncio.Lock()
         self.sandbox = find_sandbox(home, record.sandboxes)
-        """None when the session has no files yet."""
+        """None if the session has no files yet."""
         self.volumes = volumes
         self._home = home
         self._disk = disk
@@ -52,7 +51,7 @@ class SessionFiles:
 
     @property
     def workspace(self) -> Path | None:
-        """The directory that the guest sees as /workspace; None when the session has no files yet."""
+        """The directory that the guest sees as /workspace; None if the session has no files yet."""
         return self.sandbox.workspace if self.sandbox else None
 
     # -- read and write -----------------------------------------------------------------------------------------
@@ -60,7 +59,7 @@ class SessionFiles:
     async def with_workspace(self, work: Callable[[Workspace | None], Result], *, make: bool = False) -> Result:
         """Run blocking work on the files, of a stopped session too; the files do not move meanwhile.
 
-        `work` gets None when there are no files yet; with `make`, an empty workspace is made first. Raises
+        `work` gets None if there are no files yet; with `make`, an empty workspace is created first. Raises
         `SessionDamaged`, and what `work` raises.
         """
         if make:
@@ -73,10 +72,10 @@ class SessionFiles:
                 return await anyio.to_thread.run_sync(work, Workspace(sandbox.path, quota) if sandbox else None)
             finally:
                 if make:
-                    self.note_changed()  # afterwards: somebody may measure in between
+                    self.note_changed()  # afterwards: a measurement may happen in between
 
     async def find_changed(self, paths: list[str]) -> list[Entry]:
-        """The regular files among the paths that a guest says it has written."""
+        """The regular files among the paths that a guest reports as written."""
         self.note_changed()
         in_volumes = [path for path in paths if is_in_volume(path)]
         own = [path for path in paths if not is_in_volume(path)]
@@ -90,20 +89,20 @@ class SessionFiles:
             return []
 
     async def quota(self) -> Quota:
-        """How much space and how many files the session may use from now on."""
+        """The space and number of files that the session may use from now on."""
         return await self._disk.quota(self._directory, self._record.principal)
 
     def note_changed(self) -> None:
-        """Something was written or deleted, so the files must be measured again."""
+        """Note that files were written or deleted, so they must be measured again."""
         self._disk.note_changed(self._directory, self._record.principal)
 
     def note_live(self, *, live: bool) -> None:
-        """A kernel has begun to use the files, or has ended."""
+        """Note that a kernel has begun or stopped using the files."""
         self._disk.note_live(self._directory, self._record.principal, live=live)
 
     def check(self) -> None:
-        """Raises `SessionDamaged` when the record names files that are not on the disk, and `StorageFailed` when
-        nobody's are."""
+        """Raises `SessionDamaged` when the record names files that are not on the disk, and `StorageFailed` when the
+        files of all sessions are missing."""
         if self.sandbox is None:
             self.sandbox = find_sandbox(self._home, self._record.sandboxes)
         if self._record.sandboxes and (self.sandbox is None or not self.sandbox.is_whole):
@@ -128,15 +127,15 @@ class SessionFiles:
         async with self.lock:
             self._home.check()
             self.note_changed()
-            self._record.loss_is_said = False  # the note is about files, too, and is left out
+            self._record.loss_is_said = False  # the note is about files, too, and is omitted
             if self.sandbox is None:
                 self._record.sandboxes = []
             else:
                 await anyio.to_thread.run_sync(self.sandbox.empty_workspace)
 
     def announce_move(self, sandbox: SandboxDirectory) -> None:
-        """Note that the files are about to move into a fresh kernel's sandbox directory: both are named meanwhile, so
-        that a crash loses nothing. Raises OSError, as when the disk is full, and then nothing has changed."""
+        """Note that the files are about to move to a fresh kernel's sandbox directory: the record names both during the
+        move, so that a crash loses nothing. Raises OSError, such as when the disk is full; then nothing has changed."""
         if self.sandbox is not None and self._record.sandboxes != [self.sandbox.path.name, sandbox.path.name]:
             try:
                 self._write_record(self.sandbox, sandbox)
@@ -151,14 +150,14 @@ class SessionFiles:
             sandbox.take_workspace_of(self.sandbox)
 
     def settle_in(self, sandbox: SandboxDirectory) -> None:
-        """The files are in this sandbox directory from now on; the one before is deleted."""
+        """Note that the files are now in this sandbox directory; the previous one is deleted."""
         old, self.sandbox = self.sandbox, sandbox
         self.save_record()
         if old is not None:
             self.delete_soon(old)
 
     def abandon(self, kernel: Kernel | None) -> None:
-        """Delete all files and forget what was installed, once the kernel that still uses them has ended."""
+        """Delete all files and forget the installed packages, after the kernel that still uses them has ended."""
         self.note_changed()
         abandoned, self.sandbox = self.sandbox, None
         self._record.sandboxes, self._record.packages = [], []
@@ -166,7 +165,7 @@ class SessionFiles:
             self.delete_soon(abandoned, kernel)
 
     def delete_soon(self, sandbox: SandboxDirectory, kernel: Kernel | None = None) -> None:
-        """Delete a sandbox directory in the background, once the kernel that may still write there has ended."""
+        """Delete a sandbox directory in the background, after the kernel that may still write there has ended."""
 
         async def delete() -> None:
             if kernel is not None:
@@ -178,7 +177,7 @@ class SessionFiles:
     # -- the record ---------------------------------------------------------------------------------------------
 
     def save_record(self) -> None:
-        """Write the session's record. When the disk is full, the newest times and counts are lost, not the session."""
+        """Write the session's record. If the disk is full, only the newest times and counts are lost."""
         try:
             if self.sandbox is not None:
                 self._write_record(self.sandbox)
@@ -193,7 +192,7 @@ class SessionFiles:
 
 
 def find_sandbox(home: Home, names: list[str]) -> SandboxDirectory | None:
-    """The sandbox directory that has the files. While they move there are two, and the old one has the workspace until
+    """The sandbox directory that has the files. During a move there are two, and the old one has the workspace until
     the rename is done."""
     for name in names:
         sandbox = home.sandbox(name)

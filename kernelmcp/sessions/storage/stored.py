@@ -1,4 +1,4 @@
-"""The sessions on disk, those that no server has open too: where each lies, and what its record says.
+"""The sessions on disk, including those that no server has open: their directories and records.
 
 Blocking, and safe in a thread. Must not know kernels or MCP.
 """
@@ -19,7 +19,7 @@ from kernelmcp.notebook.transcript import JOURNAL
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, is_name, mint_handle
 from kernelmcp.sessions.storage.record import Record, read_record
 
-# A file that changed less long ago may change again without a trace: file systems count time in steps of up to two.
+# A file that changed more recently may change again undetected: file systems count time in steps of up to two seconds.
 SETTLED_SECONDS = 3.0
 
 
@@ -29,17 +29,17 @@ class StoredSessions:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._known: dict[Path, tuple[tuple[int, ...], Record]] = {}
-        """The records as they were last read, and of which files."""
+        """The records as last read, and the identity of their files."""
 
     def directory(self, principal: str, handle: str) -> Path:
-        """Where a principal's session of this name lies, or would lie."""
-        # No session name has a "~" in it, so one principal's name cannot be another's directory.
+        """The directory of a principal's session of this name, whether it exists or not."""
+        # No session name contains "~", so one principal's name cannot be another's directory.
         prefix = "" if principal == LOCAL else f"{hashlib.sha256(principal.encode()).hexdigest()[:16]}~"
         return self._home.sessions / f"{prefix}{handle}"
 
     def record(self, caller: Caller, handle: str) -> Record | None:
-        """The record of one of the caller's sessions, brought back from the trash if it is there. Raises
-        `InvalidArgument` and `SessionDamaged`."""
+        """The record of one of the caller's sessions, restored from the trash if it is there. Raises `InvalidArgument`
+        and `SessionDamaged`."""
         check_name(handle)
         directory = self.directory(caller.principal, handle)
         record = read_record(directory)
@@ -49,14 +49,14 @@ class StoredSessions:
         return record if is_own else None
 
     def records(self, caller: Caller) -> Iterator[Record]:
-        """The records of all of the caller's sessions, to be read only; damaged ones are left out."""
+        """The records of all of the caller's sessions, read-only; damaged ones are omitted."""
         for _, record in sorted(self.all_records().items()):
             if record.principal == caller.principal:
                 yield record
 
     def all_records(self) -> dict[Path, Record]:
-        """The records of all sessions by their directories, to be read only; damaged ones are left out. A record whose
-        file is the same as last time is not read again. Raises OSError and `StorageFailed`."""
+        """The records of all sessions by their directories, read-only; damaged ones are omitted. Unchanged files are
+        not read again. Raises OSError and `StorageFailed`."""
         before, known = self._known, dict[Path, tuple[tuple[int, ...], Record]]()
         for directory in self._home.sessions.iterdir():
             file = _identity(directory / RECORD_FILES[0])
@@ -73,11 +73,11 @@ class StoredSessions:
         return {directory: record for directory, (_, record) in known.items()}
 
     def defaults(self, origin: Origin) -> Iterator[tuple[str, Record | SessionDamaged]]:
-        """The default sessions of this origin by name: their records, or that they cannot be read. Raises
+        """The default sessions of this origin by name: their records, or an error if unreadable. Raises
         `StorageFailed`."""
         for directory in self._home.sessions.glob(f"{origin.mark}*"):
             if len(directory.name) != len(mint_handle(origin.mark)):
-                continue  # somebody's own name, or another principal's
+                continue  # a name that a caller chose, or another principal's
             try:
                 record = self.record(Caller(LOCAL, lambda: None), directory.name)
             except SessionDamaged as exc:
@@ -88,7 +88,7 @@ class StoredSessions:
 
     def find_execution(self, caller: Caller, execution_id: str, policy: Policy) -> Execution | Record | None:
         """An execution that has ended, from the journals of the caller's sessions; or the session where it was still
-        running, as its draft says. Raises `OSError` and `StorageFailed`."""
+        running, according to its draft. Raises `OSError` and `StorageFailed`."""
         if not is_id(execution_id):
             return None
         for directory in list(self._home.sessions.iterdir()):
@@ -109,7 +109,7 @@ class StoredSessions:
         return None
 
     def draft(self, record: Record, execution_id: str, policy: Policy) -> Execution | None:
-        """An execution that an earlier server has left running. Raises `OSError`."""
+        """An execution that an earlier server left running. Raises `OSError`."""
         file = self.directory(record.principal, record.session_id) / DRAFTS / f"{execution_id}.jsonl"
         return from_draft(file, record.session_id, record.principal, policy)
 
@@ -119,7 +119,7 @@ class StoredSessions:
 
 
 def _identity(file: Path) -> tuple[int, ...]:
-    """What is another for a file that was replaced; empty when that is not certain yet, or there is none."""
+    """A value that differs for a replaced file; empty if that is not certain yet, or there is no file."""
     try:
         found = file.stat()
     except OSError:

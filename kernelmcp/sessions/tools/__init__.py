@@ -1,1 +1,1 @@
-"""Tools of the user's other MCP servers, as sessions have them: offered to kernels, called by executions."""
+"""Tools of the user's other MCP servers in sessions: offered to kernels, called by executions."""

@@ -1,8 +1,8 @@
-"""What sessions' kernels are offered of the user's other MCP servers, and whose call each call is.
+"""Offers the tools of the user's other MCP servers to the sessions' kernels, and attributes each call to an execution.
 
-A kernel is offered tools when a session gets it, and again when they change; a call is an execution's, the model's or
-a person's, and ends with it. Without an upstream in the settings, and a skill in the home, nothing is imported, sent
-or kept. Must not know policy or MCP.
+A kernel is offered tools when a session gets it, and again when they change; a call belongs to an execution, the
+model's or a person's, and ends with it. Without an upstream in the settings or a skill in the home, nothing is
+imported, sent or kept. Must not know policy or MCP.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from kernelmcp.code_mode.code_mode import CodeMode
     from kernelmcp.sessions.tools.tool_calls import SessionCalls
 
-# What the first cell of a kernel waits for its offer at most: rendering takes a while the first time.
+# Time that a kernel's first cell waits for its offer, at most: the first rendering takes a while.
 FIRST_OFFER_SECONDS = 3.0
-# Which servers other programs' files name is known once code mode is open: what a client that asks before waits for it.
+# Time that an early request waits for code mode to open: until then, servers from other programs' files are unknown.
 OPEN_SECONDS = 2.0
-# How often somebody looks for the first skill.
+# Interval between checks for the first skill.
 SKILLS_SECONDS = 5.0
 
 log = structlog.get_logger(__name__)
 
 
 class OfferedTools:
-    """Of one server process. All methods run in the event loop."""
+    """The tools offered by one server process. All methods run in the event loop."""
 
     def __init__(self, settings: Settings, home: Home, registry: Registry, tasks: anyio.abc.TaskGroup) -> None:
         self.code_mode: CodeMode | None = None
-        """None as long as no upstream is configured, and for a moment after the start."""
+        """None if no upstream is configured, and for a moment after the start."""
         self._on_open: list[Callable[[CodeMode], None]] = []
         self._settings = settings
         self._home = home
@@ -52,24 +52,24 @@ class OfferedTools:
         self._tasks = tasks
         self._sessions: dict[Session, SessionCalls] = {}
         self._offered: WeakKeyDictionary[Kernel, asyncio.Event] = WeakKeyDictionary()
-        """Kernels that sessions have; set once their first offer was made, or needs none."""
+        """Kernels of sessions; the event is set once the first offer was made, or none is needed."""
         self._is_opening = False
         self._opened = asyncio.Event()
 
     @property
     def configured(self) -> bool:
-        """The settings name an upstream, or a file with some."""
+        """True if the settings name an upstream, or a file with some."""
         section = self._settings.config.upstreams
         return bool(section.servers or section.files)
 
     def when_open(self, tell: "Callable[[CodeMode], None]") -> None:
-        """Call this with code mode, now or when there is one."""
+        """Call `tell` with code mode, now or once it is open."""
         self._on_open.append(tell)
         if self.code_mode is not None:
             tell(self.code_mode)
 
     def start(self) -> None:
-        """Open code mode in the background where the settings or promoted skills want it, now or later."""
+        """Open code mode in the background if the settings or promoted skills need it, now or later."""
         self._settings.on_change(self._open_soon)
         self._open_soon()
         background.start(self._tasks, "looking for skills", self._look_for_skills)
@@ -83,14 +83,14 @@ class OfferedTools:
         background.start(self._tasks, "code mode", self._run)
 
     async def _look_for_skills(self) -> None:
-        """A person may promote the first one at any time: without upstreams, too, sessions are offered it."""
+        """A person may promote the first skill at any time; sessions are then offered it, even without upstreams."""
         while not self._is_opening:
             if await anyio.to_thread.run_sync(self._home.skills.is_dir):
                 self._open()
             await anyio.sleep(SKILLS_SECONDS)
 
     async def _run(self) -> None:
-        """For the server's life. What fails here costs the tools of others, and no session."""
+        """Run for the server's life. A failure here affects only the tools of others, never a session."""
         for name in ("kernelmcp.code_mode.code_mode", "kernelmcp.sessions.tools.tool_calls"):
             await anyio.to_thread.run_sync(importlib.import_module, name)
         from kernelmcp.code_mode.code_mode import open_code_mode
@@ -107,7 +107,7 @@ class OfferedTools:
             self.code_mode, self._is_opening = None, False
 
     async def names(self, principal: str) -> Sequence[str]:
-        """The servers that this principal may use, for who is told of them."""
+        """The servers that this principal may use, for display."""
         if not self.configured:
             return ()
         if self.code_mode is None and self._settings.config.upstreams.files:
@@ -123,7 +123,7 @@ class OfferedTools:
     # -- offers -------------------------------------------------------------------------------------------------
 
     def kernel_changed(self, session: Session) -> None:
-        """A session was opened or is gone, or its kernel is another (`Registry.on_kernel`)."""
+        """Handle a session that was opened, is gone, or has another kernel (`Registry.on_kernel`)."""
         if not self._is_opening:
             return
         if (kernel := session.kernel) is None:
@@ -135,7 +135,7 @@ class OfferedTools:
             self._offer_soon(session, kernel)
 
     def submitted(self, execution: Execution) -> None:
-        """A new execution of the model's (`Registry.on_submit`)."""
+        """Handle a new execution of the model (`Registry.on_submit`)."""
         if self.configured:
             execution.tool_use = ToolUse()
 

@@ -1,6 +1,6 @@
-"""The calls of tools by one session's kernels: each becomes a task of its execution, answered by the broker.
+"""Tool calls by one session's kernels: each becomes a task of its execution, answered by the broker.
 
-Imported only where an upstream is configured. Must not know policy or MCP.
+Imported only if an upstream is configured. Must not know policy or MCP.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from kernelmcp.kernel.process import Kernel
 from kernelmcp.kernel.tool_channel import Offer, Reply, ToolCall
 from kernelmcp.sessions.session import Session
 
-# A person's cell is known by what the kernel says on iopub, which may come a moment after the call.
+# A person's cell is identified by the kernel's iopub messages, which may arrive a moment after the call.
 UNKNOWN_SECONDS = 5.0
 CELL_ENDED = ("ToolError", "the cell that made this call has ended; make calls in a cell, and wait for them there")
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class SessionCalls:
-    """Of one session, as long as it is open."""
+    """The tool calls of one session, while it is open."""
 
     def __init__(self, settings: Settings, session: Session, broker: Broker) -> None:
         self._settings = settings
@@ -41,20 +41,20 @@ class SessionCalls:
         self._kernel: _KernelCalls | None = None
 
     async def offer(self, kernel: Kernel, offer: Offer) -> None:
-        """Offer this to the session's kernel, unless it has it."""
+        """Make this offer to the session's kernel, unless it already has it."""
         if self._kernel is None or self._kernel.kernel is not kernel:
             self._kernel = _KernelCalls(self._session, kernel, self._broker, self._tools, self._count)
         await self._kernel.offer(offer)
 
     def kernel_ended(self) -> None:
-        """What a person has allowed for the session was for what ran in this kernel."""
+        """Clear the session's approvals: a person gave them for the code of this kernel."""
         self._tools.grants.clear()
         if self._kernel is not None:
             self._kernel.end()
             self._kernel = None
 
     def _count(self, execution: Execution) -> None:
-        """A cell that has called tools has ended."""
+        """Add the tool calls of an ended cell to the record."""
         record, use = self._session.record, execution.tool_use
         if use is None or not use.called:
             return
@@ -63,7 +63,7 @@ class SessionCalls:
 
 
 class _KernelCalls:
-    """Of one kernel, whose numbers they have (`kernel.tool_channel.ToolListener`)."""
+    """The calls of one kernel, by its call ids (`kernel.tool_channel.ToolListener`)."""
 
     def __init__(
         self,
@@ -83,10 +83,10 @@ class _KernelCalls:
         """By the message id of the cell's request."""
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._of: dict[str, set[int]] = {}
-        """The calls under way of a cell."""
+        """The pending calls of a cell."""
 
     async def offer(self, offer: Offer) -> None:
-        is_own = self.kernel.launch.kernelspec == OWN_KERNELSPEC  # no other knows the message
+        is_own = self.kernel.launch.kernelspec == OWN_KERNELSPEC  # no other kernel knows the message
         if offer == self._offered or self.kernel.ended.is_set() or not is_own:
             return
         self._offered = offer
@@ -97,10 +97,10 @@ class _KernelCalls:
         for task in list(self._calls.values()):
             task.cancel()
 
-    # -- what the kernel sends ----------------------------------------------------------------------------------
+    # -- messages of the kernel ---------------------------------------------------------------------------------
 
     def called(self, parent: dict[str, Any], calls: list[ToolCall]) -> None:
-        """Calls of the cell whose request has this header."""
+        """Handle calls of the cell whose request has this header."""
         msg_id = str(parent.get("msg_id"))
         caller = self._caller(msg_id)
         for call in calls:
@@ -109,7 +109,7 @@ class _KernelCalls:
             task.add_done_callback(partial(self._done, msg_id, call.id))
 
     def cancelled(self, ids: list[int]) -> None:
-        """The cell does not wait for these any more."""
+        """Cancel calls that the cell no longer waits for."""
         for number in ids:
             if (task := self._calls.get(number)) is not None:
                 task.cancel()
@@ -132,7 +132,7 @@ class _KernelCalls:
         if not under_way:
             del self._of[msg_id]
 
-    # -- whose call it is ---------------------------------------------------------------------------------------
+    # -- the execution of a call --------------------------------------------------------------------------------
 
     def _caller(self, msg_id: str) -> Caller | None:
         if (known := self._callers.get(msg_id)) is not None:

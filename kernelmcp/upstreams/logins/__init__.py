@@ -1,1 +1,1 @@
-"""Logins to upstreams: what is kept of them, and how they are renewed."""
+"""Logins to upstreams: their storage and renewal."""

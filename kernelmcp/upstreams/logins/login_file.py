@@ -1,10 +1,10 @@
-"""What is left of a login, for all servers that share a home.
+"""A stored login, for all servers that share a home.
 
-    home/upstreams/logins/NAME.json    tokens and what renews them, mode 0600, for one address
-    home/upstreams/logins/NAME.lock    held by whoever renews them
+    home/upstreams/logins/NAME.json    tokens and the data to renew them, mode 0600, for one address
+    home/upstreams/logins/NAME.lock    held during a renewal
 
-An authorization server may take a second use of a refresh token for theft: each renewal holds the lock, and looks first
-whether another has been there.
+An authorization server may treat a second use of a refresh token as theft: each renewal holds the lock, and first
+checks whether another server has renewed it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from kernelmcp.atomic import read_small, replace_text
 
 Model = TypeVar("Model", bound=BaseModel)
-# Another server's renewal is waited for so long, and looked for so often, seconds.
+# Time limit and poll interval in seconds while another server renews the login.
 LOCK_SECONDS, LOCK_POLL_SECONDS = 60.0, 0.05
 
 
@@ -33,14 +33,14 @@ class LoginNeeded(Exception):
 
 
 class NotRenewed(Exception):
-    """Its text is a clause for a person."""
+    """The text is a clause for a person."""
 
 
 class LoginFile:
-    """What is left of a login, and mcp's TokenStorage. It is for one address: another one never gets these tokens."""
+    """A stored login, and mcp's TokenStorage. It is for one address: another one never gets these tokens."""
 
     def __init__(self, file: Path, url: str, *, anew: bool = False) -> None:
-        """`anew`: what is there is not used, because its registration has another redirect address."""
+        """`anew`: ignore the stored login, because its registration has another redirect address."""
         self._file = file
         self._url = url
         self._said: dict[str, Any] = {}
@@ -53,7 +53,7 @@ class LoginFile:
         return "tokens" not in self._said
 
     def read(self) -> None:
-        """What another server or a person has made of it. A file that cannot be read changes nothing."""
+        """Read the changes of another server or a person. An unreadable file changes nothing."""
         try:
             said: Any = json.loads(read_small(self._file))
         except (OSError, ValueError, RecursionError):
@@ -63,7 +63,7 @@ class LoginFile:
             self.fill(self._context)
 
     def fill(self, context: OAuthContext) -> None:
-        """Be its storage, with what mcp's storage lacks: when tokens expire, and where they are renewed."""
+        """Act as its storage, and add data that mcp's storage lacks: when tokens expire, and where they are renewed."""
         self._context = context
         context.oauth_metadata = self._get(OAuthMetadata, "metadata")
         context.protected_resource_metadata = self._get(ProtectedResourceMetadata, "resource")
@@ -74,7 +74,7 @@ class LoginFile:
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
-        """Alone with the file, of all servers. Raises `NotRenewed` when that takes too long."""
+        """Lock the file against all other servers. Raises `NotRenewed` if that takes too long."""
         try:
             fd = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
@@ -94,7 +94,7 @@ class LoginFile:
         return self._get(OAuthToken, "tokens")
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Raises OSError, and `OAuthFlowError` for what no request could use."""
+        """Store tokens. Raises OSError, and `OAuthFlowError` for tokens that no request could use."""
         if (context := self._context) is None:
             return
         check_usable(tokens)
@@ -112,7 +112,7 @@ class LoginFile:
         return self._get(OAuthClientInformationFull, "client")
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self._said["client"] = _dumped(client_info)  # written with the tokens: without them it is of no use
+        self._said["client"] = _dumped(client_info)  # written with the tokens: useless without them
 
     def _get(self, model: type[Model], key: str) -> Model | None:
         try:
@@ -122,7 +122,7 @@ class LoginFile:
 
 
 def check_usable(tokens: OAuthToken) -> None:
-    """Raises `OAuthFlowError`."""
+    """Raises `OAuthFlowError` if no request could use these tokens."""
     if tokens.expires_in is not None and tokens.expires_in <= 0:
         raise OAuthFlowError("the authorization server gave a token that has expired already")
     if not all(each.isascii() and each.isprintable() for each in (tokens.access_token, tokens.refresh_token or "")):

@@ -1,7 +1,7 @@
-"""OAuth for upstreams over HTTP: requests carry the tokens of a login that a person made, renewed between them.
+"""OAuth for upstreams over HTTP: requests carry the tokens of a person's login, which are renewed as needed.
 
-`kernelmcp upstreams login NAME` makes a login, by mcp's flow. A server only renews: it asks the one address that the
-login has left, and looks for nothing else.
+`kernelmcp upstreams login NAME` creates a login, using mcp's flow. A server only renews: it asks the one address in the
+stored login, and discovers nothing else.
 """
 
 import asyncio
@@ -29,33 +29,33 @@ from kernelmcp.upstreams.http import FAILED, NOT_SENT
 from kernelmcp.upstreams.logins.login_file import LoginFile, LoginNeeded, NotRenewed, check_usable
 
 CLIENT_NAME = "kernelmcp"
-# For one renewal; then, before the next after one that failed, at first and at most. Seconds.
+# Time limit for one renewal; then the pause after a failed one, initial and longest. Seconds.
 RENEWAL_SECONDS, PAUSE_SECONDS = 30.0, (1.0, 60.0)
 MAX_TOKEN_BYTES = 64 * 1024
-# A token may be used up, or taken back, between its renewal by another server and our request.
+# A token may be used up or revoked between its renewal by another server and our request.
 ATTEMPTS = 3
-# What the redirect address is while nobody logs in: it is sent nowhere.
+# Placeholder for the redirect address while nobody logs in: it is sent nowhere.
 _NO_REDIRECT = "http://127.0.0.1/callback"
-# Answers that say that a person must log in again (RFC 6749, 5.2); all others may pass.
+# Answers that require a new login by a person (RFC 6749, 5.2); all others may be temporary.
 _REFUSALS = (400, 401, 403)
 
 
 class Logins:
-    """What people have logged in to."""
+    """The stored logins."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: of all that is kept of upstreams."""
+        """`folder` holds all data on upstreams."""
         self._folder = folder / "logins"
 
     def file(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
     def stamp(self, name: str) -> Stamp:
-        """Another one after each login."""
+        """Changes with each login."""
         return stamp_of(self.file(name))
 
     def authorize(self, name: str, rules: AddressRules, headers: Mapping[str, str]) -> httpx2.Auth | None:
-        """What logs requests in. Nothing where the settings say how: then it is not a matter of a login."""
+        """Authentication for requests. None if the settings have an authorization header: then no login is needed."""
         if any(header.lower() == "authorization" for header in headers):
             return None
         kept = LoginFile(self.file(name), rules.url)
@@ -65,7 +65,7 @@ class Logins:
 
 
 class NewLogin(httpx2.Auth):
-    """mcp's flow, for a person who waits."""
+    """mcp's login flow, for a waiting person."""
 
     def __init__(
         self,
@@ -75,14 +75,14 @@ class NewLogin(httpx2.Auth):
         show: Callable[[str], Awaitable[None]],
         wait: Callable[[], Awaitable[AuthorizationCodeResult]],
     ) -> None:
-        """`show` shows the person an address, `wait` waits for what it leads to."""
+        """`show` shows the person an address, `wait` waits for its result."""
         self._rules = rules
         self._show = show
         self._provider = OAuthClientProvider(rules.url, _about(redirect), kept, self._show_if_safe, wait)
         kept.fill(self._provider.context)
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Raises `OAuthFlowError`: mcp tells of an answer that a server did not give as of one that it gave."""
+        """Raises `OAuthFlowError`: mcp reports a missing answer of a server like one that it gave."""
         flow = self._provider.async_auth_flow(request)
         try:
             outgoing = await anext(flow)
@@ -106,7 +106,7 @@ class NewLogin(httpx2.Auth):
         await self._show(address)
 
     async def _check(self, url: httpx2.URL) -> None:
-        """A browser is sent nowhere where we would not go. It looks the name up once more, as a proxy does."""
+        """Send a browser only to addresses that we would connect to. Looks the name up once more, as a proxy does."""
         if url.scheme not in ("http", "https"):
             raise OAuthFlowError("the address to log in at does not begin with http:// or https://")
         if await anyio.to_thread.run_sync(proxy_for, url) is not None:
@@ -131,7 +131,7 @@ class _NoLogin(httpx2.Auth):
 
 
 class _KeptLogin(httpx2.Auth):
-    """Requests carry the token that there is; one that is refused or has expired is renewed, once for all who wait."""
+    """Adds the stored token to requests; a rejected or expired token is renewed once for all waiting requests."""
 
     def __init__(self, rules: AddressRules, kept: LoginFile) -> None:
         self._rules = rules
@@ -167,8 +167,8 @@ class _KeptLogin(httpx2.Auth):
         raise LoginNeeded
 
     async def _renewed(self, used: str) -> None:
-        """Another token than the one that was used, here or by another server. A call that is cancelled does not cancel
-        it: the answer would be lost, and with it the login. Raises `LoginNeeded`, `NotRenewed`."""
+        """Get a token other than the used one, renewed here or by another server. Cancelling a call does not cancel the
+        renewal: the answer would be lost, and with it the login. Raises `LoginNeeded`, `NotRenewed`."""
         if self._renewal is None:
             self._renewal = asyncio.create_task(self._renew(used))
             self._renewal.add_done_callback(self._done)
@@ -177,7 +177,7 @@ class _KeptLogin(httpx2.Auth):
     def _done(self, renewal: asyncio.Task[None]) -> None:
         self._renewal = None
         if not renewal.cancelled():
-            renewal.exception()  # whoever waited has it
+            renewal.exception()  # the waiting requests have it
 
     async def _renew(self, used: str) -> None:
         if (wait := self._again_at - time.monotonic()) > 0:
@@ -204,7 +204,7 @@ class _KeptLogin(httpx2.Auth):
         self._failures = 0
 
     def _request(self) -> httpx2.Request:
-        """As RFC 6749 has it in 6, to the address that the login has left. Raises `LoginNeeded`."""
+        """Build the request of RFC 6749, section 6, to the address in the stored login. Raises `LoginNeeded`."""
         context = self._context
         tokens, client, known = context.current_tokens, context.client_info, context.oauth_metadata
         if tokens is None or tokens.refresh_token is None or client is None:
@@ -220,7 +220,7 @@ class _KeptLogin(httpx2.Auth):
         return httpx2.Request("POST", url, data=data, headers=headers)
 
     async def _ask(self, request: httpx2.Request) -> OAuthToken:
-        """Raises `LoginNeeded`, `NotRenewed`."""
+        """Send the request. Raises `LoginNeeded`, `NotRenewed`."""
         body = bytearray()
         try:
             async with (
@@ -246,7 +246,7 @@ class _KeptLogin(httpx2.Auth):
         except (ValidationError, OAuthFlowError) as exc:
             raise NotRenewed("the authorization server gave no token that can be used") from exc
         before = self._context.current_tokens
-        if before is not None:  # RFC 6749, 6: what is left out has not changed
+        if before is not None:  # RFC 6749, 6: an omitted value has not changed
             tokens.scope = tokens.scope or before.scope
             tokens.refresh_token = tokens.refresh_token or before.refresh_token
         return tokens

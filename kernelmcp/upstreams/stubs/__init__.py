@@ -1,6 +1,6 @@
 """Tools as Python files that a guest imports and a model reads: rendered from catalogues, and published as a folder.
 
-Everything that comes in is a stranger's. Must not know connections, policy or sessions.
+All input is untrusted. Must not know connections, policy or sessions.
 """
 
 from kernelmcp.upstreams.stubs.published import publish

@@ -1,7 +1,7 @@
-"""A JSON schema as an annotation, and the TypedDicts that it needs. What cannot be said is `Any`.
+"""Converts a JSON schema to an annotation and its TypedDicts. Inexpressible parts become `Any`.
 
-A schema may be hostile: endless by its references, deep, or huge. Steps, depth and classes are counted, and what lies
-beyond is `Any` too.
+A schema may be hostile: infinite through its references, deep, or huge. Steps, depth and classes are limited, and parts
+beyond the limits become `Any` too.
 """
 
 import re
@@ -22,7 +22,7 @@ MAX_ALTERNATIVES = 12
 MAX_LITERALS = 24
 MAX_LITERAL_CHARS = 600
 MAX_FIELD_DOC_CHARS = 80
-# What a stub imports; no class of a schema may have such a name.
+# Names that a stub imports; no class of a schema may have such a name.
 IMPORTED = ("Any", "Blob", "Literal", "NotRequired", "Text", "TypedDict")
 
 _SIMPLE = {
@@ -59,7 +59,7 @@ def as_schema(value: object) -> Schema:
 
 
 def _known(schema: Schema) -> dict[str, Any]:
-    """A copy of what is looked at here."""
+    """A copy of the keywords that are used here."""
     return {key: schema[key] for key in _KEYS if key in schema}
 
 
@@ -72,14 +72,14 @@ def text_of(value: object) -> str:
 
 
 class Classes:
-    """The TypedDicts of one tool, in the order in which they are defined."""
+    """The TypedDicts of one tool, in the order of their definitions."""
 
     def __init__(self, reserved: Collection[str]) -> None:
         self.sources: list[str] = []
         self.said: set[str] = set()
-        """Descriptions that a reader has seen, as those of the arguments."""
+        """Descriptions that the reader has already seen, such as those of the arguments."""
         self.functional = 0
-        """How many of them are calls of `TypedDict`, for keys that are no identifiers."""
+        """Number of them that are calls of `TypedDict`, for keys that are no identifiers."""
         self._taken = {*IMPORTED, *reserved}
         self._open: set[str] = set()
 
@@ -88,7 +88,7 @@ class Classes:
         return len(self.sources) + len(self._open) >= MAX_CLASSES
 
     def begin(self, wanted: str) -> str:
-        """A name for a class whose fields are looked at next, and which they may mention."""
+        """Return a name for a class whose fields are converted next, and may mention it."""
         words = "".join(word[:1].upper() + word[1:] for word in _WORD.findall(wanted[:120]))
         base = identifier(words or "Value", self._taken)[:60]
         name, number = base, 2
@@ -99,7 +99,7 @@ class Classes:
         return name
 
     def end(self, name: str, fields: list[tuple[str, str, bool, str]]) -> None:
-        """Of each field: key, annotation, whether it is required, what is said of it."""
+        """Define the class. Each field has a key, an annotation, whether it is required, and a description."""
         if all(identifier(key) == key for key, *_ in fields):
             self.sources.append(
                 "\n".join([f"class {name}(TypedDict):", *(self._field(*field) for field in fields)] if fields else [])
@@ -114,7 +114,7 @@ class Classes:
         return f"    {key}: {self._type(text, required)}{f'  # {doc}' if doc and doc not in self.said else ''}"
 
     def _type(self, text: str, required: bool) -> str:
-        # A class that is not defined yet: the annotation is a string as a whole.
+        # The class is not defined yet, so the whole annotation is a string.
         if self._open & set(re.findall(r"\w+", text)):
             text = literal(text)
         return text if required else f"NotRequired[{text}]"
@@ -130,7 +130,7 @@ class Annotations:
         self._by_reference: dict[str, str] = {}
 
     def of(self, schema: object, name: str, depth: int = 0) -> str:
-        """`name` is what a class for it would be called, unless it has a title."""
+        """The annotation of a schema. `name` is the name of a class for it, unless the schema has a title."""
         self._steps += 1
         if not isinstance(schema, dict) or depth > MAX_DEPTH or self._steps > MAX_STEPS:
             return "Any"
@@ -154,7 +154,7 @@ class Annotations:
         return self._typed(found, name, depth)
 
     def merged(self, schema: Schema, depth: int = 0) -> Schema:
-        """A schema with references followed and the parts of `allOf` put together, as far as objects go."""
+        """Follow references and merge the parts of `allOf`, as far as objects go."""
         self._steps += 1
         if depth > MAX_DEPTH or self._steps > MAX_STEPS:
             return {}
@@ -214,7 +214,7 @@ class Annotations:
     def _referenced(self, reference: str, depth: int) -> str:
         if reference in self._by_reference:
             return self._by_reference[reference]
-        self._by_reference[reference] = "Any"  # a reference to itself and nothing else
+        self._by_reference[reference] = "Any"  # it refers only to itself
         target = self._resolve(reference)
         merged = self.merged(target) if "allOf" in target else target
         name = reference.rpartition("/")[2]
@@ -230,7 +230,7 @@ class Annotations:
         return title
 
     def _resolve(self, reference: str) -> Schema:
-        """What a reference within the schema points to; an empty schema when there is no such thing."""
+        """Resolve a reference within the schema; an empty schema if there is no such target."""
         if not reference.startswith("#") or len(reference) > 500:
             return {}
         node: Schema = self._root
@@ -239,7 +239,7 @@ class Annotations:
         return node
 
     def _literals(self, values: list[Any], schema: Schema) -> str:
-        """Of few values all of them; of many their type."""
+        """All of the values if they are few, otherwise their types."""
         found = values[: MAX_LITERALS + 1]
         if not found or not all(value is None or isinstance(value, (str, int, bool)) for value in found):
             return self._typed({"type": schema.get("type")}, "", MAX_DEPTH)
@@ -257,10 +257,10 @@ class Annotations:
 
 
 def _alternatives(text: str) -> list[str]:
-    """The parts of a union, where it is made of plain names."""
+    """The parts of a union, if it consists of plain names."""
     return text.split(" | ") if "[" not in text else [text]
 
 
 def field_doc(schema: object) -> str:
-    """What is said of a key of a TypedDict."""
+    """The description of a key of a TypedDict."""
     return sentence(as_schema(schema).get("description"), MAX_FIELD_DOC_CHARS)

@@ -1,7 +1,7 @@
 """The file of one tool: TypedDicts, and one function with signature and docstring.
 
-A description must never become code. It is quoted where it stands, and the finished file is read again: it has the
-statements that it must have and no others, and the strings are those that were put in (`check`).
+A description must never become code. It is quoted where it stands, and the finished file is parsed again: it must have
+exactly the expected statements, and its strings must be those that were put in (`check`).
 """
 
 import ast
@@ -28,9 +28,9 @@ MAX_DESCRIPTION_CHARS = 2_000
 MAX_ABOUT_CHARS = 300
 MAX_RESULT_KEYS = 5
 RUNTIME = "kernelmcp_guest.servers"
-# No function of ours is called so, because the file uses these names.
+# The file uses these names, so no function may have them.
 RESERVED = frozenset({*IMPORTED, "tool"})
-# What comes back from a tool that does not say.
+# The result type of a tool that does not declare one.
 ANY_CONTENT = "Text | Blob | list"
 _RESULTS = ("Blob", "Text")
 _TYPING = ("Any", "Literal", "NotRequired", "TypedDict")
@@ -42,18 +42,18 @@ class Stub:
     brief: str
     """`get_deal(id, fields=...)`"""
     result: str
-    """What comes back, for a line of a search: `{id, name}`, or nothing."""
+    """The result, for a line of a search: `{id, name}`, or nothing."""
     about: str
     """The beginning of the description, for a search."""
 
 
 class NotAsExpected(Exception):
-    """A finished file that says something else than it was made of. Our own mistake, found before anything ran it."""
+    """A finished file differs from its input. Our bug, found before the file is used."""
 
 
 def stub(server: str, tool: Tool, name: str, said_of_all: str = "") -> Stub:
-    """Never raises: a tool that is too large, or too odd, gets a file that says less. `said_of_all`: how a description
-    begins that says nothing of this tool in its first sentence."""
+    """Render a tool. Never raises: a tool that is too large or too odd gets a simpler file. `said_of_all` is the common
+    beginning of descriptions whose first sentence says nothing about this tool."""
     about = without_beginning(one_line(tool.description or tool.title, MAX_ABOUT_CHARS), said_of_all)
     try:
         found = _full(server, tool, name, about)
@@ -120,7 +120,7 @@ def _documentation(tool: Tool, name: str, shown: Parameters) -> str:
 
 
 def _returned(tool: Tool, name: str, classes: Classes) -> tuple[str, str]:
-    """The annotation of what a call returns, and its keys in short."""
+    """The annotation of a call's result, and a summary of its keys."""
     if tool.output_schema is None:
         return ANY_CONTENT, ""
     schema = tool.output_schema
@@ -153,7 +153,7 @@ _IN_CLASSES = _IN_ANNOTATIONS | {ast.AnnAssign, ast.Store}
 
 
 def check(source: str, ids: tuple[str, str], name: str, doc: str, classes: int, functional: int) -> None:
-    """Raises `NotAsExpected` unless this is what a stub is: imports, classes, one function that does nothing."""
+    """Raises `NotAsExpected` unless this is a valid stub: imports, classes, one function that does nothing."""
     *body, function = ast.parse(source).body
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]
     rest = body[len(imports) :]

@@ -1,7 +1,7 @@
-"""Names of servers, tools and arguments as Python identifiers, which are also names of files.
+"""Names of servers, tools and arguments as Python identifiers, which are also file names.
 
-What a name becomes depends on the set of names and never on their order: after a reconnect, a name that a program knows
-must not stand for another tool. Names that would be one on a disk that ignores case are two here.
+An identifier depends on the set of names and never on their order: after a reconnect, a name that a program knows must
+not stand for another tool. Names that collide on a case-insensitive disk get different identifiers.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ _DIGEST_CHARS = 4
 
 
 def identifiers(names: Iterable[str], reserved: Collection[str] = ()) -> dict[str, str]:
-    """An identifier for each name: the name itself where it is one. Where several become the same, all but the name
-    that is the identifier itself get a suffix, made of the name alone."""
+    """Return an identifier for each name: the name itself if it is a valid one. If several names become the same, all
+    but the name that is the identifier itself get a suffix derived from the name alone."""
     originals = sorted(set(names))
     plain = {name: identifier(name, reserved) for name in originals}
     sharing: dict[str, list[str]] = {}
@@ -25,7 +25,7 @@ def identifiers(names: Iterable[str], reserved: Collection[str] = ()) -> dict[st
     found: dict[str, str] = {}
     taken = {key for key, group in sharing.items() if len(group) == 1}
     for key, group in sharing.items():
-        # One at most keeps it: two that differ in case cannot both.
+        # At most one keeps it: two that differ only in case cannot both.
         keeps = group[0] if len(group) == 1 else next((name for name in group if plain[name] == name), None)
         if keeps is not None:
             found[keeps] = plain[keeps]
@@ -38,7 +38,7 @@ def identifiers(names: Iterable[str], reserved: Collection[str] = ()) -> dict[st
 
 
 def identifier(name: str, reserved: Collection[str] = ()) -> str:
-    """ASCII letters, digits and underscores, no keyword, no dunder name, not reserved, of a bounded length."""
+    """ASCII letters, digits and underscores; no keyword, dunder or reserved name; of limited length."""
     text = name[: 4 * MAX_CHARS]
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()

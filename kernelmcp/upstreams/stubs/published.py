@@ -1,6 +1,6 @@
-"""Rendered files as a folder that is written once: named by its content, complete as soon as it is there, read-only.
+"""Publishes rendered files as a folder that is written once: named by its content, complete when it appears, read-only.
 
-Several servers may share the folder above. Must not know what is in the files.
+Several servers may share the parent folder. Must not know the contents of the files.
 """
 
 import os
@@ -12,25 +12,25 @@ from pathlib import Path
 from kernelmcp.files.safe_open import delete_tree
 from kernelmcp.upstreams.stubs.rendered import Rendered
 
-# A kernel takes the files when it is told of them; a server that runs for long tells each new kernel.
+# A kernel copies the files when it is told of them; a long-running server tells each new kernel.
 KEPT_SECONDS = 7 * 24 * 3600.0
-# Tools that change all the time must not fill the disk: beside the newest folders, older ones stay only until the
-# kernels that were told of them have taken the files.
+# Tools that change all the time must not fill the disk: besides the newest folders, older ones stay only until the
+# kernels that were told of them have copied the files.
 MAX_KEPT, TAKEN_SECONDS = 16, 600.0
-# What a server that was killed has not finished.
+# Age at which the unfinished folder of a killed server is deleted.
 UNFINISHED_SECONDS = 3600.0
 _UNFINISHED = ".new-"
 
 
 def publish(rendered: Rendered, folder: Path) -> Path:
-    """Where the files are, below `folder`. Blocking. Raises OSError."""
+    """Publish the files; returns their folder below `folder`. Blocking. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = folder / rendered.digest
     if not target.is_dir():
         draft = folder / f"{_UNFINISHED}{secrets.token_hex(8)}"
         try:
             _write(rendered, draft)
-            with suppress(FileExistsError, OSError):  # another server was as quick
+            with suppress(FileExistsError, OSError):  # another server published it first
                 draft.rename(target)
         finally:
             _delete(draft)
@@ -50,13 +50,13 @@ def _write(rendered: Rendered, draft: Path) -> None:
         fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         with os.fdopen(fd, "wb") as stream:
             stream.write(text.encode())
-        file.chmod(0o444)  # whatever the umask takes
+        file.chmod(0o444)  # regardless of the umask
     for parent, _, _ in os.walk(draft, topdown=False):
         os.chmod(parent, 0o555)  # noqa: S103  # read-only, for guests that are another user too
 
 
 def _sweep(folder: Path, current: Path) -> None:
-    """Delete what was neither written nor published again for a long time, and sooner where there is much of it."""
+    """Delete folders that were neither written nor published again for a long time, and sooner if there are many."""
     found: list[tuple[float, Path]] = []
     for entry in folder.iterdir():
         with suppress(OSError):

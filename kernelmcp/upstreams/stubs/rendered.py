@@ -1,13 +1,13 @@
-"""All files of an offer: a folder for each server, a file for each tool, and an index that a search reads.
+"""All files of an offer: a folder for each server, a file for each tool, and an index for searches.
 
     index.json          {"servers": {NAME: {"name", "about", "tools": {TOOL: [name, brief, result, description]}}},
                          "connecting": [NAME], "note": what a search says of these}
-    NAME/__init__.py    a docstring: what the server says of itself, one line a tool
+    NAME/__init__.py    a docstring: the server's own description, one line per tool
     NAME/TOOL.py        see module.py
-    skills/NAME.py      what a person has promoted
+    skills/NAME.py      a skill that a person has promoted
 
-Paths are made of identifiers alone, so no name leads out of the folder. Half a second of computing for a thousand
-tools: for a thread, never for the event loop.
+Paths consist of identifiers only, so no name leads out of the folder. A thousand tools take half a second: run it in a
+thread, never in the event loop.
 """
 
 import hashlib
@@ -22,21 +22,21 @@ from kernelmcp.upstreams.stubs.names import identifiers
 from kernelmcp.upstreams.stubs.text import common_beginning, docstring, lines, one_line, sentence
 
 SKILLS = "skills"
-# What the module `servers` has itself; no server is called so.
+# Names in the module `servers`; no server may have one of them.
 SERVERS_OWN = frozenset(
     {"Blob", "LimitExceeded", "ServerUnavailable", "Text", "ToolDenied", "ToolError", "ToolTimeout"}
     | {"callMCPTool", "index", "search", SKILLS, "test_skills"}
 )
-# Tools beyond are left out, which the server's docstring says.
+# Tools beyond this are omitted, and the server's docstring says so.
 MAX_TOTAL_CHARS = 16_000_000
 MAX_NAME_CHARS = 500  # the protocol advises 128
 MAX_INSTRUCTIONS_CHARS = 600
 MAX_TITLE_CHARS = 60
 MAX_REASON_CHARS = 300
-# A server of 60 tools is listed in 1,300 tokens.
+# A server with 60 tools is listed in 1,300 tokens.
 LISTED_LINE_CHARS = 80
 MIN_LISTED_CHARS = 24
-# Of the servers that are not connected yet.
+# Limit for the names of servers that are not connected yet.
 MAX_CONNECTING_NAMED = 5
 
 
@@ -53,8 +53,8 @@ def render(
     skills: Mapping[str, str] | None = None,
     connecting: Collection[str] = (),
 ) -> Rendered:
-    """The files of all tools that are allowed, and of promoted skills: their text by their names (upstreams/skills.py).
-    Servers that are `connecting` have no tools yet. Whatever the catalogues say, it does not raise."""
+    """Render the files of all allowed tools, and of promoted skills: their text by their names (upstreams/skills.py).
+    Servers that are `connecting` have no tools yet. Never raises, whatever the catalogues contain."""
     files = {f"{SKILLS}/{name}.py": text for name, text in (skills or {}).items()}
     index: dict[str, object] = {}
     folders = identifiers((catalogue.server for catalogue in catalogues), SERVERS_OWN)
@@ -71,7 +71,7 @@ def render(
             stubs[name] = tools[original], made
             files[f"{folder}/{name}.py"] = made.source
             room -= len(made.source)
-            time.sleep(0)  # the event loop's thread may go on
+            time.sleep(0)  # let the event loop's thread continue
         files[f"{folder}/__init__.py"] = _package(catalogue, stubs, left_out=len(tools) - len(stubs))
         index[folder] = {"name": catalogue.server, "about": _about(catalogue), "tools": _indexed(stubs)}
     later = sorted(folders[server] for server in connecting)
@@ -95,7 +95,7 @@ def _is_short(name: str) -> bool:
 
 
 def _about(catalogue: Catalogue) -> str:
-    """What a server is; of one without tools why it has none."""
+    """A server's description; if it has no tools, the reason."""
     return sentence(catalogue.title or catalogue.instructions, MAX_TITLE_CHARS if catalogue.tools else MAX_REASON_CHARS)
 
 
@@ -104,7 +104,7 @@ def _indexed(stubs: Mapping[str, tuple[Tool, Stub]]) -> dict[str, list[str]]:
 
 
 def _package(catalogue: Catalogue, stubs: Mapping[str, tuple[Tool, Stub]], left_out: int) -> str:
-    """A file that is a docstring and nothing else."""
+    """The source of a file that consists of a docstring."""
     title = one_line(f"{catalogue.title} {catalogue.version}", MAX_TITLE_CHARS)
     who = f"Tools of the MCP server {one_line(catalogue.server, 80)!r}{f' ({title})' if title else ''}"
     said = lines(catalogue.instructions, MAX_INSTRUCTIONS_CHARS)

@@ -1,7 +1,7 @@
-"""A tool's arguments as parameters of a Python function, and what is said of each in the docstring.
+"""A tool's arguments as parameters of a Python function, and their descriptions in the docstring.
 
-Required ones come first and may be given by position; the rest by name only. `...` is a value that is not sent; a
-default that is shown is the server's, and not sent either.
+Required ones come first and may be positional; the rest are keyword-only. `...` is a value that is not sent; a default
+that is shown is the server's, and is not sent either.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ MAX_PARAMETERS = 100
 MAX_KEY_CHARS = 250
 MAX_DOC_CHARS = 240
 MAX_DEFAULT_CHARS = 40
-# In the line of a list or a search.
+# Parameters in a line of a list or a search.
 MAX_BRIEF = 4
 _EXAMPLES = 5
 
@@ -25,7 +25,7 @@ _EXAMPLES = 5
 class Parameter:
     name: str
     key: str
-    """What the server calls it."""
+    """Its name for the server."""
     annotation: str
     required: bool
     default: str
@@ -36,7 +36,7 @@ class Parameter:
 class Parameters:
     listed: list[Parameter] = field(default_factory=list[Parameter])
     more: str | None = None
-    """The annotation of arguments besides; None: there are none."""
+    """The annotation of additional arguments; None if there are none."""
 
     @property
     def text(self) -> str:
@@ -47,7 +47,7 @@ class Parameters:
 
     @property
     def rest(self) -> str:
-        """A name for the arguments besides, other than all of theirs."""
+        """A name for the additional arguments that differs from all others."""
         taken = {each.name for each in self.listed}
         return next(name for name in ("more", *(f"more{i}" for i in range(2, MAX_PARAMETERS + 3))) if name not in taken)
 
@@ -106,7 +106,7 @@ def _default(schema: Schema) -> str:
 
 
 def _facts(schema: Schema, annotation: str) -> list[str]:
-    """What the annotation has no place for."""
+    """Facts that the annotation cannot express."""
     found: list[str] = []
     values = [value for value in listed(schema.get("enum"), _EXAMPLES) if isinstance(value, (str, int, float))]
     if values and "Literal" not in annotation:

@@ -1,4 +1,4 @@
-"""A stranger's words within a Python file: cut to a length, free of what is not seen, and never code.
+"""Untrusted text within a Python file: truncated, free of invisible characters, and never code.
 
 Characters that control, hide or reorder others are replaced: a reader must see what a model reads.
 """
@@ -7,14 +7,14 @@ import math
 import re
 from collections import Counter
 
-# Printable by Unicode, and nothing to see: variation selectors, fillers.
+# Printable by Unicode, but invisible: variation selectors, fillers.
 UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 _BEGINNING_WORDS = 3
 _SENTENCE = re.compile(r"(?<=[.!?])\s")
 
 
 def lines(text: object, max_chars: int) -> list[str]:
-    """Lines of printable characters; the last one says when more was cut off."""
+    """Lines of printable characters; the last one says if more was cut off."""
     given = text if isinstance(text, str) else ""
     cut = len(given) > max_chars
     shown = UNSEEN.sub("", given[:max_chars])
@@ -41,25 +41,25 @@ def sentence(text: object, max_chars: int) -> str:
 
 
 def common_beginning(texts: list[str]) -> str:
-    """The first words that most descriptions share, as of `Part of the API.`; empty if there are none."""
+    """The first words that most descriptions share, such as `Part of the API.`; empty if there are none."""
     counted = Counter(" ".join(text[:200].split()[:_BEGINNING_WORDS]) for text in texts)
     [(found, count)] = counted.most_common(1) or [("", 0)]
     return found if count > max(3, len(texts) // 2) else ""
 
 
 def without_beginning(text: str, beginning: str) -> str:
-    """A description without the sentence that begins so, where there are others."""
+    """A description without the sentence that has this beginning, if it has others."""
     first, *rest = _SENTENCE.split(text, maxsplit=1)
     return rest[0] if beginning and rest and first.startswith(beginning) else text
 
 
 def docstring(text: str) -> str:
-    """What stands between triple quotes so that Python reads this text. The text has no unprintable characters."""
+    """Quote a text without unprintable characters so that Python reads it unchanged between triple quotes."""
     return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
 
 
 def literal(value: str | int | float | bool | None) -> str:
-    """A Python literal on one line. Of numbers, only those that are written in few characters have one."""
+    """A Python literal on one line. Only numbers with few characters have one."""
     if isinstance(value, bool) or value is None:
         return repr(value)
     if isinstance(value, int):
