@@ -62,7 +62,7 @@ MODULES = {
     "matplotlib": ["numpy", "matplotlib.pyplot"],
     "networkx": ["numpy", "scipy", "matplotlib.pyplot", "seaborn", "networkx"],
     "scikit-learn": ["numpy", "scipy", "pandas", "matplotlib.pyplot", "sklearn.linear_model"],
-    "docstrings": ["numpy", "scipy", "pandas"],
+    "docstrings": ["numpy", "scipy.interpolate", "pandas"],
 }
 # Of the index, not of Pyodide's distribution: an import does not bring it.
 INSTALLED = {"networkx": "%pip install -q networkx==3.5\n"}

@@ -75,8 +75,9 @@ class KernelsSection(Section):
     """Time that a new kernel has to answer, seconds. A cold start takes about one second on an idle machine; the rest
     is for a busy machine and for the first start, which builds the boot image."""
     interrupt_grace_seconds: float = Field(default=6, gt=0)
-    """Time after an interrupt until the server kills a kernel that has not answered, seconds. The kernel itself ends a
-    guest that ignores interrupts after 3 to 5 s and answers, so the server must wait longer than that."""
+    """Time after an interrupt until the server kills a kernel that has not answered, seconds. In five
+    sixths of it the kernel interrupts the cell three times, then ends the guest. A guest that does not notice an
+    interrupt at all ends after 3 to 5 s, so the server must wait longer than that."""
     refill_delay_seconds: float = Field(default=2.0, ge=0)
     """Pause before the pool replaces a kernel that was taken, seconds: booting competes with the first cells, of which
     `import pandas` and a plot take more than one."""

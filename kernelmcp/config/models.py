@@ -53,7 +53,8 @@ class SessionsSection(Section):
     inline_wait_seconds: float = Field(default=45, ge=0)
     """How long a call waits for its cell before it answers `running`, seconds. Claude Desktop cuts a call at 60 s."""
     keep_days: float = Field(default=30, ge=0, le=36500)
-    """Days after which a session that nobody used is deleted with its files. 0: never."""
+    """Days after which a session that nobody used goes to the trash, with its files; seen there on eight dates, it is
+    deleted. 0: never."""
     continue_default: bool = True
     """Let a server on stdio continue the default session of the same client and folder. `false` is for programs that
     run tasks which must not see each other's files, one server process each."""

@@ -1,7 +1,7 @@
 """`Settings`, the one live object that holds all settings, and its updates when a file has changed.
 
 All modules get it: its `config` and `policy` are replaced as a whole when a file has changed, so read them where they
-are used and keep no copy. `sources` knows the origin of the values.
+are used and keep no copy. `load.Sources` knows the origin of the values.
 """
 
 import os
@@ -51,7 +51,7 @@ class Place:
 
 
 class Sources(Protocol):
-    """The sources of the values (`sources.Sources`)."""
+    """The sources of the values (`load.Sources`)."""
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -1,7 +1,7 @@
 """`[upstreams]`: the user's other MCP servers, whose tools guests may call, and the policy for these calls.
 
 A server has the same keys as in the `mcpServers` of other programs. `${NAME}` in a value is expanded in the server
-(`expand`) when it connects: the models, dumps and logs contain names of variables and no values.
+(`expansion.expanded`) when it connects: the models, dumps and logs contain names of variables and no values.
 """
 
 import re
