@@ -6,6 +6,7 @@ import json
 import struct
 from base64 import b64decode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ PLOTLY = """import pandas as pd
 import plotly.express as px
 df = pd.DataFrame({"m": ["a", "b", "c"] * 2, "v": [1, 3, 2, 4, 1, 5], "g": ["x"] * 3 + ["y"] * 3})
 """
+
+
+@pytest.mark.slow
+def test_the_first_figure_of_a_session_brings_what_draws_it(tmp_path: Path) -> None:
+    settings = json.dumps({"pyodide_url": str(pyodide_folder())})
+    with running_kernel(KERNELMCP_HOME=str(tmp_path), KERNELMCP_PACKAGES=settings) as kernel:
+        assert kernel.run("%pip install -q plotly").status == "ok"
+        ran = kernel.run(
+            "import sys, plotly.graph_objects as go\nprint('matplotlib' in sys.modules)\ngo.Figure(go.Bar(y=[1, 2]))"
+        )
+        assert ran.text().startswith("False\n")
+        assert len(shown(ran, "image/png")) == 1
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,16 @@ async def test_fences_are_looked_for_in_time_that_grows_with_the_code(code: str)
     assert without_fences(code) is None  # squared, it would be hours
 
 
+@pytest.mark.parametrize("code", ["import os; os._exit(3)", "sum(range(10**12))"])
+async def test_that_variables_are_lost_is_said_once(connect: Connect, code: str) -> None:
+    async with connect(KERNELS__INTERRUPT_GRACE_SECONDS="1") as client:
+        await run(client, "x = 5")
+        lost = await run(client, code, timeout=2)
+        assert lost.structured_content["state_lost"]
+        assert text_of(lost).lower().count("variables") == 1, text_of(lost)
+        assert "variables" not in text_of(await run(client, "1")).lower()
+
+
 async def test_of_two_hundred_pictures_the_others_have_one_address(connect: Connect) -> None:
     async with connect() as client:
         result = await run(client, PICTURES)
