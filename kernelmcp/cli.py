@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
     setup = commands.add_parser("setup", help="fetch and prepare the most common packages")
     setup.add_argument(
-        "names", nargs="*", metavar="science|minimal|NAME", help="a set, or packages by name; default: science"
+        "names", nargs="*", metavar="science|minimal|fonts|NAME", help="a set, or packages by name; default: science"
     )
     setup.add_argument("--offline", type=Path, metavar="FILE", help="load them from a file written by --export")
     setup.add_argument("--export", type=Path, metavar="FILE", help="write them to a file for other machines")

@@ -26,6 +26,7 @@ SETS = {
         "python-docx", "python-pptx", "pypdf", "reportlab", "sympy", "networkx", "beautifulsoup4", "tabulate", "pyyaml",
         "seaborn",
     ),
+    "fonts": ("matplotlib-fontja",),  # IPAexGothic: Japanese, and many Chinese characters
 }  # fmt: skip
 OFFER = "`kernelmcp setup` fetches numpy, pandas, matplotlib and more, once, so that importing them takes no time."
 SETUP_FILE = "setup.json"

@@ -228,8 +228,21 @@ def test_characters_that_a_font_lacks_are_one_warning(kernel: Kernel) -> None:
     assert said.count("UserWarning") == 1
     assert "Glyph 20013 (\\N{CJK UNIFIED IDEOGRAPH-4E2D}) missing from font(s) DejaVu Sans" in said
     assert "addfont('FILE')" in said
+    assert "%pip install matplotlib-fontja" in said
     assert "kernelmcp_guest" not in said
     assert kernel.run(plot).text("stderr") == ""
+    assert "matplotlib-fontja" not in kernel.run("plt.title('\\U0001f600', family='DejaVu Serif'); plt.show()").text(
+        "stderr"
+    )
+
+
+@pytest.mark.slow
+def test_a_package_brings_the_font_for_japanese_and_much_of_chinese() -> None:
+    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
+        assert kernel.run("%pip install -q matplotlib-fontja").status == "ok"
+        kernel.run("import matplotlib.pyplot as plt, matplotlib_fontja")
+        ran = kernel.run("plt.title('\\u65e5\\u672c\\u8a9e \\u4e2d\\u6587'); plt.plot([1]);")
+        assert (len(shown(ran)), ran.text("stderr")) == (1, "")
 
 
 # -- as in Jupyter

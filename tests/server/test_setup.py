@@ -138,6 +138,8 @@ def test_a_package_of_an_index_is_shown_and_asked_for(server_env: dict[str, str]
             assert (asked.returncode, "Fetch them? [y/N]" in asked.stdout) == (status, True)
             assert ("Nothing was fetched.\n" in asked.stdout) == bool(status)
         assert setup(environment, "pure").returncode == 0, "it is there: nobody is asked"
+        index.add("matplotlib-fontja")
+        assert setup(environment, "fonts").returncode == 0, "nor about a set"
 
 
 @pytest.mark.parametrize(

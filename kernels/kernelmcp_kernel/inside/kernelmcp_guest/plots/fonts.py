@@ -33,6 +33,8 @@ _ADD = (
     "To use another font, put its .ttf or .otf file into /workspace and call "
     "matplotlib.font_manager.fontManager.addfont('FILE')"
 )
+_CJK, _CJK_FONT = range(0x2E80, 0xA000), "IPAexGothic"
+_ADD_CJK = "For Japanese and many Chinese characters: %pip install matplotlib-fontja, then import matplotlib_fontja"
 _NOT_FOUND = "findfont: Font family %r not found."
 
 # Reported in this session: missing fonts, or messages about them; and fonts that lack a character.
@@ -112,9 +114,12 @@ def warn_once(text_helpers: Any) -> None:
         _lacking.add(fontnames)
         name = chr(codepoint).encode("ascii", "namereplace").decode("ascii")
         callers = (os.path.dirname(text_helpers.__file__), os.path.dirname(__file__))
+        add = f"{_ADD}, then set plt.rcParams['font.family'] to its name"
+        if codepoint in _CJK and _CJK_FONT not in fontnames:
+            add = f"{_ADD_CJK}. {add}"
         text = (
             f"Glyph {codepoint} ({name}) missing from font(s) {fontnames}: this and others that it lacks are drawn as "
-            f"boxes. {_ADD}, then set plt.rcParams['font.family'] to its name."
+            f"boxes. {add}."
         )
         warnings.warn(text, UserWarning, skip_file_prefixes=callers)  # pyright: ignore[reportCallIssue]
 
