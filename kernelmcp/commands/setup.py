@@ -30,7 +30,13 @@ SETS = {
 }  # fmt: skip
 OFFER = "`kernelmcp setup` fetches numpy, pandas, matplotlib and more, once, so that importing them takes no time."
 SETUP_FILE = "setup.json"
-_SOURCES = {"index": "the package index", "pyodide": "Pyodide's distribution", "local": "a local wheel folder"}
+_SOURCES = {
+    "index": "the package index",
+    "pyodide": "Pyodide's distribution",
+    "local": "a local wheel folder",
+    "cache": "the cache",
+}
+_MAX_SHOWN = 100
 _STEP = re.compile(r"\[(\d+)/(\d+)\] (.*)")
 _BAR_CHARS = 24
 
@@ -47,8 +53,12 @@ def main(
         raise ConfigurationError("--offline takes what is in the file", "Omit the names.")
     wanted = () if offline else _expand(names or ([] if export and is_set_up(settings.home) else ["science"]))
     files = [f"--{name}={file.absolute()}" for name, file in (("offline", offline), ("export", export)) if file]
-    if names and not yes and not _is_wanted(settings, wanted):
-        return 1
+    unavailable: set[str] = set()
+    if not yes and (asked := [name for name in wanted if name not in chain(*SETS.values())]):
+        agreed, unavailable = _ask(settings, asked)
+        wanted = [name for name in wanted if name not in unavailable]
+        if not agreed or not wanted:
+            return 1
     with _prepare(settings, *files, "--", *wanted) as process:
         try:
             _show((line.decode("utf-8", "replace").rstrip("\n") for line in process.stdout or ()), sys.stdout)
@@ -56,7 +66,7 @@ def main(
         except BaseException:
             process.terminate()
             raise
-    if status:
+    if status or unavailable:
         goes_on = "" if offline else " What is there is kept; the same command goes on."
         sys.stdout.write(f"Not all of it could be had: see above.{goes_on}\n")
         return 1
@@ -71,8 +81,9 @@ def _prepare(settings: Settings, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
-def _is_wanted(settings: Settings, names: Sequence[str]) -> bool:
-    """Ask the person at the terminal about packages that are neither in a set nor in Pyodide's distribution."""
+def _ask(settings: Settings, names: Sequence[str]) -> tuple[bool, set[str]]:
+    """Show the packages that are neither in a set nor in Pyodide's distribution, and ask. Returns whether the person at
+    the terminal agrees, and the names that are unavailable, which nobody is asked about."""
     with _prepare(settings, f"--plan={','.join({*chain(*SETS.values())})}", "--", *names) as process:
         try:
             answer, _ = process.communicate()
@@ -80,20 +91,22 @@ def _is_wanted(settings: Settings, names: Sequence[str]) -> bool:
             process.terminate()
             raise
     if process.returncode:
-        raise ConfigurationError("What is to be fetched could not be found out.", "See above.")
+        raise ConfigurationError("The packages to fetch are not known.", "See above.")
     plans: list[dict[str, Any]] = json.loads(answer)
-    questionable = [plan for plan in plans if plan["files"] or plan["meant"]]
-    if not questionable:
-        return True
-    for plan in questionable:
-        sys.stdout.writelines(f"{_printable(line)}\n" for line in _lines(plan))
-    if not sys.stdin.isatty():
-        sys.stdout.write("Nothing was fetched. With --yes they are.\n")
-        return False
-    if input("Fetch them? [y/N] ").strip().lower() in ("y", "yes"):
-        return True
-    sys.stdout.write("Nothing was fetched.\n")
-    return False
+    for plan in plans:
+        lines = "".join(f"{_printable(line)}\n" for line in _lines(plan))
+        (sys.stderr if plan["error"] else sys.stdout).write(lines)
+    unavailable = {plan["asked"] for plan in plans if plan["error"]}
+    if not any(plan["files"] for plan in plans):
+        return True, unavailable
+    if sys.stdin is None or not sys.stdin.isatty():
+        sys.stdout.write("Nothing was fetched, because nobody is there to ask: --yes fetches them.\n")
+        return False, unavailable
+    sys.stdout.write("Fetch them? [y/N] ")
+    sys.stdout.flush()
+    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    sys.stdout.write("" if agreed else "Nothing was fetched.\n")
+    return agreed, unavailable
 
 
 def _printable(line: str) -> str:
@@ -102,14 +115,18 @@ def _printable(line: str) -> str:
 
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
-    """The files that one package brings, for a person."""
-    yield f"{plan['asked']} is not in Pyodide's distribution." + (f" {plan['error']}" if plan["error"] else "")
-    if plan["meant"]:
-        yield f"  Did you mean {plan['meant']}?"
-    for file in plan["files"]:
+    """The files that one package brings, for a person; none if it is present."""
+    meant = f" Did you mean {plan['meant']}?" if plan["meant"] else ""
+    if plan["error"]:
+        yield f"kernelmcp: {plan['error']}{meant}"
+    elif plan["files"]:
+        yield f"{plan['asked']} is not in Pyodide's distribution.{meant}"
+    for file in plan["files"][:_MAX_SHOWN]:
         size = "" if file["size"] is None else f", {_size(file['size'])}"
-        built = ", built from its source in the sandbox" if file["built"] else ""
+        built = ", built from its source; its needs are known then" if file["built"] else ""
         yield f"  {file['name']} {file['version']}: from {_SOURCES[file['source']]}{size}{built}"
+    if more := plan["files"][_MAX_SHOWN:]:
+        yield f"  and {len(more)} more"
 
 
 def _size(size: int) -> str:

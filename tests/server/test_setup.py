@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -21,13 +20,15 @@ import pytest
 
 from kernelmcp.commands import setup as setup_command
 from kernelmcp_kernel.packages import resolver
+from kernelmcp_kernel.packages.errors import PackageInvalid
 from tests.kernel.driver import wait_until
-from tests.kernel.wheels import Index, serve_index
+from tests.kernel.wheels import Index, make_wheel, serve_index
 
 from ..processes import is_alive
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
+NOBODY = "Nothing was fetched, because nobody is there to ask: --yes fetches them."
 
 
 def setup(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -95,50 +96,70 @@ async def test_sessions_of_a_running_server_have_what_was_prepared(
 def test_a_terminal_gets_no_control_characters_of_an_index(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = {"name": "a\x1b[2J", "version": "1\n", "source": "index", "size": None, "built": False}
-    plan = [{"asked": "a", "files": [file], "meant": "\x07b", "error": "\x1b]52;c;\x07"}]
+    file = {"name": "a\x1b[2J", "version": "1\n\x0b", "source": "index", "size": None, "built": False}
+    plan = [
+        {"asked": "a", "files": [file] * 102, "meant": "\x07b", "error": None},
+        {"asked": "c", "files": [], "meant": None, "error": "\x1b]52;c;\x07\u2028"},
+    ]
     said = SimpleNamespace(communicate=lambda: (json.dumps(plan), None), returncode=0)
     monkeypatch.setattr(setup_command, "_prepare", lambda *_: nullcontext(said))
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert setup_command._is_wanted(cast("Any", None), ["a"]) is False
-    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+    monkeypatch.setattr(sys, "stdin", None)
+    assert setup_command._ask(cast("Any", None), ["a", "c"]) == (False, {"c"})
+    told = capsys.readouterr()
+    lines = told.out.split("\n") + told.err.split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert (len(lines), "  and 2 more" in lines) == (1 + 100 + 1 + 1 + 1 + 2, True)
 
 
-@pytest.mark.parametrize("said", ["9" * 5000, "-1", "1e9", "٣", ""])
-def test_a_size_that_is_no_number_is_not_known(tmp_path: Path, said: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "size"), [("9" * 15, 10**15 - 1), ("9" * 16, None), ("-1", None), ("1e9", None), ("٣", None), ("", None)]
+)
+def test_a_size_that_is_no_number_is_not_known(tmp_path: Path, said: str, size: int | None) -> None:
     (tmp_path / "a-1.0-py3-none-any.whl").write_text(said, "utf-8")
-    assert resolver._planned(tmp_path / "a-1.0-py3-none-any.whl", set(), set()).size is None
+    assert resolver._planned(tmp_path / "a-1.0-py3-none-any.whl", set(), set()).size == size
 
 
+def test_a_file_that_is_no_packages_is_an_error_of_packages(tmp_path: Path) -> None:
+    for name in ("x.tar.gz", "numpy 2: from Pyodide's distribution-1.0.tar.gz"):
+        (tmp_path / name).touch()
+        with pytest.raises(PackageInvalid):
+            resolver._planned(tmp_path / name, set(), set())
+
+
+@pytest.mark.slow
 def test_a_package_of_an_index_is_shown_and_asked_for(server_env: dict[str, str], tmp_path: Path) -> None:
     with served(tmp_path) as (index, settings):
         index.add("pandsa", requires=("helper",))
         index.add_source("sourced")
         environment = server_env | {f"KERNELMCP_{name}": value for name, value in settings.items()}
         shown = setup(environment, "pure", "pandsa", "sourced", "absent")
-        assert (shown.returncode, shown.stderr) == (1, "")
+        assert (shown.returncode, shown.stderr[:19]) == (1, "kernelmcp: absent: ")
         lines = re.sub(r"\d+ kB", "N kB", shown.stdout).splitlines()
         helper = "  helper 1.0: from the package index, N kB"
         assert lines == [
             "pure is not in Pyodide's distribution.",
             helper,
             "  pure 1.0: from the package index, N kB",
-            "pandsa is not in Pyodide's distribution.",
-            "  Did you mean pandas?",
+            "pandsa is not in Pyodide's distribution. Did you mean pandas?",
             helper,
             "  pandsa 1.0: from the package index, N kB",
             "sourced is not in Pyodide's distribution.",
-            "  sourced 1.0: from the package index, N kB, built from its source in the sandbox",
-            "Nothing was fetched. With --yes they are.",
+            "  sourced 1.0: from the package index, N kB, built from its source; its needs are known then",
+            NOBODY,
         ]
         assert list((tmp_path / "setup-home" / "packages" / "wheels").rglob("*.whl")) == []
         assert not (tmp_path / "setup-home" / "setup.json").exists()
-        for answer, status in (("\n", 1), ("n\n", 1), ("y\n", 0)):
+        pinned = setup(environment, f"pure --hash=sha256:{'0' * 64}")
+        assert (pinned.returncode, pinned.stdout.splitlines()[-1]) == (1, NOBODY)
+        index.add("flaky")
+        index.statuses["/simple/flaky/"] = 503  # a plan that fails is not a question that nobody has to be asked
+        assert (setup(environment, "flaky").returncode, setup(environment, "cffi-example").returncode) == (1, 1)
+        for answer, status in (("\x04", 1), ("\n", 1), ("n\n", 1), ("y\n", 0)):
             asked = at_a_terminal(environment, answer, "pure")
             assert (asked.returncode, "Fetch them? [y/N]" in asked.stdout) == (status, True)
             assert ("Nothing was fetched.\n" in asked.stdout) == bool(status)
         assert setup(environment, "pure").returncode == 0, "it is there: nobody is asked"
-        index.add("matplotlib-fontja")
+        make_wheel(index.folder("matplotlib-fontja"), "matplotlib_fontja")
         assert setup(environment, "fonts").returncode == 0, "nor about a set"
 
 

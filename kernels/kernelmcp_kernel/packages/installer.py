@@ -137,10 +137,15 @@ class Installer:
         requirements, _ = parse_pinned(asked)
         check_enabled(self._settings)
         name_packages(requirements, self._settings)
+        check_useful(requirements, self._present)
         check_allowed(self._settings, requirements)
         wanted, _ = self._sort_out(requirements)
-        if not wanted or await asyncio.to_thread(self._recall, wanted, PLAIN) is not None:
+        if not wanted:
             return []
+        recalled = await asyncio.to_thread(self._recall, wanted, PLAIN)
+        cached = {sha256 for sha256, _ in await asyncio.to_thread(self._store.wheel_files)}
+        if recalled is not None and all(wheel.sha256 in cached for wheel in recalled):
+            return [Planned(wheel.name, wheel.version, "cache", None, False) for wheel in recalled]
         with self._store.staging() as staging:
             answers = IndexAnswers(SilentHosts(self._store.root))
             builder = self._builder if self._settings.build_from_source else None

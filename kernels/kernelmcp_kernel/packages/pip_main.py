@@ -141,14 +141,12 @@ def _fetch_nothing(with_sizes: bool) -> None:
 
 
 def _size_of(session: Any, link: Any) -> str:
-    """The file's size in bytes; empty if its server does not report it."""
-    from pip._vendor.requests import RequestException
-
-    if link.is_file:
-        return str(Path(link.file_path).stat().st_size)
-    with suppress(RequestException):
+    """The file's size in bytes; empty if its server does not report it. Nothing that a server answers fails a plan."""
+    with suppress(Exception):
+        if link.is_file:
+            return str(Path(link.file_path).stat().st_size)
         answer = session.head(link.url_without_fragment, headers={"Accept-Encoding": "identity"}, allow_redirects=True)
-        size = answer.headers.get("content-length", "")
+        size = str(answer.headers.get("content-length", ""))
         return size if answer.ok and size.isdecimal() and size.isascii() else ""
     return ""
 

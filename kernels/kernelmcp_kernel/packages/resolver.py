@@ -15,6 +15,7 @@ If there is no wheel, pip chooses a source, which is built (`sources`), and runs
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,13 +23,14 @@ from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_sdist_filename
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from kernelmcp_kernel.packages import distribution, empty_wheels
 from kernelmcp_kernel.packages.distribution import Listed
 from kernelmcp_kernel.packages.errors import (
     PackageConflict,
     PackageError,
+    PackageInvalid,
     PackageNotFound,
     PackageNotSupported,
     PackageTimeout,
@@ -47,6 +49,7 @@ _MAX_RUNS = 9
 _REFUSAL_SECONDS = 9.0
 _NEWEST_SECONDS = 20.0
 _MAX_DIGITS = 15  # of a size
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Planned:
 
     name: str
     version: str
-    source: Literal["index", "pyodide", "local"]
+    source: Literal["index", "pyodide", "local", "cache"]
     size: int | None
     """In bytes; None if unknown."""
     built: bool
@@ -144,24 +147,29 @@ async def planned(request: Request, folder: Path) -> list[Planned]:
         raise PackageTimeout(
             f"{request.names}: not known after {seconds:g} s (packages.install_timeout_seconds)"
         ) from None
-    own = {each.file for each in distribution.listed(request.settings)}
+    # Elsewhere, a real file with such a name is an index's.
+    is_folder = distribution.is_folder(request.settings)
+    own = {each.file for each in distribution.listed(request.settings)} if is_folder else set[str]()
     local = {name for name, _, _ in distribution.local_wheels(request.settings)}
     return [_planned(file, own, local) for file in sorted(found.files)]
 
 
 def _planned(file: Path, own: set[str], local: set[str]) -> Planned:
     listed = file.name.endswith(empty_wheels.LISTED_TAG)
-    version = str(parse_sdist_filename(file.name)[1]) if is_source(file) else wheel_identity(file.name)[1]
-    size = "" if listed else _size_in(file)
+    name, version = file_name_of(file), "" if is_source(file) else wheel_identity(file.name)[1]
+    with suppress(InvalidSdistFilename):
+        version = version or str(parse_sdist_filename(file.name)[1])
+    if not version or not _NAME.fullmatch(name):
+        raise PackageInvalid("pip chose a file whose name is not a package's")
     source = "pyodide" if listed or file.name in own else "local" if file.name in local else "index"
-    return Planned(file_name_of(file), version, source, int(size) if size else None, is_source(file))
+    return Planned(name, version, source, None if listed else _size_in(file), is_source(file))
 
 
-def _size_in(file: Path) -> str:
-    """Digits, as pip's process has written what a server said; empty for anything else."""
+def _size_in(file: Path) -> int | None:
+    """The digits that pip's process wrote; None for anything else."""
     with file.open("rb") as stream:
         text = stream.read(_MAX_DIGITS + 1)
-    return text.decode("ascii") if text.isdigit() and len(text) <= _MAX_DIGITS else ""
+    return int(text) if text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
 async def _download(request: Request, folder: Path, say: Say) -> Download:

@@ -13,6 +13,7 @@ import asyncio
 import fcntl
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -76,8 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = prepared.files()[0].parent
     folder.mkdir(parents=True, exist_ok=True, mode=settings().folder_mode)
     if parsed.plan is not None:
-        found = plans(parsed.requirements, parsed.plan.split(","))
-        sys.stdout.write(json.dumps([asdict(each) for each in found]))
+        try:
+            found = [asdict(each) for each in plans(parsed.requirements, parsed.plan.split(","))]
+        except (PackageError, OSError) as error:
+            _say(f"kernelmcp: what is prepared cannot be read: {error}", sys.stderr)
+            return 1
+        sys.stdout.write(json.dumps(found))
         return 0
     with _locked(folder / "prepare.lock", wait=not parsed.in_background) as failed_at:
         if failed_at is None:
@@ -279,4 +284,5 @@ def _watch(server: int) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C at the terminal of `kernelmcp setup` is that command's
     sys.exit(main())

@@ -7,13 +7,13 @@ import difflib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.languages.python import companions, prepared
 from kernelmcp_kernel.packages import distribution
 from kernelmcp_kernel.packages.errors import PackageError
-from kernelmcp_kernel.packages.installer import Installer
+from kernelmcp_kernel.packages.installer import Installer, name_packages
+from kernelmcp_kernel.packages.requirements import parse_pinned
 from kernelmcp_kernel.packages.resolver import Planned
 from kernelmcp_kernel.packages.standins import module_names
 from kernelmcp_kernel.packages.store import Store, Wheel
@@ -30,7 +30,7 @@ class Plan:
 
     asked: str
     files: list[Planned]
-    """Empty: the package is present, or in the cache."""
+    """Empty: the package is present."""
     meant: str | None = None
     """A known package with almost the same name."""
     error: str | None = None
@@ -43,18 +43,22 @@ def plans(requirements: Sequence[str], chosen: Collection[str]) -> Iterator[Plan
     installer = Installer(settings().packages, Store(packages_root(), settings().packages.max_cache_mb << 20))
     asyncio.run(installer.take([Wheel(**wheel) for wheel in prepared.read_setup().wheels]))
     listed = {each.name for each in distribution.listed(settings().packages)}
-    of_modules = set(distribution.packages_by_import(settings().packages))
-    known = {*chosen} | listed | module_names.packages() | set(companions.every(listed))
+    # Names that only Pyodide uses are listed as well, and anybody may take them on an index.
+    unquestioned = {*chosen, *distribution.importable(settings().packages)}
+    known = unquestioned | listed | module_names.packages() | set(companions.every(listed))
     for text in requirements:
+        near: str | None = None
         try:
-            name = canonicalize_name(Requirement(text).name)
-        except InvalidRequirement as error:
-            yield Plan(text, [], error=str(error))
-            continue
-        if name in listed or name in of_modules or name in chosen:
-            continue
-        near = [] if name in known else difflib.get_close_matches(name, sorted(known), 1, _NEARLY)
-        try:
-            yield Plan(text, asyncio.run(installer.plan([text])), *near)
+            parsed, _ = parse_pinned([text])
+            name_packages(parsed, settings().packages)
+            names = [canonicalize_name(requirement.name) for requirement in parsed]
+            if unquestioned.issuperset(names) and not any(requirement.extras for requirement in parsed):
+                continue
+            near = next((each for name in names for each in _nearly(name, known)), None)
+            yield Plan(text, asyncio.run(installer.plan([text])), near)
         except PackageError as error:
-            yield Plan(text, [], near[0] if near else None, str(error))
+            yield Plan(text, [], near, str(error))
+
+
+def _nearly(name: str, known: Collection[str]) -> list[str]:
+    return [] if name in known else difflib.get_close_matches(name, sorted(known), 1, _NEARLY)
