@@ -94,8 +94,11 @@ def test_a_cell_is_in_the_transcript_although_its_client_left_at_once(
         assert server.execute("'last'")["status"] == "ok"
         # An end is bounded, and a slow machine reads so many cells for longer: the notebook may follow the journal.
         whole = ["'first'"] * (OLD_CELLS + 1) + ["print('tok')", "'last'"]
+        assert json.loads(journal.read_bytes().splitlines()[-1])["source"] == "'last'"
         assert wait_until(lambda: sources(journal.with_suffix(".ipynb")) == whole)
+        assert server.execute("'over'")["status"] == "ok"
         assert server.end() == 0
+    assert sources(journal.with_suffix(".ipynb")) == [*whole, "'over'"], "an end writes what is left"
 
 
 def test_a_server_with_a_continued_session_imports_nothing_that_it_does_not_need(
