@@ -107,6 +107,8 @@ class Index:
     """What is answered for a path, instead of what is there."""
     uploads: dict[str, str] = field(default_factory=dict[str, str])
     """When files were uploaded, by their names. A folder with one of these is listed as JSON, which says it."""
+    heads_to: str = ""
+    """Where a HEAD request is redirected."""
     _free: threading.Event = field(default_factory=threading.Event)
 
     def folder(self, name: str) -> Path:
@@ -151,6 +153,14 @@ def serve_index(root: Path) -> Iterator[Index]:
     class Handler(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # as it is called there
             """Called for every answer; `do_GET` has noted the request."""
+
+        def do_HEAD(self) -> None:
+            if not index.heads_to:
+                super().do_HEAD()
+                return
+            self.send_response(302)
+            self.send_header("Location", index.heads_to)
+            self.end_headers()
 
         def do_GET(self) -> None:
             index.requests.append(self.path)

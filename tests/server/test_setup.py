@@ -151,6 +151,12 @@ def test_a_package_of_an_index_is_shown_and_asked_for(server_env: dict[str, str]
         assert not (tmp_path / "setup-home" / "setup.json").exists()
         pinned = setup(environment, f"pure --hash=sha256:{'0' * 64}")
         assert (pinned.returncode, pinned.stdout.splitlines()[-1]) == (1, NOBODY)
+        for elsewhere in ("file:///etc/hosts", "file:///etc", "\xff"):
+            index.heads_to = elsewhere
+            shown = setup(environment, "helper")
+            assert (shown.returncode, shown.stderr) == (1, "")
+            assert shown.stdout.splitlines()[1:] == ["  helper 1.0: from the package index", NOBODY]
+        index.heads_to = ""
         index.add("flaky")
         index.statuses["/simple/flaky/"] = 503  # a plan that fails is not a question that nobody has to be asked
         assert (setup(environment, "flaky").returncode, setup(environment, "cffi-example").returncode) == (1, 1)
