@@ -200,6 +200,14 @@ def test_a_font_that_everybody_asks_for_has_a_stand_in(kernel: Kernel, font: str
     assert (len(shown(ran)), ran.text("stderr")) == (1, "")
 
 
+def test_figures_are_shown_after_xkcd_around_the_first_one() -> None:
+    with unpacked_home() as home, running_kernel(KERNELMCP_HOME=str(home), **settings()) as kernel:
+        kernel.run("import matplotlib.pyplot as plt")
+        assert len(shown(kernel.run("with plt.xkcd():\n    plt.plot([1]); plt.show()"))) == 1
+        assert len(shown(kernel.run("plt.plot([1]);"))) == 1
+        assert kernel.run("plt.get_fignums()").result == "[]"
+
+
 def test_xkcd_has_its_font(kernel: Kernel) -> None:
     ran = kernel.run("with plt.xkcd():\n    plt.plot([1]); plt.title('a'); plt.show()")
     assert (len(shown(ran)), ran.text("stderr")) == (1, "")
