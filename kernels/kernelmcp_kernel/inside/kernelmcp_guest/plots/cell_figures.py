@@ -51,7 +51,7 @@ def draw_one_by_one(backend: Any) -> None:
 def draw_what_is_seen(helpers: Any) -> None:
     """Patch matplotlib._pylab_helpers: after a cell, pyplot redraws changed open figures in their windows. There are
     none here, and it would draw figures whose drawing was just interrupted."""
-    # As after `%matplotlib inline`. Otherwise plt.xkcd() around the first figure restores False, which hides later ones.
+    # As after `%matplotlib inline`. Otherwise plt.xkcd() around the first figure restores False and hides later ones.
     sys.modules["matplotlib"].rcParams["interactive"] = True
     stock = helpers.Gcf.draw_all.__func__
 
