@@ -84,11 +84,11 @@ async def test_the_time_of_the_answer_is_not_the_cells(model: Modelling) -> None
     waits = asyncio.Event()
 
     async def later() -> None:
-        await asyncio.sleep(1.5)  # a person, who takes three times the cell's limit
+        await asyncio.sleep(4)  # a person, who takes twice the cell's limit
         waits.set()
 
     async with model() as one, watching(one) as lab:
-        running = asyncio.create_task(one.run(CREATE + "create_deal(name='A')['name']", timeout=0.5))
+        running = asyncio.create_task(one.run(CREATE + "create_deal(name='A')['name']", timeout=2))
         [asked] = await lab.until(lambda questions: bool(questions))
         await later()
         await lab.answer(asked["execution_id"], "once")
