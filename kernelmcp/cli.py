@@ -25,7 +25,7 @@ AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
 claude-desktop` sets one up, `kernelmcp demo` shows a session, `kernelmcp --help` lists the rest. Ctrl-D ends it.
 """
-ON_WINDOWS = "kernelmcp: it needs Linux or macOS; on Windows, install it inside WSL and run the same command there.\n"
+ON_WINDOWS = "kernelmcp: it needs Linux or macOS. On Windows, install it inside WSL and run the same command there.\n"
 INSTALL_CLIENTS = (
     *("claude-desktop", "claude-code", "cursor", "vscode", "codex"),
     *("gemini-cli", "windsurf", "zed", "opencode"),
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="drive the real server through a short session and write demo.ipynb")
     demo.add_argument("--output", type=Path, default=Path("demo.ipynb"), metavar="FILE")
-    demo.add_argument("--kernelspec", help="another kernelspec than the server's default")
+    demo.add_argument("--kernelspec", help="use this kernelspec, not the server's default")
     demo.set_defaults(run=_demo)
 
     doctor = commands.add_parser("doctor", help="show what is installed and which isolation layers hold")
@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     setup.add_argument("--offline", type=Path, metavar="FILE", help="load them from a file written by --export")
     setup.add_argument("--export", type=Path, metavar="FILE", help="write them to a file for other machines")
-    setup.add_argument("--yes", action="store_true", help="fetch packages of an index without asking")
+    setup.add_argument("--yes", action="store_true", help="fetch packages from the index without asking")
     setup.add_argument("--remove", action="store_true", help="remove them: sessions fetch packages when needed")
     _add_files(setup)
     setup.set_defaults(run=_setup)

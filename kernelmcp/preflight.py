@@ -18,7 +18,7 @@ PROBE_SECONDS = 30.0
 MIN_OPEN_FILES = 128
 # For a guest, which inherits the limit: it starts with 1,536 and not with 1,024.
 MIN_ADDRESS_SPACE_MB = 2048
-ADVICE = "`kernelmcp doctor` shows what it has; take the layer out of required_layers to run without it."
+ADVICE = "`kernelmcp doctor` shows what it has; take the layer from required_layers to run without it."
 
 
 def check_start(settings: Settings) -> None:
@@ -51,13 +51,13 @@ def check_limits() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < MIN_OPEN_FILES:
         raise ConfigurationError(
-            f"this process may open {soft} files, and a server needs {MIN_OPEN_FILES}",
+            f"this process may open {soft} files, but a server needs {MIN_OPEN_FILES}",
             f"Raise the limit where it is started: ulimit -n {8 * MIN_OPEN_FILES}",
         )
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if 0 <= space < MIN_ADDRESS_SPACE_MB * 2**20:
         raise ConfigurationError(
-            f"this process may use {space // 2**20:,} MB of address space, and a sandbox needs "
+            f"this process may use {space // 2**20:,} MB of address space, but a sandbox needs "
             f"{MIN_ADDRESS_SPACE_MB:,} MB",
             "Raise the limit where it is started: ulimit -v unlimited. policy.flavors bounds the memory of sandboxes.",
         )

@@ -28,7 +28,7 @@ def shown_arguments(arguments: dict[str, Any]) -> str:
         text = _dumped(_shortened(arguments, text_chars))
     if len(text) > MAX_SHOWN_CHARS:
         raise NotAsked(
-            f"its arguments take {len(text):,} characters even with their values cut, and a person is shown "
+            f"its arguments take {len(text):,} characters even with shortened values, and a person is shown "
             f"{MAX_SHOWN_CHARS:,}: give fewer at a time"
         )
     return text

@@ -121,7 +121,7 @@ class Broker:
             record.outcome = "cancelled"
             raise
         except Exception:
-            log.exception("a call of a tool failed", server=call.server)
+            log.exception("a tool call failed", server=call.server)
             reply = Reply(call.id, None, None, ("ToolError", "kernelmcp failed to make the call; its log says why"))
         finally:
             record.ms = 1000 * (time.monotonic() - began)
@@ -208,7 +208,7 @@ class Broker:
             if grant in grants:
                 record.approved = scope
                 return server
-        note = f"The tool is {news} since it was accepted last." if news is not None else ""
+        note = f"The tool is {news} since it was last accepted." if news is not None else ""
         await self._ask(grant, note, caller, call, record)
         again = self._server(caller, call)
         if (now := again.tools.get(tool.name)) is None or now.digest != tool.digest:

@@ -54,7 +54,7 @@ def unknown_tool(server: str, name: str, known: Iterable[str], *, suggest: bool)
 
 def not_connected(server: str, state: str, error: str | None) -> Refused:
     advice = {
-        "connecting": "it is being connected; try again in a few seconds",
+        "connecting": "it is still connecting; try again in a few seconds",
         "login_needed": f"the user has to run `kernelmcp upstreams login {server}`",
     }.get(state, f"the user can find out why with `kernelmcp upstreams try {server}`")
     said = f": {error}" if error else ""
@@ -65,7 +65,7 @@ def too_many_calls(limit: int) -> Refused:
     return Refused(
         "LimitExceeded",
         "calls_per_execution",
-        f"one cell may make {limit:,} calls of tools; go on in another cell, or ask for more records with each call "
+        f"one cell may make {limit:,} tool calls; continue in another cell, or ask for more records per call "
         "(the setting is [upstreams] calls_per_execution)",
     )
 
@@ -74,7 +74,7 @@ def too_long(limit: float) -> Refused:
     return Refused(
         "LimitExceeded",
         "call_seconds_per_execution",
-        f"the calls of one cell may take {limit:g} s together; go on in another cell "
+        f"the tool calls of one cell may take {limit:g} s together; go on in another cell "
         "(the setting is [upstreams] call_seconds_per_execution)",
     )
 
@@ -110,7 +110,7 @@ def too_many_tokens(server: str) -> Refused:
     return Refused(
         "LimitExceeded",
         "tokenize",
-        f"the results of {server} in this session had more personal data than tokens are made for; use another session",
+        f"the results of {server} in this session have more personal data than can be tokenized; use another session",
     )
 
 

@@ -54,7 +54,7 @@ async def with_values(arguments: dict[str, Any], size: int, tokens: Tokens, serv
         return await off_loop(size, lambda: tokens.reveal(arguments))
     except (ValueError, RecursionError):
         raise UpstreamError(
-            "ToolError", f"{server}.{tool}: the arguments are nested too deep to put values in; nest them less"
+            "ToolError", f"{server}.{tool}: the arguments are nested too deeply to insert values; nest them less"
         ) from None
 
 

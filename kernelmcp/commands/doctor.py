@@ -121,7 +121,9 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
         except (ServerError, ExceptionGroup) as exc:
             _report_failed_start(report, exc)
         except TimeoutError:
-            report.fail(f"a kernel took more than {DEADLINE_SECONDS:.0f} s", "Run doctor again on a machine less busy")
+            report.fail(
+                f"a kernel took more than {DEADLINE_SECONDS:.0f} s", "Run doctor again when the machine is less busy"
+            )
         except OSError as exc:
             what = f"{exc.filename or settings.home}: {exc.strerror or exc}"
             report.fail(f"no kernel can be started here: {what}", HOME_ADVICE)
@@ -211,7 +213,7 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
             context.destroy(linger=0)
     report.layers, report.attempts = findings.layers, findings.attempts
     if findings.failure is not None and settings.config.kernels.kernelspec == OWN_KERNELSPEC:
-        report.fail(findings.failure, "A volume that is not there can be why; else install kernelmcp again")
+        report.fail(findings.failure, "A missing volume can cause this; otherwise, install kernelmcp again")
     facts = findings.facts
     report.versions |= {f"guest {name}": facts[name] for name in GUEST_VERSIONS if name in facts}
     report.boot_image = _boot_image(facts.get("settings"))
@@ -219,7 +221,7 @@ async def _try_a_kernel(report: Report, settings: Settings) -> None:
 
 def _boot_image(settings: dict[str, Any] | None) -> dict[str, Any]:
     if not settings or "image" not in settings:
-        return {"state": "this kernel does not say that it has one"}
+        return {"state": "this kernel does not report one"}
     file = Path(str(settings["image"]))
     try:
         size = file.stat().st_size
@@ -254,5 +256,5 @@ def _check_required(report: Report, settings: Settings) -> None:
     layers = {layer.name: layer for layer in report.layers}
     for name in dict.fromkeys(required):
         if layers and not (layers[name].active and layers[name].proven):
-            advice = f"Take {name} out of required_layers to run without it" if name in demanded else REINSTALL
+            advice = f"Take {name} from required_layers to run without it" if name in demanded else REINSTALL
             report.fail(f"the layer {name} does not hold: {layers[name].detail}", advice)

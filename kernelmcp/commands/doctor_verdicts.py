@@ -58,7 +58,7 @@ def _wasm(facts: dict[str, Any], outcome: dict[str, bool | None]) -> Layer:
     proven = active and _held(outcome, "python_file", "python_write", "python_process", "python_socket")
     detail = f"Python runs on {facts.get('platform', 'an unknown platform')}"
     if active:
-        reach = "reaches no file, process or socket of the host" if proven else "reaches the host all the same"
+        reach = "reaches no file, process or socket of the host" if proven else "still reaches the host"
         detail = f"Python runs in WebAssembly ({facts.get('machine')}) and {reach}"
     return Layer("wasm", active, proven, detail)
 

@@ -45,7 +45,7 @@ def main(settings: Settings, *, port: int | None, open_browser: bool) -> int:
     lock, address = Lock(lab / "lock"), lab / "state" / "address.json"
     if not lock.try_acquire():
         lock.close()
-        sys.stderr.write(f"kernelmcp: JupyterLab is open already for {home}: {_address_in(address)}\n")
+        sys.stderr.write(f"kernelmcp: JupyterLab is already open for {home}: {_address_in(address)}\n")
         return 1
     from kernelmcp.lab import program
 
@@ -95,7 +95,7 @@ def _check_ours(folder: Path, setting: str) -> None:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise ConfigurationError(f"{folder} does not belong to this user", advice)
     if found.st_mode & 0o022:
-        raise ConfigurationError(f"{folder} may be written by other users", advice, f"Or: chmod 700 {folder}")
+        raise ConfigurationError(f"{folder} is writable by other users", advice, f"Or: chmod 700 {folder}")
 
 
 def _check_port(port: int) -> None:

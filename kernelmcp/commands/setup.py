@@ -67,10 +67,10 @@ def main(
             process.terminate()
             raise
     if status or unavailable:
-        goes_on = "" if offline else " What is there is kept; the same command goes on."
-        sys.stdout.write(f"Not all of it could be had: see above.{goes_on}\n")
+        goes_on = "" if offline else " What was fetched is kept; the same command continues."
+        sys.stdout.write(f"Not everything could be fetched: see above.{goes_on}\n")
         return 1
-    sys.stdout.write("Sessions have them from now on, those of a running server too. --remove removes them.\n")
+    sys.stdout.write("All sessions have them from now on, including those of running servers. --remove removes them.\n")
     return 0
 
 
@@ -100,7 +100,7 @@ def _ask(settings: Settings, names: Sequence[str]) -> tuple[bool, set[str]]:
     if not any(plan["files"] for plan in plans):
         return True, unavailable
     if sys.stdin is None or not sys.stdin.isatty():
-        sys.stdout.write("Nothing was fetched, because nobody is there to ask: --yes fetches them.\n")
+        sys.stdout.write("Nothing was fetched, because there is no terminal to ask on: --yes fetches them.\n")
         return False, unavailable
     sys.stdout.write("Fetch them? [y/N] ")
     sys.stdout.flush()
@@ -123,7 +123,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         yield f"{plan['asked']} is not in Pyodide's distribution.{meant}"
     for file in plan["files"][:_MAX_SHOWN]:
         size = "" if file["size"] is None else f", {_size(file['size'])}"
-        built = ", built from its source; its needs are known then" if file["built"] else ""
+        built = ", built from its source; its dependencies are known then" if file["built"] else ""
         yield f"  {file['name']} {file['version']}: from {_SOURCES[file['source']]}{size}{built}"
     if more := plan["files"][_MAX_SHOWN:]:
         yield f"  and {len(more)} more"

@@ -69,7 +69,7 @@ def remove(settings: Settings, name: str, principal: str) -> int:
         return _say_no(f"{exc.filename} cannot be deleted: {exc.strerror}")
     if not there:
         return _say_no(f"there is no promoted skill {name!r}")
-    sys.stdout.write(f"Removed: sessions no longer have {name}. The files in workspaces are as they were.\n")
+    sys.stdout.write(f"Removed: sessions no longer have {name}. The files in workspaces are unchanged.\n")
     return 0
 
 
@@ -91,7 +91,7 @@ def _wanted(settings: Settings, session_id: str, name: str, principal: str) -> S
 
 def _agreed(skill: Skill, session_id: str, principal: str) -> bool:
     if not sys.stdin.isatty():
-        sys.stderr.write("kernelmcp: nobody to ask: --yes promotes what is shown\n")
+        sys.stderr.write("kernelmcp: there is no terminal to ask on: --yes promotes what is shown\n")
         return False
     sys.stdout.write(
         f"Code of session {session_id} above, written there by a model. Run it in every session of "

@@ -24,7 +24,7 @@ def check_host(text: str) -> str:
     found = _HOST.fullmatch(text)
     examples = "such as example.org, *.example.org, 10.0.0.5:8080 or [fd00::5]:8080"
     if found is None or (found[3] and not 0 < int(found[3]) < 65536):
-        raise ValueError(f"{text!r} is not a host, {examples}; no scheme, no path, letters of a name as xn--")
+        raise ValueError(f"{text!r} is not a host, {examples}; omit scheme and path, and write other letters as xn--")
     if len(found[2]) > _MAX_NAME_CHARS:
         raise ValueError(f"{text[:40]!r}... is longer than the {_MAX_NAME_CHARS} characters that a name may have")
     try:
@@ -32,7 +32,7 @@ def check_host(text: str) -> str:
     except ValueError:
         raise ValueError(f"{text!r} is not an address, {examples}") from None
     if is_address and found[1]:
-        raise ValueError(f"{text!r}: an address has no names below it; give the address alone, {examples}")
+        raise ValueError(f"{text!r}: an address has no subdomains; give the address alone, {examples}")
     return text
 
 

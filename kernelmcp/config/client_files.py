@@ -94,7 +94,7 @@ def read_file(
                 raise ValueError("its name has no letter or digit")
             settings = _settings(entry)
             if (other := names.setdefault(used, name)) != name:
-                raise ValueError(f"its name would be {used}, as that of {other!r}")
+                raise ValueError(f"its name would be {used}, the same as that of {other!r}")
             yield used, settings
         except ValidationError as exc:
             detail = exc.errors(include_input=False, include_url=False)[0]
@@ -160,7 +160,7 @@ def _settings(entry: dict[str, Any]) -> UpstreamSettings:
         said.pop(wrong, None)
     if isinstance(kind := entry.get("type") or entry.get("transport"), str):
         if kind.lower() not in _TYPES:
-            raise ValueError(f"its type is none of {', '.join(dict.fromkeys(_TYPES.values()))}")
+            raise ValueError(f"its type is not one of {', '.join(dict.fromkeys(_TYPES.values()))}")
         said["type"] = _TYPES[kind.lower()]
     for key in ("env", "headers"):
         if isinstance(values := said.get(key), dict):

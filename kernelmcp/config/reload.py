@@ -71,7 +71,7 @@ async def _watch(
                 seen = found
                 take_over(settings, check)
     except OSError as exc:
-        log.warning("changed settings are taken over at the next start only: files are not watched", error=str(exc))
+        log.warning("changed settings take effect only after a restart: files are not watched", error=str(exc))
 
 
 async def _catch_up(settings: Settings, check: Check) -> None:
@@ -82,16 +82,16 @@ def take_over(settings: Settings, check: Check) -> None:
     try:
         changed, waiting = settings.reload(check)
     except ConfigurationError as exc:
-        log.error("the changed settings are wrong and the old ones stay", error=exc.message)
+        log.error("the changed settings are invalid; the old ones stay in effect", error=exc.message)
         return
     except Exception:
         # Our bug, which is no reason to end all sessions.
-        log.exception("the changed settings could not be taken over and the old ones stay")
+        log.exception("the changed settings could not be applied; the old ones stay in effect")
         return
     if changed:
         log.info("settings have changed", changed=changed)
     if waiting:
-        log.warning("settings have changed that only the next start takes over", changed=waiting)
+        log.warning("some changed settings take effect only after a restart", changed=waiting)
 
 
 async def _settled(places: tuple[Place, ...]) -> list[bytes | str]:

@@ -137,7 +137,9 @@ class Execution:
         """A sentence for the caller on what is lost with the kernel, or with the guest of one language."""
         if self.files_deleted:
             return GONE_WITH_FILES
-        return f"What earlier cells in {self.language} defined is gone; the rest is kept." if self.language else GONE
+        return (
+            f"All definitions of earlier {self.language} cells are gone; the rest is kept." if self.language else GONE
+        )
 
     @property
     def exit_code(self) -> int | None:
@@ -263,7 +265,7 @@ class Execution:
 
     def _why(self) -> str:
         if self.limit == "cpu_seconds":
-            return "The cell ran into its limit of CPU time"
+            return "The cell exceeded its limit of CPU time"
         if self.interruption == "timeout":
             return f"The cell ran longer than its time limit of {self.timeout_seconds:g} s"
         return "A person interrupted the cell" if self.interrupted_by_person else "The cell was cancelled"

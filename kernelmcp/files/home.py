@@ -248,7 +248,7 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as exc:
         raise ConfigurationError(
-            f"{path} cannot be written: {exc.strerror}", "Set server.home (KERNELMCP_HOME) to a directory that can."
+            f"{path} cannot be written: {exc.strerror}", "Set server.home (KERNELMCP_HOME) to a writable directory."
         ) from exc
 
 
@@ -273,7 +273,7 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
     runtime = runtime_root / secrets.token_hex(4)
     if len(os.fsencode(runtime)) > MAX_RUNTIME_PATH_BYTES:
         raise ConfigurationError(
-            f"{runtime_root} is too long for sockets",
+            f"{runtime_root} is too long a path for sockets",
             "Set server.runtime to a shorter path (KERNELMCP_SERVER__RUNTIME).",
         )
     runtime.mkdir(mode=0o700)
@@ -394,7 +394,7 @@ def lock_session(directory: Path, session_id: str, *, make: bool = True) -> Lock
     except (IsADirectoryError, FileExistsError) as exc:
         raise SessionDamaged(
             f"session {session_id!r} cannot be locked: {exc.filename} is not a regular file or directory",
-            "Whoever runs the server must move it away, or use another session_id.",
+            "The server's operator must move it away, or use another session_id.",
             session_id=session_id,
         ) from exc
     except OSError as exc:

@@ -58,7 +58,7 @@ def check_places(settings: Settings) -> None:
     for name, volume in settings.config.volumes.all.items():
         if not _is_in_its_place(volume):
             raise ConfigurationError(
-                f"volumes.{name}: {volume.path} has led elsewhere since the server started",
+                f"volumes.{name}: {volume.path} leads elsewhere than when the server started",
                 "The operator must find out what changed it, and restart the server.",
             )
 
@@ -112,14 +112,14 @@ def _check_path(name: str, volume: Volume, there: bool) -> None:
         )
     if there and not _is_directory(path):
         reason = "is not a directory" if os.path.lexists(path) else "does not exist"
-        raise ConfigurationError(f"volumes.{name}: {path} {reason}", "Make it, or give the path of a directory.")
+        raise ConfigurationError(f"volumes.{name}: {path} {reason}", "Create it, or give the path of a directory.")
     if any("\udc80" <= sign <= "\udcff" for sign in str(path.resolve())):  # Python's form of an undecodable byte
         raise ConfigurationError(
-            f"volumes.{name}: {str(path)!r} is not UTF-8, in which Node opens files", "Rename the directory."
+            f"volumes.{name}: {str(path)!r} is not UTF-8, which Node requires", "Rename the directory."
         )
     if any(path.resolve().is_relative_to(system) for system in SYSTEM_FOLDERS):
         raise ConfigurationError(
-            f"volumes.{name}: {path} is no directory of files", "Choose one outside of /proc, /sys and /dev."
+            f"volumes.{name}: {path} is not a directory of files", "Choose one outside of /proc, /sys and /dev."
         )
     if "*" in str(path.resolve()):
         raise ConfigurationError(
@@ -138,7 +138,7 @@ def make_shared_folder(settings: Settings) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ConfigurationError(
-            f"{folder} cannot be made: {exc.strerror}", "Name a folder that can be made, or one that is there."
+            f"{folder} cannot be made: {exc.strerror}", "Name an existing folder, or one that can be created."
         ) from exc
     finally:
         os.umask(umask)

@@ -114,7 +114,7 @@ class Connections:
             if found is not None and found.ending:
                 await _refusal(404, raw_id, ENDED)(scope, receive, send)
             elif found is not None and call in found.calls:
-                text = "a request with this id is under way already; give each request of a connection an id of its own"
+                text = "a request with this id is already in progress; give each request of a connection its own id"
                 await _refusal(400, raw_id, text)(scope, receive, send)
             else:
                 async with self._under_way(key, call) as closing:
@@ -148,7 +148,7 @@ class Connections:
         left = (self._manager.max_sessions or 0) - len(opened)
         if mine >= max(left, LEAST_PLACES):
             raise RateLimited(
-                f"you have {mine:,} connections open, and the {left:,} that are left are for others",
+                f"you have {mine:,} connections open, and the remaining {left:,} are reserved for others",
                 "Close those that you no longer need (DELETE with their Mcp-Session-Id).",
                 retry_after_seconds=BUSY_RETRY_SECONDS,
             )
@@ -239,7 +239,7 @@ async def whole_body(
         take(max(0, len(body) - SMALL_BYTES) - max(0, before - SMALL_BYTES))
         more = message.get("more_body", False)
     if more:
-        await _refusal(413, None, f"a request has at most {max_bytes:,} bytes")(scope, receive, send)
+        await _refusal(413, None, f"a request may have at most {max_bytes:,} bytes")(scope, receive, send)
         return None
     whole = bytes(body)
     if (refusal := excess(whole)) is not None:

@@ -26,7 +26,7 @@ _INITIALIZE = json.dumps(
     }
 )
 _HEADERS = "Content-Type: application/json and Accept: application/json, text/event-stream"
-_ONE_MESSAGE = f"the body must be one JSON-RPC message in UTF-8 (no list). Send first: {_INITIALIZE}"
+_ONE_MESSAGE = f"the body must be one JSON-RPC message in UTF-8 (not a list). Send first: {_INITIALIZE}"
 # The beginning of mcp's message, and our addition. `whole`: ours replaces mcp's message, which would not help.
 _STEPS: tuple[tuple[str, str, bool], ...] = (
     (

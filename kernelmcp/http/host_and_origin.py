@@ -44,7 +44,7 @@ class HostMiddleware:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not host_allowed(hosts[0], section, scope.get("server")):
             log.warning("refused a Host", host=repr(hosts)[:200])
-            await JSONResponse({"error": "this server is not known under this Host"}, 421)(scope, receive, send)
+            await JSONResponse({"error": "the Host header does not name this server"}, 421)(scope, receive, send)
             return
         for origin in headers.getlist("origin"):
             if not origin_allowed(origin, hosts[0], section):

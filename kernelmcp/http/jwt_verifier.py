@@ -63,7 +63,7 @@ class Issuer:
         try:
             header = jwt.get_unverified_header(token)
             if str(header.get("typ", "JWT")).lower().removeprefix("application/") not in _TYPES:
-                raise Rejected("the JWT is of another type than an access token")
+                raise Rejected("the JWT is not an access token")
             key = await self._key(header.get("kid"))
             claims = jwt.decode(
                 token,
@@ -163,5 +163,5 @@ def _scopes(claims: dict[str, Any]) -> frozenset[str]:
     Raises `Rejected`."""
     found: Any = claims.get("scope", claims.get("scp", ""))
     if not isinstance(found, str | list):
-        raise Rejected("the JWT's scope is neither a text nor a list")
+        raise Rejected("the JWT's scope is neither a string nor a list")
     return frozenset(found.split() if isinstance(found, str) else map(str, cast("list[object]", found)))

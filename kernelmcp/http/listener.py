@@ -62,7 +62,7 @@ class PatientProtocol(H11Protocol):
         if not any(_is_within(self.client[0] if self.client else "", proxy) for proxy in self.proxies):
             self._has_place = self.opened.take(self._address)
             if not self._has_place:
-                log.warning("refused a connection: its address has its share", client=self._address)
+                log.warning("refused a connection: its address has used up its share", client=self._address)
                 transport.write(_NO_PLACE)
                 transport.close()
                 return
@@ -170,7 +170,7 @@ def _bind(section: HttpSection, protected: bool) -> list[socket.socket]:
     except OSError as exc:
         raise ConfigurationError(
             f"transport_http: cannot listen on {section.host}, port {section.port}: {exc.strerror}",
-            "Choose another --port, or end what uses it.",
+            "Choose another --port, or stop the program that uses it.",
         ) from exc
 
 

@@ -68,20 +68,20 @@ class Metrics:
         self._calls = Counter("kernelmcp_tool_calls", "Tool calls.", ["tool", "outcome"], registry=registry)
         self._upstream_calls = Counter(
             "kernelmcp_upstream_calls",
-            "Calls of tools of other servers, by what came of them.",
+            "Calls to tools of other servers, by outcome.",
             ["server", "outcome"],
             registry=registry,
         )
         self._upstream_seconds = Histogram(
             "kernelmcp_upstream_call_seconds",
-            "From a call to its answer, a person's time included.",
+            "Time from a call to its answer, including a person's.",
             ["server"],
             buckets=BUCKETS,
             registry=registry,
         )
         self._upstream_tokens = Counter(
             "kernelmcp_upstream_tokens_saved",
-            "About: of the tokens of their results those that stayed in kernels.",
+            "Estimated tokens of their results that stayed in kernels.",
             ["server"],
             registry=registry,
         )

@@ -205,7 +205,7 @@ def _place(places: Shares, key: str, what: str) -> Iterator[None]:
 def _refusal(shares: Shares, key: str, what: str) -> RateLimited:
     held = shares.held(key)
     if held and shares.left:
-        text = f"you have {held:,} {what} open, and the {shares.left:,} that are left are for others"
+        text = f"you have {held:,} {what} open, and the remaining {shares.left:,} are reserved for others"
         return RateLimited(text, "Wait until one of yours has ended.", retry_after_seconds=BUSY_RETRY_SECONDS)
-    text = f"the server has {shares.taken:,} {what} open, and room for no more"
+    text = f"the server has {shares.taken:,} {what} open, the maximum"
     return ServerBusy(text, "Try again.", retry_after_seconds=BUSY_RETRY_SECONDS)

@@ -107,9 +107,9 @@ class TokenFile:
                 if (content := self._read()) != self._content:
                     self._content = content
                     self._tokens = list(self._parse())
-                    log.info("the tokens were read again", file=str(self.path), tokens=len(self._tokens))
+                    log.info("the tokens were reloaded", file=str(self.path), tokens=len(self._tokens))
             except ConfigurationError as exc:
-                log.error("the tokens could not be read again; the old ones stay valid", error=exc.message)
+                log.error("the tokens could not be reloaded; the old ones stay valid", error=exc.message)
         return self._tokens
 
     def _read(self) -> bytes:
@@ -144,7 +144,7 @@ def _issuer(section: AuthSection) -> "Issuer | None":
     audience = section.audience or section.resource_url
     if audience is None:
         raise ConfigurationError(
-            "auth.issuer is set, and neither auth.audience nor auth.resource_url",
+            "auth.issuer is set, but neither auth.audience nor auth.resource_url",
             "Set auth.resource_url to the URL of this server: a token for another server must not open this one.",
         )
     from kernelmcp.http.jwt_verifier import Issuer

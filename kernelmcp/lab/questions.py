@@ -77,7 +77,7 @@ class Questions:
             if any(question["execution_id"] == execution_id for question in asked):
                 await answer(socket, execution_id, text)
                 return
-        raise Refused("The cell does not ask any more.")
+        raise Refused("The cell is no longer asking.")
 
     async def _watch(self, socket: Path) -> None:
         writer = None

@@ -42,16 +42,16 @@ from kernelmcp.sessions.tools.offered_tools import OfferedTools
 INSTRUCTIONS = """\
 A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
 between calls, so build on earlier cells instead of repeating them. Plots and other displayed pictures come back as
-images. A cell that takes long answers with status "running": poll it with get_execution."""
+images. A long cell answers with status "running": poll it with get_execution."""
 WITH_SHELL = """
 execute_command runs a shell on the same files."""
 SHARED_FOLDER = f"""
-{SHARED_INSIDE} is a folder of the user's, on their machine: read there the files that they mean, and write there what
-they are to keep."""
+{SHARED_INSIDE} is a folder on the user's machine: read the user's files there, and write there what they
+should keep."""
 # A client of MCP 2026-07-28 has no connection that could have a session.
 OVER_HTTP = """
-Name your session in each call: the first result says its session_id. Without one, a call may get a session that is new
-and empty."""
+Pass your session_id in each call: the first result has it. Without one, a call may get a session that is new and
+empty."""
 # Time at shutdown to write transcripts that changed in the last half second: a few milliseconds, on a busy machine a
 # few seconds. Anything later is in the journal.
 CLOSE_SECONDS = 10.0

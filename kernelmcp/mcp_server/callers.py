@@ -79,7 +79,7 @@ def minted_note(caller: Caller, asked: str | None, session_id: str, *, created: 
     """A result's note on a session that was created for this call: neither the call nor its connection has one."""
     if not created or asked is not None or caller.default_handle is not None:
         return ""
-    return f"\n[This is the new session {session_id}: give it as session_id in the next call.]"
+    return f"\n[This is the new session {session_id}: pass it as session_id in the next call.]"
 
 
 def gave_up(context: Ctx) -> bool:

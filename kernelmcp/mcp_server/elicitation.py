@@ -105,5 +105,5 @@ def _text_of(response: ElicitResult) -> str | None:
 
 def _message(execution: Execution, question: Question) -> str:
     """The prompt comes from the guest, and must not look like the client's own words."""
-    asks = question.prompt.strip() or "(it says nothing more)"
+    asks = question.prompt.strip() or "(it shows no prompt)"
     return f"Code in the sandbox (session {execution.session_id!r}) asks for a line of input:\n\n{asks}"

@@ -42,7 +42,7 @@ class FileResources:
     def register(self, server: MCPServer[Any]) -> None:
         """Register the template."""
         server.resource(
-            FILES, name="file", title="File of a session", description="A file of a session's workspace, as it is."
+            FILES, name="file", title="File of a session", description="A file of a session's workspace, unchanged."
         )(self.file)
         server.files = self  # pyright: ignore[reportAttributeAccessIssue]  # a ResourceServer
 

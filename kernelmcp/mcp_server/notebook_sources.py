@@ -18,7 +18,7 @@ from kernelmcp.sessions.registry import Registry
 SESSIONS = "kernelmcp://sessions/"
 HOW = (
     "Give a path in the workspace of this session, or /volumes/NAME/PATH, or a URI: "
-    "kernelmcp://sessions/ID/notebook for what another session ran, kernelmcp://sessions/ID/files/PATH for its files."
+    "kernelmcp://sessions/ID/notebook for another session's cells, kernelmcp://sessions/ID/files/PATH for its files."
 )
 
 

@@ -95,7 +95,7 @@ class Runtimes:
             name="runtimes",
             title="Languages of a session",
             mime_type="text/markdown",
-            description="What each language of execute_code can do, and what not.",
+            description="Abilities and limits of each language of execute_code.",
         )(self.guide)
 
     @property

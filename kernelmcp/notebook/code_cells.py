@@ -40,11 +40,11 @@ def code_cells(data: bytes, name: str) -> list[CodeCell]:
     cells = [_code_cell(cell) for cell in map(as_dict, as_list(notebook["cells"])) if cell.get("cell_type") == "code"]
     found = [cell for cell in cells if cell.code.strip()]
     if not found:
-        raise InvalidArgument(f"{name} has no code cells", "Give a notebook that has.")
+        raise InvalidArgument(f"{name} has no code cells", "Give a notebook that has some.")
     if len(found) > MAX_CELLS or sum(len(cell.code) for cell in found) > MAX_CODE_CHARS:
         raise InvalidArgument(
             f"{name} has {len(found):,} code cells with {sum(len(cell.code) for cell in found):,} characters",
-            f"At most {MAX_CELLS:,} cells with {MAX_CODE_CHARS:,} characters can be run: divide it.",
+            f"At most {MAX_CELLS:,} cells with {MAX_CODE_CHARS:,} characters can be run: split it.",
         )
     return found
 

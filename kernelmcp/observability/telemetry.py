@@ -36,7 +36,7 @@ def check_installed() -> None:
             importlib.import_module(name)
     except ImportError as exc:
         raise ConfigurationError(
-            "telemetry.otlp_endpoint is set, and the packages for it are not installed",
+            "telemetry.otlp_endpoint is set, but the packages for it are not installed",
             "pip install '.[otel]'",
         ) from exc
 

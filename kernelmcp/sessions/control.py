@@ -102,12 +102,12 @@ class Control:
         if method == "answer":
             text = request.get("text")
             is_asked = self.asked.answer(str(request.get("execution_id")), text if isinstance(text, str) else None)
-            return {"ok": True} if is_asked else {"error": "the cell does not ask any more"}
+            return {"ok": True} if is_asked else {"error": "the cell is no longer asking"}
         if method not in METHODS:
             return {"error": f"there is no method {str(method)[:100]!r}; there are {', '.join(METHODS)}, answer, watch"}
         session = self._descriptors.find(str(kernel_id))
         if session is None or session.destroyed:
-            return {"error": "this server does not have that session any more"}
+            return {"error": "this server no longer has that session"}
         log.info("a person acts on a session", method=method, session=session.id)
         try:
             return await self._act(str(method), session)

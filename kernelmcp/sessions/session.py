@@ -153,7 +153,7 @@ class Session:
         limit = self._settings.config.sessions.max_queued
         if self._queue.waiting >= limit and not is_queued_anyway:
             raise ResourceLimitExceeded(
-                f"{limit} executions are waiting in session {self.id!r} already",
+                f"{limit} executions are already waiting in session {self.id!r}",
                 "Wait for them (get_execution), cancel_execution, or use another session.",
                 session_id=self.id,
             )

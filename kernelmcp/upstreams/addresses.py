@@ -77,7 +77,7 @@ class AddressRules:
             return permitted
         where = "it is" if literal is not None else "its name leads to"
         raise AddressRefused(
-            f"{where} an address that is not public; if that is meant, set private_addresses = true for this server"
+            f"{where} an address that is not public; if that is intended, set private_addresses = true for this server"
         )
 
     def _permits(self, host: str, address: Address) -> bool:

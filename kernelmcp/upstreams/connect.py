@@ -95,7 +95,7 @@ def in_words(exc: BaseException, settings: UpstreamSettings) -> str:
         case httpx2.ConnectError():
             said = f"it cannot be reached: {exc}"
         case ValidationError() | RuntimeError():
-            said = "it does not speak MCP as we do"
+            said = "it does not speak a version of MCP that is supported"
         case _:
             said = f"the connection failed: {type(exc).__name__}"
     said = without_secrets(without_colour(clean(said)), settings, os.environ)[:MAX_REASON_CHARS]

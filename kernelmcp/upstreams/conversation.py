@@ -149,7 +149,7 @@ class Conversation:
 
     def _too_large(self, tool: str) -> str:
         return (
-            f"{self._name}.{tool} gave more than the {self._large.max_mb()} MB that a result may have "
+            f"{self._name}.{tool} returned more than the {self._large.max_mb()} MB that a result may have "
             "(upstreams.result_mb). Ask for less at a time."
         )
 

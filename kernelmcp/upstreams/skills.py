@@ -56,7 +56,7 @@ def parse(name: str, data: bytes) -> Skill:
     try:
         source = data.decode()
         if (encoding := detect_encoding(BytesIO(data).readline)[0]) != "utf-8":  # comments may be code in another one
-            raise SyntaxError(f"it is to be read as {encoding}, not as UTF-8")
+            raise SyntaxError(f"its encoding is {encoding}, not UTF-8")
         with warnings.catch_warnings(action="ignore"):  # they would appear on the terminal, with the file's words
             tree = ast.parse(source)
         # Stricter than the parser, which splits lines differently.
@@ -76,7 +76,7 @@ def _check_readable(name: str, source: str, words: set[str]) -> None:
     hidden = {char for char in source if not char.isprintable() and char not in "\n\t"} | set(UNSEEN.findall(source))
     for char in sorted(hidden | {char for word in words if not word.isascii() for char in word if ord(char) > 127}):
         raise InvalidArgument(
-            f"skill {name!r} has the character U+{ord(char):04X}, which a reader may not see for what it is",
+            f"skill {name!r} has the character U+{ord(char):04X}, which a reader may take for another one",
             "Write it as an escape in a string, and names in ASCII.",
         )
     if (gap := _GAP.search(source)) is not None:

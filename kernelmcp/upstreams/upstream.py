@@ -43,7 +43,7 @@ LISTEN_SECONDS = 2.0
 # From the loss of a connection until its task must have found the reason.
 SETTLE_SECONDS = 2.0
 MAX_MESSAGE_CHARS = 2000
-REPLACED = "its settings have changed, or it was taken out; call it again, or look what servers there are"
+REPLACED = "its settings changed, or it was removed; call it again, or see which servers there are"
 
 log = structlog.get_logger(__name__)
 

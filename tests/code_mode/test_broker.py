@@ -92,7 +92,7 @@ async def test_a_cell_has_so_many_calls(world: MakeWorld) -> None:
     assert [(await one.call("get_deal")).error for _ in range(3)] == [None] * 3
     kind, text = await one.error("get_deal")
     assert kind == "LimitExceeded"
-    assert "one cell may make 3 calls" in text
+    assert "one cell may make 3 tool calls" in text
     assert len(one.upstreams.called) == 3
     one.caller = one.new_cell()
     assert (await one.call("get_deal")).error is None

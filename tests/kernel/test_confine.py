@@ -154,7 +154,7 @@ def test_landlock_allows_nothing_where_a_link_has_come(tmp_path: Path) -> None:
     code = (
         "import sys; from kernelmcp_kernel.sandbox import landlock as l; l.restrict({p: l.WRITE for p in sys.argv[1:]}"
     )
-    for path, more, said in ((link, ", unlinked=sys.argv[1:]", "has led elsewhere"), (link.resolve(), "", "")):
+    for path, more, said in ((link, ", unlinked=sys.argv[1:]", "leads elsewhere"), (link.resolve(), "", "")):
         done = subprocess.run(
             [sys.executable, "-c", f"{code}{more})", str(path)], capture_output=True, text=True, timeout=DEADLINE
         )

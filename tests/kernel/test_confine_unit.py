@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the operating s
 def test_a_user_who_cannot_get_there_is_refused_in_words(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     sandbox = SandboxDirectory(tmp_path / "sandbox")
-    with pytest.raises(PermissionError, match=r"guest_uid cannot reach .*closed to others"):
+    with pytest.raises(PermissionError, match=r"guest_uid cannot reach .*not accessible to others"):
         give_to_guest(sandbox, os.getuid() + 1, [str(plain_image().path), str(sandbox.path)])
 
 

@@ -97,7 +97,7 @@ def test_a_guest_that_never_reads_blocks_nobody() -> None:
 
 def test_a_guest_with_too_much_memory_is_ended_and_the_reply_says_so() -> None:
     async def use(guest: Guest, found: list[Frame]) -> None:
-        with pytest.raises(GuestDied, match=r"killed for memory: it had \d+ MB, and 200 is the most"):
+        with pytest.raises(GuestDied, match=r"killed for memory: it had \d+ MB, and the limit is 200"):
             await guest.request("execute", {}, new_request_id())
 
     with_hostile_guest("maps_shared_memory", use, max_resident_mb=200)

@@ -51,10 +51,10 @@ def refusal(tmp_path: Path, url: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        (401, "wants credentials, or other ones (HTTP 401), so whether it has it is not known. Whoever runs"),
-        (403, "refuses to answer (HTTP 403), so whether it has it is not known. Whoever runs the server can see"),
+        (401, "requires credentials, or different ones (HTTP 401), so it is unknown whether it has it. The server"),
+        (403, "refuses to answer (HTTP 403), so it is unknown whether it has it. The server's operator can check"),
         (429, "refuses to answer (HTTP 429)"),
-        (500, "has an error of its own (HTTP 500), so whether it has it is not known. Try again later"),
+        (500, "has an error of its own (HTTP 500), so it is unknown whether it has it. Try again later"),
         (503, "has an error of its own (HTTP 503)"),
     ],
 )
@@ -69,9 +69,11 @@ def test_an_index_that_gives_an_error_is_no_missing_package(
 
 def test_what_is_no_index_is_no_missing_package(index: Index, tmp_path: Path) -> None:
     wrong = index.url.replace("/simple/", "/simpel/")
-    assert "is no package index. Whoever runs the server can correct its address" in refusal(tmp_path, wrong, "there")
+    assert "does not answer as a package index. The server's operator can correct its address" in refusal(
+        tmp_path, wrong, "there"
+    )
     (index.folder("there") / "index.html").write_text("<title>Sign in</title><a href='/login'>Sign in</a>")
-    assert "is no package index" in refusal(tmp_path, index.url, "there")
+    assert "does not answer as a package index" in refusal(tmp_path, index.url, "there")
 
 
 def test_an_index_that_has_nothing_of_the_name_is_an_index(index: Index, tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_an_upgrade_offers_no_version_whose_file_cannot_be_had(
     installer = Installer(settings, store)
     asyncio.run(installer.install(["halfway==1.0"], lambda line: None))
     outcome = asyncio.run(installer.install(["halfway"], lambda line: None, Options(upgrade=True)))
-    assert outcome.notes == ("halfway 1.0 is the newest that there is for this sandbox",)
+    assert outcome.notes == ("halfway 1.0 is the newest available for this sandbox",)
     # What every session has from its start is no other one in a new session.
     prepared = PreparedPackage("halfway", "0.9", "0" * 64, "", "pypi", "", "", None, (), ())
     for preinstalled, said in ([], "For 1.0, the newest"), (["halfway"], "comes with the sandbox"):
@@ -372,7 +372,7 @@ def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
     output = "error: resolution-too-deep\n\n\u00d7 Dependency resolution exceeded maximum depth\n"
     error = pip_output.explain(output, [], ["north>=1", "south"], {})
     assert isinstance(error, e.PackageConflict)
-    assert str(error).startswith("north>=1, south: no versions of what is needed were found that fit together")
+    assert str(error).startswith("north>=1, south: no compatible versions of its dependencies were found")
 
 
 def test_the_distributions_version_is_taken_however_old_it_is(

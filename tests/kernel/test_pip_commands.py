@@ -99,7 +99,7 @@ WHY_NOT = {
     "%pip install git+https://a.b/c.git": "InvalidRequirement: git+https://a.b/c.git: packages are installed by name",
     "%pip install x @ https://a.b/x.whl": "InvalidRequirement: https://a.b/x.whl: packages are installed by name",
     "%pip install -c c.txt x": "InvalidRequirement: pip install -c is not available here: write the versions into",
-    "%pip install x -i https://a.b": "InvalidRequirement: pip install -i is not available here: which index is asked",
+    "%pip install x -i https://a.b": "InvalidRequirement: pip install -i is not available here: the server's setting",
     "%pip install --target=/tmp x": "InvalidRequirement: pip install --target is not available here: each session's",
     "%pip install --no-binary :all: x": "InvalidRequirement: pip install --no-binary is not available here: packages",
     "%pip install --dry-run x": "InvalidRequirement: pip install --dry-run is not available here: the sandbox has",
@@ -110,7 +110,7 @@ WHY_NOT = {
     "%pip uninstall -y one": "PackageError: pip uninstall is not available: an installed package stays as long",
     "%pip download one": "PackageError: pip download is not available: %pip install NAME finds, fetches and checks",
     "%pip wheel .": "PackageError: pip wheel is not available: packages of source code are not built here",
-    "%pip index versions one": "PackageError: pip index is not available: %pip install NAME==0 names the versions",
+    "%pip index versions one": "PackageError: pip index is not available: %pip install NAME==0 lists the versions",
     "!uv add one": "PackageError: uv add is not available: there are no projects",
 }  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_prereleases_only_for_who_asks(kernel: Kernel, packages: dict[str, str])
 
 def test_an_upgrade_says_what_is_there_and_whether_there_is_more(kernel: Kernel, index: Index) -> None:
     assert told(kernel.run("%pip install -U growing")) == "Successfully installed growing-1.0"
-    newest = "Already installed: growing-1.0\ngrowing 1.0 is the newest that there is for this sandbox"
+    newest = "Already installed: growing-1.0\ngrowing 1.0 is the newest available for this sandbox"
     assert told(kernel.run("%pip install -qU growing")) == newest
     index.add("growing", "2.0")
     assert told(kernel.run("%pip install growing")) == "Already installed: growing-1.0"

@@ -199,14 +199,14 @@ def test_a_name_that_is_not_there_leads_to_one_that_is(kernel: Kernel, offerer: 
 
 
 def test_a_server_without_tools_says_why(kernel: Kernel, tmp_path: Path) -> None:
-    about = "late is not available; it is being connected"
+    about = "late is not available; it is still connecting"
     with offering(kernel, published(tmp_path, Catalogue("late", "", "", about, ())), {}):
         said = kernel.run("from servers.late import anything").error
     assert f"servers.late has no tools now: {about}" in said
 
 
 def test_servers_that_are_being_connected_are_told_in_one_line(kernel: Kernel, tmp_path: Path) -> None:
-    late = [Catalogue(f"late-{number}", "", "", "it is being connected", ()) for number in range(64)]
+    late = [Catalogue(f"late-{number}", "", "", "it is still connecting", ()) for number in range(64)]
     files = render([CRM, *late], lambda server, tool: True, None, [one.server for one in late])
     note = (
         "64 of 65 MCP servers are still being connected (late_0, late_1, late_10, late_11, late_12, ...): "
@@ -217,7 +217,7 @@ def test_servers_that_are_being_connected_are_told_in_one_line(kernel: Kernel, t
             lines = str(value(kernel, f"import servers\nservers.search({words!r})")).splitlines()
             assert (len(lines), lines[-1]) == (count, note)
         assert note in kernel.run("callMCPTool('anything')").error
-        said = "ServerUnavailable: late_7 has no tools now: it is being connected"
+        said = "ServerUnavailable: late_7 has no tools now: it is still connecting"
         assert said in kernel.run("callMCPTool('late-7.anything')").error
 
 

@@ -96,8 +96,8 @@ def test_python_that_is_not_there_or_prints_no_text(guest: ShellGuest) -> None:
     guest.answer_call = lambda call: {"error": "there is no Python"}
     assert guest.apart("python x.py; echo $?") == Apart(0, "126\n", "python: there is no Python\n")
     guest.answer_call = lambda call: program(b"\xff")
-    assert guest.apart("python x.py").stderr == "python: its output is no UTF-8 text: let it write to a file\n"
-    assert "no UTF-8 text" in guest.apart("printf '\\xff' | python x.py").stderr
+    assert guest.apart("python x.py").stderr == "python: its output is not UTF-8 text: let it write to a file\n"
+    assert "not UTF-8 text" in guest.apart("printf '\\xff' | python x.py").stderr
 
 
 def test_an_interrupt_ends_a_host_call(guest: ShellGuest) -> None:
@@ -149,14 +149,14 @@ def test_curl_and_wget(guest: ShellGuest, command: str, shown: str) -> None:
         ("curl -f http://x.org/missing", 22, "curl: (22) The requested URL returned error: 404\n"),
         ("curl -k https://x.org", 2, "certificates are always checked"),
         ("curl --proxy http://p https://x.org", 2, "the network's policy"),
-        ("curl --nope https://x.org", 2, "option --nope is not known here"),
+        ("curl --nope https://x.org", 2, "option --nope is not supported here"),
         ("curl", 2, "no URL specified"),
-        ("curl -s http://x.org/binary", 23, "this is no text"),
+        ("curl -s http://x.org/binary", 23, "this is not text"),
         ("curl -o /volumes/none/x http://x.org", 23, "Read-only file system"),
         ("curl -d @/etc/passwd http://x.org", 26, "Failed to open /etc/passwd: No such file"),
         ("curl -sk https://x.org", 2, ""),
         ("wget http://x.org/missing", 8, "404"),
-        ("wget --mirror http://x.org", 4, "not known here"),
+        ("wget --mirror http://x.org", 4, "not supported here"),
     ],
 )
 def test_curl_and_wget_fail_as_they_do(guest: ShellGuest, command: str, code: int, said: str) -> None:
@@ -202,7 +202,7 @@ def test_which_knows_what_a_command_is_and_what_is_none(guest: ShellGuest) -> No
     assert found.stdout == "python\npip\nsort\n0\n1\n"
     found = guest.apart("ssh host; echo $?")
     assert (found.stdout, found.stderr) == (
-        "127\n", "ssh: command not found: no connections but those of curl and wget leave the sandbox\n"
+        "127\n", "ssh: command not found: only curl and wget connect to hosts outside the sandbox\n"
     )  # fmt: skip
 
 

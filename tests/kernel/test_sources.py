@@ -268,7 +268,7 @@ def test_what_says_nothing_of_a_source_is_not_remembered_of_it(
     index: Index, settings: PackageSettings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.add_source("unlucky", requires=("absenttool",))
-    with pytest.raises(e.PackageNotSupported, match=r"is built with absenttool, which is not to be had"):
+    with pytest.raises(e.PackageNotSupported, match=r"is built with absenttool, which is not available"):
         install(settings, store, "unlucky")
     index.add("absenttool")
     real = guest._run  # pyright: ignore[reportPrivateUsage]

@@ -243,7 +243,7 @@ def test_a_client_that_has_left_is_noticed(kernel: Kernel, folder: Path) -> None
         + "from kernelmcp_guest.servers.errors import ServerUnavailable\n"
         + "try:\n    call('crm', 'echo', {})\nexcept ServerUnavailable as error:\n    print(error)"
     )
-    assert ran.text() == "who offered the MCP servers has left this kernel\n"
+    assert ran.text() == "the client that offered the MCP servers has left this kernel\n"
     assert kernel.run(CALL + "call('crm', 'echo', {})").error.endswith("no MCP servers are offered to this kernel")
     with offering(kernel, folder, {}, servers=["crm"]):
         pass  # the files go with the offer that is withdrawn

@@ -106,7 +106,7 @@ def test_arguments_up_to_the_limit_arrive(kernel: Kernel, offerer: Offerer) -> N
 def test_a_number_that_is_taken_and_one_of_nobody(kernel: Kernel, offerer: Offerer) -> None:
     found = forged(kernel, "calls=[[7, 'crm', 'silent', {}], [7, 'crm', 'silent', {}]], cancelled=[99, None, {}]")
     [[number, reply]] = json.loads(found)
-    assert (number, reply["error"]["message"]) == (7, "a call has this number already")
+    assert (number, reply["error"]["message"]) == (7, "a call already has this number")
     assert wait_until(lambda: offerer.cancelled == [each["id"] for each in offerer.calls] != []), (
         "with the end of the cell"
     )

@@ -72,10 +72,10 @@ def test_the_shell_shows_text_and_keeps_pictures_in_files(kernel: Kernel, offere
     [
         ('mcp call crm.fail \'{"kind": "ToolDenied", "message": "no"}\'', "mcp: ToolDenied: no"),
         ('mcp call crm.given \'{"result": {"content": [], "isError": true}}\'', "mcp: ToolError: crm.given: it failed"),
-        ('mcp call crm.given \'{"result": {"content": 5}}\'', "mcp: ToolError: its answer is no result"),
+        ('mcp call crm.given \'{"result": {"content": 5}}\'', "mcp: ToolError: its answer is not a tool result"),
         ("mcp call other.echo", "mcp: ToolError: there is no MCP server 'other'; there are: crm, hr-2"),
         ("mcp call crm.echo nonsense", "mcp: the arguments cannot be read as JSON"),
-        ("mcp call crm.echo '[]'", "mcp: the arguments are a JSON object"),
+        ("mcp call crm.echo '[]'", "mcp: the arguments must be a JSON object"),
         ("mcp call crm", "usage: mcp list"),
         ("mcp", "usage: mcp list"),
         ("mcp list other", "mcp: there is no MCP server 'other'; there are: crm, hr_2"),
@@ -152,7 +152,7 @@ def test_javascript_gets_values(kernel: Kernel, offerer: Offerer) -> None:
     [
         ("servers.crm.fail({kind: 'ToolDenied', message: 'no'})", "ToolDenied", "no"),
         ("servers.crm.given_({result: {content: [], isError: true}})", "ToolError", "crm.given_: it failed"),
-        ("servers.crm.given_({result: {content: 5}})", "ToolError", "crm.given_: its answer is no result"),
+        ("servers.crm.given_({result: {content: 5}})", "ToolError", "crm.given_: its answer is not a tool result"),
         ("callMCPTool('crm.nothing')", "ToolError", "there is no tool 'crm.nothing'"),
         ("servers.crm.nothing({})", "ToolError", "there is no tool 'crm.nothing'"),
         ("callMCPTool('echo')", "ToolError", "several servers have a tool 'echo': crm.echo, hr_2.echo"),

@@ -56,14 +56,14 @@ def test_a_lab_of_another_version_is_refused(places: tuple[Path, Path], monkeypa
 @pytest.mark.parametrize("which", [0, 1])
 def test_directories_that_others_may_write_or_own_are_refused(places: tuple[Path, Path], which: int) -> None:
     places[which].chmod(0o777)
-    assert f"{places[which]} may be written by other users" in refusal(*places)
+    assert f"{places[which]} is writable by other users" in refusal(*places)
     places[which].rmdir()
     places[which].write_text("no directory")
     assert "does not belong to this user" in refusal(*places)
     places[which].unlink()
     places[which].symlink_to("/tmp")
     # A home may be a link, and counts as what it leads to.
-    said = "/tmp may be written by other users" if which == 0 else "does not belong to this user"
+    said = "/tmp is writable by other users" if which == 0 else "does not belong to this user"
     assert said in refusal(*places)
 
 

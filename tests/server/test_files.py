@@ -280,7 +280,7 @@ async def test_a_volume_that_becomes_a_link_is_in_no_further_kernel(
             said += str(await client.call_tool("execute_code", {"code": code, "session_id": session}))
             assert "of the user" not in said
         assert "volumes.inner" in said
-        assert "has led elsewhere since the server started" in said
+        assert "leads elsewhere than when the server started" in said
         said = str(await client.call_tool("create_session", {"from_notebook": "/volumes/inner/key"}))
         assert "of the user" not in said
     assert [file.name for file in secret.iterdir()] == ["key"]
@@ -298,7 +298,7 @@ async def test_the_folder_of_the_user_is_volumes_shared(connect: Connect, tmp_pa
         text = (await client.call_tool("get_volume_path", {})).content[0].text
         assert "/volumes/shared: read and write, a folder of the user's" in text
         assert "/volumes/shared" in (client.instructions or "")
-        assert "Name your session" not in (client.instructions or ""), "stdio has one of its own"
+        assert "Pass your session_id" not in (client.instructions or ""), "stdio has one of its own"
         if kernelspec != "kernelmcp":
             return
         code = "text = open('/volumes/shared/sales.csv').read()\nopen('/volumes/shared/new', 'w').write('done')\ntext"

@@ -95,11 +95,11 @@ def test_a_link_in_the_place_of_a_volume_leads_nowhere(tmp_path: Path) -> None:
     (outer / "inner").rename(outer / "moved")
     (outer / "inner").symlink_to(secret)
     assert [volume["path"] for volume in kernel_volumes(found)] == [str(outer), str(outer / "inner")]
-    with pytest.raises(ConfigurationError, match=r"volumes\.inner: .* has led elsewhere"):
+    with pytest.raises(ConfigurationError, match=r"volumes\.inner: .* leads elsewhere"):
         check_places(found)
     (outer / "inner").unlink()
     (outer / "inner").symlink_to(outer / "inner")
-    with pytest.raises(ConfigurationError, match=r"volumes\.inner: .* has led elsewhere"):
+    with pytest.raises(ConfigurationError, match=r"volumes\.inner: .* leads elsewhere"):
         check_places(found)
     (outer / "inner").unlink()
     (outer / "inner").symlink_to(secret)

@@ -119,9 +119,9 @@ async def test_a_modern_client_without_a_handle_gets_a_new_session(server: HttpS
         first, second = await run(client, "x = 1"), await run(client, "x = 2")
         assert (first["session_created"], second["session_created"]) == (True, True)
         text = (await client.call_tool("execute_code", {"code": "1"})).content[0].text
-        assert "Give session_id=" in text, "a model that reads the text alone knows how to go on"
+        assert "Pass session_id=" in text, "a model that reads the text alone knows how to go on"
         with_id = await client.call_tool("execute_code", {"code": "1", "session_id": first["session_id"]})
-        assert "Give session_id=" not in with_id.content[0].text
+        assert "Pass session_id=" not in with_id.content[0].text
         assert (await run(client, "x", session_id=first["session_id"]))["result"] == "1"
         assert len(bytes.fromhex(first["session_id"])) * 8 >= 128
         for session in (first, second):
@@ -175,7 +175,7 @@ async def test_a_call_without_a_session_makes_one_only_to_write_and_says_so(serv
         written = await client.call_tool("write_file", {"path": "f", "content": "x"})
         session = written.structured_content["session_id"]
         assert (
-            f"[This is the new session {session}: give it as session_id in the next call.]" in written.content[0].text
+            f"[This is the new session {session}: pass it as session_id in the next call.]" in written.content[0].text
         )
         assert (await client.call_tool("get_sessions", {})).structured_content["total"] == before + 1
         await client.call_tool("destroy_session", {"session_id": session})
@@ -235,7 +235,7 @@ def test_tokens_come_and_go_with_their_file(server: HttpServer) -> None:
     assert wait_until(lambda: server.get("/", CAROL).status_code == 200)
     assert server.get("/", BOB).status_code == 401
     file.write_text("this is not TOML")
-    unread = "the tokens could not be read again; the old ones stay valid"
+    unread = "the tokens could not be reloaded; the old ones stay valid"
     assert wait_until(lambda: server.get("/", CAROL).status_code == 200 and bool(server.logged(unread)))
     file.write_text(before)
     assert wait_until(lambda: server.get("/", BOB).status_code == 200)
@@ -368,7 +368,7 @@ def test_status_says_what_is_served(server: HttpServer) -> None:
 async def test_the_instructions_over_http_say_that_a_session_must_be_named(server: HttpServer) -> None:
     for mode in ("legacy", "auto"):
         async with server.client(ALICE, mode) as client:
-            assert "Name your session in each call" in (client.instructions or "")
+            assert "Pass your session_id in each call" in (client.instructions or "")
 
 
 # -- whoever tries it by hand ---------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ async def test_who_does_not_answer_ends_the_input_and_not_the_session(asked: Con
         text, fields = await client.run("kept = 1\nkept = input()")
         assert fields["error"]["name"] == "EOFError"
         assert "the user did not answer input()" in text
-        assert "(it says nothing more)" in client.prompts[0]
+        assert "(it shows no prompt)" in client.prompts[0]
         _, fields = await client.run("kept")
         assert fields["result"] == "1"
 

@@ -171,7 +171,7 @@ def test_what_is_no_configuration_is_left_alone(user: User, text: str, option: s
         assert user.config == {"mcpServers": {}}, "whatever the entry is, it can go"
         return
     assert user.file.read_bytes() == text.encode(errors="surrogateescape")
-    assert (done.returncode, "was left alone" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
+    assert (done.returncode, "was not changed" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
     assert not (user.home / "kernelmcp").exists()
 
 

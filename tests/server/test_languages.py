@@ -58,7 +58,7 @@ async def test_a_language_of_the_kernelspec_is_offered_and_runs(
         assert twice["stdout"] == "7\n"
 
         ended = await client.call_tool("execute_code", {"code": "crash", "language": "tally"})
-        assert "What earlier cells in tally defined is gone; the rest is kept." in ended.content[0].text
+        assert "All definitions of earlier tally cells are gone; the rest is kept." in ended.content[0].text
         assert (await call(client, "execute_code", code="n + 1"))["result"] == "42"
         after = await client.call_tool("execute_code", {"code": "m = 2", "language": "tally"})
         assert after.content[0].text == "(no output)", "a loss is said once"

@@ -196,7 +196,7 @@ def test_a_umask_that_takes_our_own_files_from_us_keeps_no_cell_from_running(ser
 @pytest.mark.parametrize(
     ("limit", "value", "said", "advice"),
     [
-        ("NOFILE", 100, "this process may open 100 files, and a server needs 128", "ulimit -n 1024"),
+        ("NOFILE", 100, "this process may open 100 files, but a server needs 128", "ulimit -n 1024"),
         ("AS", 300 * 2**20, "this process may use 300 MB of address space", "ulimit -v unlimited"),
     ],
 )

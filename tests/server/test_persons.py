@@ -252,7 +252,7 @@ async def test_a_session_is_restarted_stopped_and_started(connect: Connect, runt
         await session.call("destroy_session")
         assert not file.exists()
         again = await session.control(method="start", kernel_id=kernel_id)
-        assert again == {"error": "this server does not have that session any more"}
+        assert again == {"error": "this server no longer has that session"}
 
 
 async def test_a_restart_by_a_person_is_named_as_one(connect: Connect, runtime: Path) -> None:

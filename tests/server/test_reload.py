@@ -66,14 +66,14 @@ async def test_changed_limits_apply_to_the_next_execution_and_a_broken_file_chan
         assert (await run(client, "import os; os.environ['MODE']", session_id="new"))["result"] == "'second'"
         assert (await run(client, "bytearray(300 * 2**20)", session_id="new"))["error"]["name"] == "MemoryError"
 
-        broken = "the changed settings are wrong and the old ones stay"
+        broken = "the changed settings are invalid; the old ones stay in effect"
         found = await change(lambda: policy.write_text("output_budget_chars = 5"), broken, 1)
         assert found["error"].startswith(f"{policy}: output_budget_chars: ")
         assert await shown() <= 500
         await change(lambda: policy.write_text("= nonsense"), broken, 2)
         assert await shown() <= 500
 
-        later = "settings have changed that only the next start takes over"
+        later = "some changed settings take effect only after a restart"
         text = config.read_text().replace("first", "second")
         policy.write_text(new)
         config.with_suffix(".new").write_text(text)
@@ -117,10 +117,10 @@ async def test_volumes_come_change_and_go(connect: Connect, tmp_path: Path) -> N
             assert changed == ("volumes.data" if count < 4 else "volumes.default_volume")
             assert await modes() == expected
         refused = f"[volumes.home]\npath = '{tmp_path / 'home'}'\n[sessions]\nmax_sessions = 3"
-        found = await change(refused, "the changed settings are wrong and the old ones stay", 1)
+        found = await change(refused, "the changed settings are invalid; the old ones stay in effect", 1)
         assert "would open the server's own directory" in found["error"]
         refused = f"[volumes]\ndefault_volume = '{config.parent}'"
-        found = await change(refused, "the changed settings are wrong and the old ones stay", 2)
+        found = await change(refused, "the changed settings are invalid; the old ones stay in effect", 2)
         assert f"would open the server's own directory {config}" in found["error"], "guests must not write settings"
         assert await modes() == {}
         # A kernel that starts now has none of it.

@@ -28,7 +28,7 @@ from ..processes import is_alive
 from .support import Connect
 
 pytestmark = pytest.mark.anyio
-NOBODY = "Nothing was fetched, because nobody is there to ask: --yes fetches them."
+NOBODY = "Nothing was fetched, because there is no terminal to ask on: --yes fetches them."
 
 
 def setup(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +76,7 @@ async def test_sessions_of_a_running_server_have_what_was_prepared(
             assert done.returncode == 1
             assert "[1/2] pure" in done.stdout
             assert "2 packages are prepared" in done.stdout
-            assert "the same command goes on" in done.stdout
+            assert "the same command continues" in done.stdout
             assert done.stderr.startswith("kernelmcp: absent: ")
             assert "Traceback" not in done.stderr
             assert setup(environment, "--yes", "pure").returncode == 0
@@ -144,7 +144,7 @@ def test_a_package_of_an_index_is_shown_and_asked_for(server_env: dict[str, str]
             helper,
             "  pandsa 1.0: from the package index, N kB",
             "sourced is not in Pyodide's distribution.",
-            "  sourced 1.0: from the package index, N kB, built from its source; its needs are known then",
+            "  sourced 1.0: from the package index, N kB, built from its source; its dependencies are known then",
             NOBODY,
         ]
         assert list((tmp_path / "setup-home" / "packages" / "wheels").rglob("*.whl")) == []

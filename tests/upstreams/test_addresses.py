@@ -21,7 +21,7 @@ from .conftest import DEADLINE, HERE, Started
 
 PUBLIC, LOOPBACK, METADATA = "93.184.215.14", "127.0.0.1", "169.254.169.254"
 NAME = "mcp.example.com"
-REFUSED = "an address that is not public; if that is meant, set private_addresses = true"
+REFUSED = "an address that is not public; if that is intended, set private_addresses = true"
 
 
 def started_with(names: dict[str, list[str]], connected: Path) -> tuple[str, ...]:

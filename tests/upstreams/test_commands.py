@@ -126,7 +126,7 @@ def test_import_copies_servers_and_no_secrets(run, tmp_path: Path) -> None:
     assert (dry.returncode, file.read_text()) == (0, old)
     done = run("import", "cursor")
     assert done.returncode == 0
-    assert f"there is in {file} already and stays as it is." in done.stdout
+    assert f"there is in {file} already and stays unchanged." in done.stdout
     text = file.read_text()
     assert text.startswith(old)
     assert "hunter2" not in text + done.stdout + dry.stdout
@@ -164,6 +164,6 @@ def test_import_leaves_what_it_cannot_add_to(run, tmp_path: Path) -> None:
     file = write(tmp_path, text)
     done = run("import", str(tmp_path / "other.json"))
     assert (done.returncode, file.read_text()) == (2, text)
-    assert "the servers cannot be added at its end" in done.stderr
+    assert "the servers cannot be appended" in done.stderr
     done = run("import", str(tmp_path / "none.json"))
     assert (done.returncode, "is not there" in done.stderr) == (1, True)

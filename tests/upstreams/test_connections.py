@@ -264,7 +264,7 @@ async def test_calls_end_with_a_server_that_the_settings_take_out(opened: Opened
             (tmp_path / "mcp.toml").write_text("")
             await upstreams.apply(load(tmp_path / "mcp.toml", environ={"KERNELMCP_HOME": str(tmp_path / "home")}))
         assert {name: exc.kind for name, exc in ends.items()} == dict.fromkeys(("crm", "mute"), "ServerUnavailable")
-        assert all("its settings have changed, or it was taken out" in exc.message for exc in ends.values())
+        assert all("its settings changed, or it was removed" in exc.message for exc in ends.values())
 
 
 async def test_changed_settings_touch_only_what_changed(opened: Opened, tmp_path: Path) -> None:

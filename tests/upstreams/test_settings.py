@@ -147,7 +147,7 @@ def test_what_cannot_be_used_is_left_out_with_a_sentence_and_the_rest_is_used(tm
     assert found["good"].env["PORT"].get_secret_value() == "8"
     assert found["good"].tools == {}  # what another program allows is not allowed here
     assert found["my-server"].command == "y"
-    assert f"{file}: 'my.server' is left out: its name would be my-server, as that of 'my server'" in problems
+    assert f"{file}: 'my.server' is left out: its name would be my-server, the same as that of 'my server'" in problems
     assert len(problems) == 5
     assert SECRET not in str(problems)
     for text in ("{", "[" * 100_000, "3", '{"mcpServers": 3}'):

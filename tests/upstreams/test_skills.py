@@ -232,7 +232,7 @@ def test_code_that_a_reader_would_have_to_look_for_is_refused(gap: str) -> None:
 @pytest.mark.parametrize("encoding", ["utf-7", "unicode_escape", "latin-1"])
 def test_a_file_that_python_would_read_in_another_encoding_is_refused(encoding: str) -> None:
     hidden = "# +AAo-import os" if encoding == "utf-7" else "# \\u000aimport os"
-    with pytest.raises(InvalidArgument, match="not as UTF-8"):
+    with pytest.raises(InvalidArgument, match="not UTF-8"):
         parse("totals", f"# -*- coding: {encoding} -*-\n{GOOD}\n{hidden}\n".encode())
 
 

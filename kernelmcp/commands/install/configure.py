@@ -38,7 +38,7 @@ def main(name: str, *, dry_run: bool, folder: str | None = None, uninstall: bool
         old = read(file)
         new = without(client, old) if uninstall else merged(client, old, path, scope)
     except (ValueError, RecursionError) as exc:
-        return _refuse(f"{file} was left alone: {exc}. Correct it and try again.")
+        return _refuse(f"{file} was not changed: {exc}. Correct it and try again.")
     except OSError as exc:
         return _refuse(f"{file} cannot be read: {exc.strerror or exc}.")
     if dry_run:
@@ -205,7 +205,7 @@ def _folder(text: str) -> Path:
     except RuntimeError:  # circular links
         usable = False
     if folder is None or not usable:
-        raise ConfigurationError(f"{text!r} is not a folder", "Name a folder, or one that can be made.")
+        raise ConfigurationError(f"{text!r} is not a folder", "Name an existing folder, or one that can be created.")
     return folder
 
 

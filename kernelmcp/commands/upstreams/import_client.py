@@ -41,14 +41,14 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
     for problem in problems:
         sys.stderr.write(f"kernelmcp: {plain(problem)}\n")
     if not found:
-        sys.stderr.write(f"kernelmcp: {path_of(client)} has no servers to take over.\n")
+        sys.stderr.write(f"kernelmcp: {path_of(client)} has no servers to import.\n")
         return 1
     there = settings.config.upstreams.servers
     wanted: dict[str, str] = {}
     text = "".join(_table(name, server, wanted) for name, server in found.items() if name not in there)
     for name in found:
         if name in there:
-            sys.stdout.write(f"{name} is in {file} already and stays as it is.\n")
+            sys.stdout.write(f"{name} is in {file} already and stays unchanged.\n")
     if not text:
         return 0
     if dry_run:
@@ -58,8 +58,8 @@ def main(settings: Settings, client: str, *, dry_run: bool) -> int:
         sys.stdout.write(f"Added {', '.join(name for name in found if name not in there)} to {file}.\n")
     if wanted:
         sys.stdout.write(
-            "Secrets were not copied. Set these variables where kernelmcp is started (of a client that starts it: in "
-            "the `env` of its own entry for kernelmcp):\n"
+            "Secrets were not copied. Set these variables where kernelmcp is started (if a client starts it, in the "
+            "`env` of its entry for kernelmcp):\n"
         )
         sys.stdout.writelines(f"  {variable}   {what}\n" for variable, what in wanted.items())
     return 0
@@ -78,14 +78,14 @@ def _append(file: Path, text: str) -> None:
         Config.model_validate(tomllib.loads(new))
     except (ValueError, ValidationError) as exc:
         raise ConfigurationError(
-            f"{file}: the servers cannot be added at its end, where a table of its own begins for each",
+            f"{file}: the servers cannot be appended, because [upstreams.servers] is not written as tables",
             "Write [upstreams.servers] as tables, or see the lines with --dry-run.",
         ) from exc
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_text(file, new, mode=file.stat().st_mode & 0o777 if file.exists() else 0o600)
     except OSError as exc:
-        raise ConfigurationError(f"{file} cannot be written: {exc.strerror}", "See who may write there.") from exc
+        raise ConfigurationError(f"{file} cannot be written: {exc.strerror}", "Check its permissions.") from exc
 
 
 # -- one server -----------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ async def _login(settings: Settings, name: str, server: UpstreamSettings, open_b
                 why = str(found) if isinstance(found, OAuthFlowError) else in_words(exc, server)
                 sys.stderr.write(f"kernelmcp: {name}: the login failed: {plain(why)[:MAX_REASON_CHARS]}\n")
                 return 1
-    said = f"Logged in to {name}" if shown else f"{name} asks for no login"
+    said = f"Logged in to {name}" if shown else f"{name} requires no login"
     sys.stdout.write(f"{said}: {tools} tools.\n")
     return 0
 
@@ -138,4 +138,4 @@ def _read_pasted(answer: Callable[[AuthorizationCodeResult], None]) -> None:
         if (result := _result_in(line.strip())) is not None:
             answer(result)
             return
-        sys.stdout.write("That is not the address: it has code= and state= in it.\n")
+        sys.stdout.write("That is not the address: the right one contains code= and state=.\n")

@@ -12,7 +12,7 @@ from kernelmcp.output.sanitize import for_terminal
 from kernelmcp.upstreams.kept import FOLDER, Kept
 from kernelmcp.upstreams.target import identity_of, target_of
 
-NONE = "No MCP servers are configured. `kernelmcp upstreams import claude_desktop` takes over a client's.\n"
+NONE = "No MCP servers are configured. `kernelmcp upstreams import claude_desktop` imports those of a client.\n"
 HEAD = ("NAME", "TRANSPORT", "DEFAULT", "TOOLS", "FROM", "")
 
 

@@ -16,8 +16,7 @@ from kernelmcp.atomic import replace, sweep_drafts
 from kernelmcp.lab.handlers import WATCH
 
 NAMED_AFTER_SESSION = (
-    "This notebook is the record of a kernelmcp session that is there: it keeps its name and its place. "
-    "Make a copy instead."
+    "This notebook is the record of an open kernelmcp session and keeps its name and place. Make a copy instead."
 )
 
 

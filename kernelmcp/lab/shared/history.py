@@ -68,7 +68,7 @@ class History(BaseYStore):
                     database.executemany("INSERT INTO changes (path, change, time) VALUES (?, ?, ?)", rows)
             except sqlite3.Error:
                 if not failed_before:
-                    self._log.exception("kernelmcp: what has changed a notebook could not be kept")
+                    self._log.exception("kernelmcp: a notebook's changes could not be kept")
                 while sum(map(len, self._unwritten)) > MAX_UNWRITTEN_BYTES:
                     del self._unwritten[0]
                 return
@@ -85,7 +85,7 @@ class History(BaseYStore):
             )
             rows: list[tuple[bytes, float]] = found.fetchall()
         except sqlite3.Error:
-            self._log.exception("kernelmcp: what has changed a notebook could not be read")
+            self._log.exception("kernelmcp: a notebook's changes could not be read")
             rows = []
         if not rows:
             raise YDocNotFound
@@ -100,7 +100,7 @@ class History(BaseYStore):
                 await asyncio.to_thread(replace_changes, self.file, self._path, last, whole)
             self._squashed = self._bytes = len(whole) + ROW_BYTES
         except sqlite3.Error:
-            self._log.exception("kernelmcp: the history of a notebook could not be made smaller")
+            self._log.exception("kernelmcp: the history of a notebook could not be compacted")
             self._squashed = self._bytes  # no retry at the next change
         finally:
             self._squashing = None

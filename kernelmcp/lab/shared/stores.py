@@ -38,7 +38,7 @@ def check_notebook(file: Path) -> None:
             raise ValueError("it is a link, or too large")
         found = cast("dict[str, Any]", json.loads(file.read_bytes()))
         if found["nbformat"] != 4 or not all("cell_type" in cell and "source" in cell for cell in found["cells"]):
-            raise ValueError("it is no notebook")
+            raise ValueError("it is not a notebook")
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         put_aside(file)
 

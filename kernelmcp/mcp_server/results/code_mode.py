@@ -33,4 +33,4 @@ def notes(execution: Execution) -> list[str]:
     if not (pending := _pending(execution)):
         return []
     named = ", ".join(dict.fromkeys(f"{one['server']}.{one['tool']}" for one in pending))
-    return [f"[It waits for the user's approval of {named}, for which the user is asked.]"]
+    return [f"[It waits for the user's approval of {named}, and the user has been asked.]"]

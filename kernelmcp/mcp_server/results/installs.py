@@ -22,7 +22,7 @@ _ERRORS: dict[str, tuple[type[ServerError], str]] = {
     "PackageTooLarge": (PackageFailed, "Use a smaller package."),
     "PackageInvalid": (PackageFailed, "Ask for another version."),
     "PackageUnreachable": (PackageFailed, "Do without it for now, or use a package in pure Python."),
-    "PackageCacheError": (PackageFailed, "Whoever runs the server must free space or repair its package cache."),
+    "PackageCacheError": (PackageFailed, "The server's operator must free space or repair its package cache."),
 }
 
 
@@ -53,5 +53,5 @@ def server_error(execution: Execution) -> ServerError:
     error = execution.error
     name, text = (error.name, error.value) if error else ("", "the installation failed")
     context = {"session_id": execution.session_id, "execution_id": execution.id, "reason": name}
-    kind, suggestion = _ERRORS.get(name, (PackageFailed, "Try again; if it fails again, ask whoever runs the server."))
+    kind, suggestion = _ERRORS.get(name, (PackageFailed, "Try again; if it fails again, ask the server's operator."))
     return kind(text, suggestion, **context)

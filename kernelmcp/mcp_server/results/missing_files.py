@@ -21,7 +21,7 @@ NO_FOLDER = (
     "shares a folder with `kernelmcp install CLIENT --folder PATH`, or with `--folder PATH` in the server's arguments."
 )
 NO_FOLDER_ELSEWHERE = (
-    "No folder is shared with the sandbox: write_file puts content into the workspace. Whoever runs the server shares "
+    "No folder is shared with the sandbox: write_file puts content into the workspace. The server's operator shares "
     "a folder with [volumes.NAME] in its configuration."
 )
 

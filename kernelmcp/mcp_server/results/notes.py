@@ -18,8 +18,8 @@ def notes(view: View) -> list[str]:
     found: list[str] = []
     if execution.has_minted_session:
         found.append(
-            f"[This ran in a new session. Give session_id={execution.session_id!r} to go on in it: over this "
-            "connection, every call without one gets a session of its own.]"
+            f"[This ran in a new session. Pass session_id={execution.session_id!r} to continue in it: on this "
+            "connection, every call without one gets its own session.]"
         )
     if execution.status == "running":
         waits = "is waiting for its turn" if execution.started is None else "is still running"
@@ -29,7 +29,7 @@ def notes(view: View) -> list[str]:
             f"get_execution(execution_id={execution.id!r}, since={str(view.end)!r}), or stop it with cancel_execution.]"
         )
         if execution.questions is not None and execution.questions.open is not None:
-            found.append("[It waits for a line of input, for which the user is asked.]")
+            found.append("[It waits for a line of input, and the user has been asked.]")
         found += code_mode.notes(execution)
     elif execution.interruption and execution.status == "ok":
         why = "time limit passed" if execution.interruption == "timeout" else "cancel came"
@@ -61,7 +61,7 @@ def _why_interrupted(execution: Execution) -> str:
         return f"ran into its {'limit of CPU time' if execution.limit else 'time limit'} and was interrupted"
     if execution.interrupted_by_person:
         return "was interrupted by a person, in JupyterLab or another Jupyter client"
-    return "was cancelled and was interrupted"
+    return "was cancelled and interrupted"
 
 
 def _person_notes(view: View) -> list[str]:

@@ -61,10 +61,10 @@ class FileTools:
         path: Path,
         ctx: Ctx,
         session_id: SameSession = None,
-        encoding: Annotated[Encoding | None, Field(description="Left out: text if it is UTF-8, else base64.")] = None,
-        offset: Annotated[int, Field(ge=0, description="Where to begin, bytes.")] = 0,
+        encoding: Annotated[Encoding | None, Field(description="Omitted: text if it is UTF-8, else base64.")] = None,
+        offset: Annotated[int, Field(ge=0, description="Start offset in bytes.")] = 0,
         max_bytes: Annotated[
-            int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="Left out: a readable amount.")
+            int | None, Field(ge=1, le=MAX_PIECE_BYTES, description="Omitted: a readable amount.")
         ] = None,
     ) -> Annotated[CallToolResult, schemas.ReadResult]:
         """Read a file of the session's workspace, of a volume, or what a result gives a kernelmcp:// address for,
@@ -208,7 +208,7 @@ class FileTools:
             host = f", on this machine {volume['host_path']}" if volume["host_path"] else ""
             # Many clients show their model no instructions.
             users = own and volume["path"] == volumes.SHARED_INSIDE
-            about = ", a folder of the user's for files in and out" if users else ""
+            about = ", a folder of the user's for input and output files" if users else ""
             lines.append(f"{volume['path']}: {modes[volume['mode']]}{about}{host}")
         return structured_result({"workspace": INSIDE, "volumes": found}, "\n".join(lines))
 

@@ -48,7 +48,7 @@ class SessionTools:
             str | None,
             Field(
                 description="A notebook whose cells run first: a path in this session's workspace or in /volumes, or "
-                "kernelmcp://sessions/ID/notebook for what another session ran."
+                "kernelmcp://sessions/ID/notebook for another session's cells."
             ),
         ] = None,
     ) -> Annotated[CallToolResult, schemas.CreateSessionResult]:

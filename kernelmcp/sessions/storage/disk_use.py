@@ -95,7 +95,7 @@ class DiskUse:
         limit = self._settings.policy.storage_max_mb
         taken_mb = self._totals.get(principal, 0) / 2**20
         raise ResourceLimitExceeded(
-            f"your sessions take {taken_mb:,.0f} MB on disk together, and {limit:,} are allowed",
+            f"your sessions take {taken_mb:,.0f} MB on disk in total, and {limit:,} MB are allowed",
             "Delete what you no longer need: get_sessions lists your sessions with their sizes, destroy_session "
             "deletes one.",
             limit_mb=limit,

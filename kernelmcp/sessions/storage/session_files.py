@@ -109,7 +109,7 @@ class SessionFiles:
             self._home.check()
             raise SessionDamaged(
                 f"the workspace of session {self._record.session_id!r} is gone from the disk, or is not a directory",
-                "Bring it back, or start with an empty one: reset_workspace(scope='files').",
+                "Restore it, or start with an empty one: reset_workspace(scope='files').",
                 expected=[str(self._home.sandbox(name).workspace) for name in self._record.sandboxes],
             )
 

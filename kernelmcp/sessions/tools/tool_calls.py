@@ -123,7 +123,7 @@ class _KernelCalls:
             if not self.kernel.ended.is_set():
                 self.kernel.reply_to_tools([reply])
         except Exception:
-            log.exception("a call of a tool could not be answered", session=self._session.id)
+            log.exception("a tool call could not be answered", session=self._session.id)
 
     def _done(self, msg_id: str, number: int, task: "asyncio.Task[None]") -> None:
         del self._calls[number]

@@ -124,7 +124,7 @@ class LoginFile:
 def check_usable(tokens: OAuthToken) -> None:
     """Raises `OAuthFlowError` if no request could use these tokens."""
     if tokens.expires_in is not None and tokens.expires_in <= 0:
-        raise OAuthFlowError("the authorization server gave a token that has expired already")
+        raise OAuthFlowError("the authorization server gave a token that has already expired")
     if not all(each.isascii() and each.isprintable() for each in (tokens.access_token, tokens.refresh_token or "")):
         raise OAuthFlowError("the authorization server gave a token that no header can carry")
 

@@ -100,7 +100,7 @@ class NewLogin(httpx2.Auth):
         known = self._provider.context.oauth_metadata
         if known is not None and "S256" not in (known.code_challenge_methods_supported or ()):
             raise OAuthFlowError(
-                "the authorization server does not offer PKCE with S256, without which logins are stolen"
+                "the authorization server does not offer PKCE with S256, without which logins can be stolen"
             )
         await self._check(httpx2.URL(address))
         await self._show(address)
@@ -244,7 +244,7 @@ class _KeptLogin(httpx2.Auth):
             tokens = OAuthToken.model_validate_json(bytes(body))
             check_usable(tokens)
         except (ValidationError, OAuthFlowError) as exc:
-            raise NotRenewed("the authorization server gave no token that can be used") from exc
+            raise NotRenewed("the authorization server gave no usable token") from exc
         before = self._context.current_tokens
         if before is not None:  # RFC 6749, 6: an omitted value has not changed
             tokens.scope = tokens.scope or before.scope

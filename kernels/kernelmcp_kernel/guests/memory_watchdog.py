@@ -42,7 +42,7 @@ class MemoryWatchdog:
     def _look(self) -> None:
         used = resident_mb(self._pid)
         if used > self._max_mb:
-            self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and {self._max_mb:,} is the most")
+            self._on_excess(f"it was killed for memory: it had {used:,.0f} MB, and the limit is {self._max_mb:,}")
             return
         self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._look)
 
@@ -80,7 +80,7 @@ class SharedMemoryWatchdog:
             grown = max(members, key=lambda member: self._sizes[member.pid] - before.get(member.pid, 0))
             grown.kill(
                 f"it was killed for memory: the guests of this session together held {held:,.0f} MB, and"
-                f" {self._max_mb:,} is the most"
+                f" the limit is {self._max_mb:,}"
             )
         self._timer = self._loop.call_later(_SHARED_INTERVAL_SECONDS, self._look)
 

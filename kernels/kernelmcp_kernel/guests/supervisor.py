@@ -180,7 +180,7 @@ class GuestSupervisor:
                 if guest.death is not None:
                     return
                 if cpu_seconds(guest.pid) > _START_CPU_SECONDS or time.monotonic() > end:
-                    guest.kill("it comes to no end of starting")
+                    guest.kill("it never finishes starting")
                     return
 
     def interrupt(self, grace_seconds: float | None = None) -> None:

@@ -63,7 +63,7 @@ def _leave_out_what_is_closed(found: dict[str, str]) -> None:
     if (closed := closed_to(int(uid), Path(shown["path"]))) is not None:
         del found["KERNELMCP_WORKING_DIRECTORY"]
         found["KERNELMCP_VOLUMES"] = json.dumps([volume for volume in volumes if volume is not shown])
-        found["KERNELMCP_FOLDER_NOTE"] = f"{closed} is closed to the user {uid} of guest_uid"
+        found["KERNELMCP_FOLDER_NOTE"] = f"{closed} is not accessible to the user {uid} of guest_uid"
 
 
 def _ask(environ: Mapping[str, str]) -> dict[str, str]:

@@ -86,7 +86,7 @@ class Room:
                 raise PackageCacheError(
                     f"the package cache has the {self._max_bytes / 2**20:,.0f} MB that it may have "
                     "(packages.max_cache_mb), and all of it is in use; stop sessions that have large packages, "
-                    "or ask for a higher limit. What is in it still can be installed"
+                    "or ask for a higher limit. Cached packages can still be installed"
                 )
             sha256 = free.pop(0)
             used -= entries[sha256].bytes

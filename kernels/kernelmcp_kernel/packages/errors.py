@@ -79,7 +79,7 @@ class PackageCacheError(PackageError): ...
 def no_wheel(name: str, why: str | None) -> PackageNotSupported:
     """The error for a package without a wheel that runs here; `why` says what is wrong with its source."""
     advice = (
-        "Use a package in pure Python instead; whoever runs the server can build a wheel from its source with "
+        "Use a package in pure Python instead; the server's operator can build a wheel from its source with "
         "`kernelmcp build-wheel`"
     )
     what = f", and its source {why}" if why else " (pure Python, or built for pyemscripten)"
@@ -89,7 +89,7 @@ def no_wheel(name: str, why: str | None) -> PackageNotSupported:
 def unwritable(what: str) -> PackageCacheError:
     """The error for a package cache that `what`: "is full", or "cannot be written"."""
     return PackageCacheError(
-        f"the package cache {what}, so nothing new can be installed; what is in it still can. Whoever runs the server "
+        f"the package cache {what}, so nothing new can be installed; cached packages still can. The server's operator "
         "must free space or make KERNELMCP_HOME/packages writable"
     )
 

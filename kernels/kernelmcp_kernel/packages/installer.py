@@ -206,9 +206,9 @@ class Installer:
             request = Request(self._settings, [], own, [], room, answers, options)
             newest = await newest_version(request, name, staging / "newest")
         if newest is None:
-            return f"{there.name} {there.version} stays as it is: whether there is a newer one cannot be told now"
+            return f"{there.name} {there.version} stays as it is: it is unknown now whether there is a newer one"
         if Version(newest) <= Version(there.version):
-            return f"{there.name} {there.version} is the newest that there is for this sandbox"
+            return f"{there.name} {there.version} is the newest available for this sandbox"
         return f"{there.name} {there.version} stays as it is. For {newest}, the newest, {ANOTHER_SESSION}"
 
     async def _for_build(self, requires: list[str], say: Say) -> list[Package]:

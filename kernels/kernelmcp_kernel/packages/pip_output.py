@@ -145,8 +145,8 @@ def explain(
         )
     if "resolution-too-deep" in output:
         return PackageConflict(
-            f"{', '.join(asked)}: no versions of what is needed were found that fit together, among the new ones. Ask "
-            "for an older version, or install it in parts"
+            f"{', '.join(asked)}: no compatible versions of its dependencies were found among recent ones. Ask for an "
+            "older version, or install it in parts"
         )
     if match := _NO_MATCH.search(output):
         what = match["what"].partition(" (from ")[0]
@@ -187,7 +187,7 @@ def _about_files(output: str) -> PackageError | None:
         )
     if "[Errno 13]" in output:  # it writes only our own files
         return PackageUnreachable(
-            "a package source lies in a folder that pip may not read. Whoever runs the server can name the folder in "
+            "a package source lies in a folder that pip may not read. The server's operator can name the folder in "
             "packages.wheel_folders (docs/packages.md says what pip may read)"
         )
     if match := _NO_FILE.search(output):
@@ -224,7 +224,7 @@ def _no_match(
     if match := _NOT_SECURE.search(output):
         return PackageUnreachable(
             f"{what}: the package index {match['host'][:_MAX_NAMED_CHARS]} is not asked, because its address is not "
-            "https. Whoever runs the server can name another (packages.index_url in mcp.toml), or trust it "
+            "https. The server's operator can name another (packages.index_url in mcp.toml), or trust it "
             "(trusted-host in pip.conf)"
         )
     if there := _found_versions(plain, filter(_CHOSEN_LINK.search, log)):
@@ -234,8 +234,8 @@ def _no_match(
     if any(_SKIPPED.search(line) and wanted.search(line) for line in log):
         return no_wheel(name, _refusal(name.partition(" ")[0], output))
     return PackageNotFound(
-        f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ from what is "
-        "imported (`pip install scikit-learn`, `import sklearn`)"
+        f"{name}: no source has a package of this name. Check the spelling: names on PyPI may differ from import "
+        "names (`pip install scikit-learn`, `import sklearn`)"
     )
 
 

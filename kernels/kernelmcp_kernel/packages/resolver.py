@@ -85,7 +85,7 @@ async def download(request: Request, folder: Path, say: Say) -> Download:
         raise PackageUnreachable(str(error)) from error
     except TimeoutError:
         raise PackageTimeout(
-            f"{request.names}: not there after {seconds:g} s (packages.install_timeout_seconds); try it in parts"
+            f"{request.names}: not installed after {seconds:g} s (packages.install_timeout_seconds); try it in parts"
         ) from None
     except PackageError as error:
         raise await _with_advice(error, request, folder / "instead", refused_at) from None
@@ -145,7 +145,7 @@ async def planned(request: Request, folder: Path) -> list[Planned]:
             found = await _resolve(replace(request, files="size"), folder, lambda line: None)
     except TimeoutError:
         raise PackageTimeout(
-            f"{request.names}: not known after {seconds:g} s (packages.install_timeout_seconds)"
+            f"{request.names}: not resolved after {seconds:g} s (packages.install_timeout_seconds)"
         ) from None
     # Elsewhere, a real file with such a name is an index's.
     is_folder = distribution.is_folder(request.settings)
@@ -255,7 +255,7 @@ async def _resolve(request: Request, folder: Path, say: Say, *options: str, whol
             await offers.build(sources, run, request.asked, say)
     except Absent as name:
         raise needed or _distribution_needed(request, [packages[str(name)]]) from None
-    raise PackageError(f"{request.names}: what is needed changes with all that is fetched; ask for part of it")
+    raise PackageError(f"{request.names}: its dependencies change with everything that is fetched; ask for part of it")
 
 
 async def _do_without(offers: Offers, packages: Iterable[Listed], links: list[tuple[str, Path]], folder: Path) -> None:
@@ -298,9 +298,9 @@ def _distribution_needed(request: Request, packages: list[Listed]) -> Distributi
     what = " and ".join([*own, *([f"{', '.join(needed)} (which it needs)"] if needed else [])])
     come, files, them = ("comes", "file", "it") if len(packages) == 1 else ("come", "files", "them")
     host = _host(request)
-    why = f"{host} does not answer. Try again when it does; whoever runs the server can name a mirror or a folder"
+    why = f"{host} does not answer. Try again when it does; the server's operator can name a mirror or a folder"
     if not host:
-        why = f"the folder for it does not have the {files}. Whoever runs the server can put {them} there"
+        why = f"the folder for it does not have the {files}. The server's operator can put {them} there"
     return DistributionNeeded(
         f"{request.names}: {what} {come} from Pyodide's distribution, and {why} (packages.pyodide_url in mcp.toml). "
         f"Until then the standard library works (csv, sqlite3, statistics){_cached(request)}"

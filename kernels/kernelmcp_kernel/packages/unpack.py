@@ -86,7 +86,7 @@ def _place(entry: zipfile.ZipInfo, wheel: str) -> PurePosixPath | None:
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG):
         raise PackageInvalid(
-            f"{wheel} holds {entry.filename[:100]!r}, which is no regular file; install another version"
+            f"{wheel} holds {entry.filename[:100]!r}, which is not a regular file; install another version"
         )
     parts = entry.filename.split("/")
     harmless = all(part not in ("", ".", "..") and len(part.encode()) <= _MAX_PART_BYTES for part in parts)

@@ -52,17 +52,17 @@ def read_archive(file: Path, store: Store, max_wheel_bytes: int) -> tuple[list[s
                 raise ValueError(f"it has no requirements, or more than {_MAX_WHEELS:,} wheels")
             return requirements, [_add(archive, wheel, store, max_wheel_bytes) for wheel in listed["wheels"]]
     except (*DAMAGED, KeyError, TypeError) as error:
-        raise PackageInvalid(f"{file} is no archive of kernelmcp setup --export, or is damaged: {error}") from error
+        raise PackageInvalid(f"{file} is not an archive of kernelmcp setup --export, or is damaged: {error}") from error
 
 
 def _add(archive: zipfile.ZipFile, listed: dict[str, str], store: Store, max_bytes: int) -> Wheel:
     """From the list, only the sha256 and the source are trusted; name and version are the file's, as elsewhere."""
     sha256, name, source = (str(listed[key]) for key in ("sha256", "file", "source"))
     if source not in SOURCES:
-        raise ValueError(f"{source!r} is no source of packages")
+        raise ValueError(f"{source!r} is not a source of packages")
     wheel = Wheel(*wheel_identity(name), sha256, name, source)
     if not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise ValueError(f"{sha256!r} is no sha256")
+        raise ValueError(f"{sha256!r} is not a SHA-256")
     if store.has_wheel(wheel):
         return wheel
     with store.staging() as staging:

@@ -36,5 +36,5 @@ def make_bytecode(store: Store, sha256: str) -> None:
         except PackageError as error:
             raise BuildError(f"bytecode that cannot be used was made: {error}") from error
         if any(not name.endswith(".pyc") for _, _, names in os.walk(folder) for name in names):
-            raise BuildError("something else than bytecode was made")
+            raise BuildError("the result is not bytecode")
         store.add_bytecode(sha256, folder)

@@ -133,7 +133,7 @@ def _name_of(connection_file: Path | None) -> str:
         return f"sandbox-{secrets.token_hex(8)}"
     connection = json.loads(connection_file.read_bytes())
     if not isinstance(connection, dict):
-        raise ValueError(f"{connection_file} is no connection file")
+        raise ValueError(f"{connection_file} is not a connection file")
     key = str(cast("dict[str, Any]", connection).get("key"))
     known_by = os.fsencode(connection_file.absolute()) + b"\0" + key.encode()
     return f"sandbox-{hashlib.sha256(known_by).hexdigest()[:16]}"

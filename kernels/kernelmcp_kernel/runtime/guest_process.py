@@ -70,7 +70,7 @@ def volume_paths(mode: str) -> tuple[Path, ...]:
     path had none when the settings were made."""
     for volume in settings().volumes:
         if os.path.realpath(volume.path) != volume.path:
-            raise OSError(errno.ELOOP, f"/volumes/{volume.name} has led elsewhere since the kernel was started")
+            raise OSError(errno.ELOOP, f"/volumes/{volume.name} leads elsewhere than when the kernel was started")
     return tuple(Path(volume.path) for volume in settings().volumes if volume.mode == mode)
 
 
@@ -157,8 +157,8 @@ def give_to_guest(sandbox: SandboxDirectory, uid: int, paths: Iterable[str]) -> 
     for path in (sandbox.path, *(path for path in map(Path, paths) if path not in own)):
         if (closed := closed_to(uid, path)) is not None:
             raise PermissionError(
-                f"the user {uid} of guest_uid cannot reach {path}: {closed} is closed to others; put"
-                " KERNELMCP_HOME and the installation where that user may go, or leave guest_uid out"
+                f"the user {uid} of guest_uid cannot reach {path}: {closed} is not accessible to others; put"
+                " KERNELMCP_HOME and the installation where that user can reach them, or omit guest_uid"
             )
     for folder in own:
         os.chown(folder, uid, uid)

@@ -82,7 +82,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str, right: int, *, is_unlinke
     except FileNotFoundError:
         return
     if is_unlinked and os.readlink(f"/proc/self/fd/{fd}") != path:
-        raise OSError(errno.ELOOP, f"{path} has led elsewhere since the kernel was started")
+        raise OSError(errno.ELOOP, f"{path} leads elsewhere than when the kernel was started")
     if not stat.S_ISDIR(os.fstat(fd).st_mode):
         right &= _OF_FILES
     rule = struct.pack("=Qi", right, fd)  # a packed struct: 12 bytes

@@ -45,7 +45,7 @@ class Wait:
 
     def __init__(self, task: asyncio.Future[Any] | None = None) -> None:
         if len(waits) >= MAX_WAITS:
-            raise RuntimeError(f"{MAX_WAITS} calls wait already, which is the most: await them instead")
+            raise RuntimeError(f"{MAX_WAITS} calls are waiting already, the maximum: await them instead")
         self.task = task
         self.request = request_id.get()
         self.waiter = asyncio.current_task()

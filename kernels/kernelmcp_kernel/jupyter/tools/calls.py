@@ -105,7 +105,7 @@ class Tools:
         if asker is None:
             asker = self._askers[request] = _Asker(request)
         if len(asker.ready) > MAX_CALLS_IN_FRAME:
-            guest.answer(number, error="too many answers wait to be asked for")
+            guest.answer(number, error="too many answers are waiting to be collected")
             return
         if asker.waiting is not None:  # it is replaced by this one
             earlier, asker.waiting = asker.waiting, (guest, number)
@@ -126,7 +126,7 @@ class Tools:
             there = ", ".join(sorted(self._offer.servers))
             return failure("ToolError", f"there is no MCP server {asked.server!r}; there are: {there}")
         if asked.number in asker.numbers:
-            return failure("ToolError", "a call has this number already")
+            return failure("ToolError", "a call already has this number")
         if len(self._calls) >= MAX_CALLS:
             return failure("LimitExceeded", f"a cell has at most {MAX_CALLS} calls of tools under way at a time")
         if self._held_bytes + len(asked.arguments) > _MAX_HELD_BYTES:
@@ -185,7 +185,7 @@ class Tools:
             if call is not None and call.sent and call.peer == peer:
                 self._forget(call)
                 if len(body.text) + sum(each.ready_bytes for each in self._askers.values()) > _MAX_READY_BYTES:
-                    body = failure("LimitExceeded", f"results that wait are {_MAX_READY_BYTES >> 20} MiB at most")
+                    body = failure("LimitExceeded", f"waiting results may have at most {_MAX_READY_BYTES >> 20} MiB")
                 call.asker.ready.append((call.number, body))
                 askers[call.asker] = None
         for asker in askers:
@@ -196,7 +196,7 @@ class Tools:
         calls = [self._calls[id_] for id_ in ids if id_ in self._calls]
         if calls and calls[0].peer == self._peer:
             self._peer = self._offer = None
-        self._fail(calls, "ServerUnavailable", "who offered the MCP servers has left this kernel")
+        self._fail(calls, "ServerUnavailable", "the client that offered the MCP servers has left this kernel")
 
     # -- ends
 

@@ -27,7 +27,7 @@ _MAX_HOST_CHARS = 100
 # A newly taken name looks like this; the packages that people mean are older, and have more releases.
 _YOUNG_DAYS = 90
 _FEW_RELEASES = 1
-_ASK_OPERATOR = "Whoever runs the server can"
+_ASK_OPERATOR = "The server's operator can"
 
 
 class Failure(NamedTuple):
@@ -44,18 +44,18 @@ class Failure(NamedTuple):
 def _sentence(host: str, why: str) -> str:
     if why in ("401", "407"):
         return (
-            f"the package index {host} wants credentials, or other ones (HTTP {why}), so whether it has it is not "
-            f"known. {_ASK_OPERATOR} put them into pip.conf or .netrc"
+            f"the package index {host} requires credentials, or different ones (HTTP {why}), so it is unknown "
+            f"whether it has it. {_ASK_OPERATOR} put them into pip.conf or .netrc"
         )
     if why.startswith("5"):
         return (
-            f"the package index {host} has an error of its own (HTTP {why}), so whether it has it is not known. Try "
+            f"the package index {host} has an error of its own (HTTP {why}), so it is unknown whether it has it. Try "
             "again later"
         )
     if why.isdigit():
         return (
-            f"the package index {host} refuses to answer (HTTP {why}), so whether it has it is not known. "
-            f"{_ASK_OPERATOR} see to its rights there, or name another index (packages.index_url in mcp.toml)"
+            f"the package index {host} refuses to answer (HTTP {why}), so it is unknown whether it has it. "
+            f"{_ASK_OPERATOR} check its permissions there, or name another index (packages.index_url in mcp.toml)"
         )
     if why == "certificate":
         return (
@@ -64,7 +64,7 @@ def _sentence(host: str, why: str) -> str:
         )
     if why == "no index":
         return (
-            f"what answers at {host} is no package index. {_ASK_OPERATOR} correct its address "
+            f"{host} does not answer as a package index. {_ASK_OPERATOR} correct its address "
             "(packages.index_url in mcp.toml, or index-url in pip.conf)"
         )
     return (

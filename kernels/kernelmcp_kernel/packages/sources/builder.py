@@ -117,7 +117,7 @@ class Builder:
             raise  # says nothing about the source
         except PackageError as error:
             tools = ", ".join(map(_name, requires))[:100]
-            raise NotBuilt(f"is built with {tools}, which is not to be had", lasting=False) from error
+            raise NotBuilt(f"is built with {tools}, which is not available", lasting=False) from error
 
 
 def _name(requirement: str) -> str:

@@ -267,7 +267,7 @@ def _look_for_them(sources: Sources) -> None:
 
     def evaluate_link(self: Any, link: Any) -> Any:
         if sources.is_foreign(self._canonical_name, link):
-            return package_finder.LinkType.different_project, "it is taken from no index"
+            return package_finder.LinkType.different_project, "it is not taken from an index"
         told = evaluate(self, link)
         if told[0] == package_finder.LinkType.format_unsupported and link.filename.endswith(".tar.gz"):
             stock, self._formats = self._formats, frozenset(("source", "binary"))

@@ -127,7 +127,7 @@ class Offers:
 def _left_out(how: str, name: str, need: str) -> str:
     if how == "another":
         return f"{name} goes with {need} in the version that Pyodide's distribution has, not in one that it asks for"
-    why = DISPENSABLE.get(name, {}).get(need, "Pyodide's distribution has it without, and no source has that")
+    why = DISPENSABLE.get(name, {}).get(need, "Pyodide's distribution has it without, and no source has it")
     return f"{name} is without {need} here: {why}"
 
 

@@ -31,8 +31,8 @@ _OPTIONS = {
     "--upgrade": "upgrade", "--force-reinstall": "upgrade", "--ignore-installed": "upgrade", "-I": "upgrade",
 }  # fmt: skip
 
-_INDEX = "which index is asked is the server's setting packages.index_url; install by name from that one"
-_FOLDERS = "each session's packages have their own place; install without it"
+_INDEX = "the server's setting packages.index_url chooses the index; install by name from it"
+_FOLDERS = "each session has a place of its own for packages; install without it"
 _SOURCE = "packages of source code are not built here; take one that has a wheel"
 _CONTINUED = re.compile(r"\\\n")
 _CONSTRAINTS = "write the versions into the requirements themselves, as in: %pip install 'pydantic>=2'"
@@ -57,9 +57,9 @@ _COMMANDS = {
     "reset_workspace with scope all, or just do not import it",
     "download": f"{_INSTALL_KNOWS}, and importlib.resources reads its files",
     "wheel": _SOURCE,
-    "index": "%pip install NAME==0 names the versions that there are",
+    "index": "%pip install NAME==0 lists the versions that there are",
     "search": "%pip install NAME says whether there is such a package, and %pip list --available what Pyodide has",
-    "cache": "the server keeps what was fetched",
+    "cache": "the server keeps fetched packages",
     "config": _INDEX,
 }
 _NO_PROJECTS = "there are no projects and environments of uv's here: a session is one; use %pip install NAME"

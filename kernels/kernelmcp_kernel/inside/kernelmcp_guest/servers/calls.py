@@ -203,9 +203,9 @@ def _parsed(line: str, name: str) -> dict[str, Any]:
     try:
         result: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ToolError(f"{name}: its answer is no JSON that can be read ({error})") from None
+        raise ToolError(f"{name}: its answer is not readable JSON ({error})") from None
     if not isinstance(result, dict):
-        raise ToolError(f"{name}: its answer is no result of a tool")
+        raise ToolError(f"{name}: its answer is not a tool result")
     return cast("dict[str, Any]", result)
 
 

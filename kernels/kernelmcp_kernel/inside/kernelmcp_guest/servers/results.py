@@ -57,10 +57,10 @@ def value_of(result: dict[str, Any], name: str) -> Any:
         content: list[dict[str, Any]] = result["content"]
         if result.get("isError"):
             texts = "\n".join(block["text"] for block in content if block.get("type") == "text")
-            raise ToolError(f"{name}: {texts or 'it failed, and does not say why'}")
+            raise ToolError(f"{name}: {texts or 'it failed without a reason'}")
         parts = [_part(block) for block in content]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ToolError(f"{name}: its answer is no result of a tool ({type(error).__name__}: {error})") from None
+        raise ToolError(f"{name}: its answer is not a tool result ({type(error).__name__}: {error})") from None
     return parts[0] if len(parts) == 1 else parts
 
 

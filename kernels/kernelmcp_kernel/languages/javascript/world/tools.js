@@ -23,11 +23,11 @@
       const { content } = result;
       if (result.isError) {
         const texts = content.filter((block) => block.type === "text").map((block) => block.text);
-        return { error: `${name}: ${texts.join("\n") || "it failed, and does not say why"}` };
+        return { error: `${name}: ${texts.join("\n") || "it failed without a reason"}` };
       }
       parts = content.map(part);
     } catch (error) {
-      return { error: `${name}: its answer is no result of a tool (${error.message})` };
+      return { error: `${name}: its answer is not a tool result (${error.message})` };
     }
     return { value: parts.length === 1 ? parts[0] : parts };
   };
@@ -35,7 +35,7 @@
     try {
       return JSON.parse(line);
     } catch (error) {
-      throw new ToolError("ToolError", `${name}: its answer is no JSON that can be read (${error.message})`);
+      throw new ToolError("ToolError", `${name}: its answer is not readable JSON (${error.message})`);
     }
   };
   const call = async (name, args = {}) => {

@@ -32,8 +32,8 @@ _IGNORED = set("vg") | {"--compressed", "--connect-timeout", "--retry", "--retry
 _REFUSED = {
     "k": "certificates are always checked",
     "x": "the network's policy says how requests go",
-    "F": "forms with files are not known here: use Python",
-    "T": "uploads are not known here: use -X PUT --data-binary @FILE",
+    "F": "forms with files are not supported here: use Python",
+    "T": "uploads are not supported here: use -X PUT --data-binary @FILE",
 }
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 
@@ -88,7 +88,7 @@ class _Line:
         elif (handler := _HANDLERS.get(option)) is not None:
             handler(self, value)
         elif option not in _IGNORED:
-            raise CommandFailed(_USAGE, f"({_USAGE}) option {option} is not known here")
+            raise CommandFailed(_USAGE, f"({_USAGE}) option {option} is not supported here")
 
     def add_header(self, value: str) -> None:
         name, _, text = value.partition(":")

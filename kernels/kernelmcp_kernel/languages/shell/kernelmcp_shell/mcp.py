@@ -73,7 +73,7 @@ class _Calls:
             raise CommandFailed(_FAILED, f"{reply['error']['kind']}: {reply['error']['message']}")
         result: Any = reply.get("result")
         if not isinstance(result, dict):
-            raise CommandFailed(_FAILED, "ToolError: its answer is no result of a tool")
+            raise CommandFailed(_FAILED, "ToolError: its answer is not a tool result")
         return cast("dict[str, Any]", result)
 
 
@@ -86,12 +86,12 @@ def _call(calls: _Calls, files: Files, call: Call, words: list[str]) -> Result:
     text = words[1] if len(words) == 2 else "{}"
     arguments = _parsed(call.stdin or "" if text == "-" else text, "the arguments")
     if not isinstance(arguments, dict):
-        raise CommandFailed(_FAILED, "the arguments are a JSON object")
+        raise CommandFailed(_FAILED, "the arguments must be a JSON object")
     result = calls.make(*_names(files, words[0]), arguments)
     try:
         return _shown(result, words[0], files, call.path(target) if target else None)
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise CommandFailed(_FAILED, "ToolError: its answer is no result of a tool") from None
+        raise CommandFailed(_FAILED, "ToolError: its answer is not a tool result") from None
 
 
 def _parsed(text: str, what: str) -> Any:
@@ -107,7 +107,7 @@ def _shown(result: dict[str, Any], name: str, files: Files, target: str | None) 
     content: list[dict[str, Any]] = result.get("content", []) if is_structured else result["content"]
     texts = [block["text"] for block in content if block["type"] == "text"]
     if result.get("isError"):
-        text = "\n".join(texts) or "it failed, and does not say why"
+        text = "\n".join(texts) or "it failed without a reason"
         raise CommandFailed(_FAILED, f"ToolError: {name}: {text}")
     data = [blob for block in content if (blob := _blob(block)) is not None]
     if target is not None:

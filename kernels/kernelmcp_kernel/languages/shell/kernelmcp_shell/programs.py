@@ -27,7 +27,7 @@ def make_programs(ask: Ask, output: Callable[[], str | None]) -> dict[str, Comma
         if stdin is not None and len(stdin) > _MAX_STDIN_BYTES:
             return Result("", f"{call.name}: its input is more than {_MAX_STDIN_BYTES >> 20} MiB\n", 1)
         if call.stdin is not None and _REPLACEMENT in call.stdin:
-            return Result("", f"{call.name}: its input is no UTF-8 text: give it a file to read\n", 1)
+            return Result("", f"{call.name}: its input is not UTF-8 text: give it a file to read\n", 1)
         answer = ask(
             {
                 "call": "run_program",
@@ -46,7 +46,7 @@ def make_programs(ask: Ask, output: Callable[[], str | None]) -> dict[str, Comma
         try:
             return Result(base64.b64decode(str(value["stdout"])).decode(), stderr, exit_code)
         except UnicodeDecodeError:
-            stderr += f"{call.name}: its output is no UTF-8 text: let it write to a file\n"
+            stderr += f"{call.name}: its output is not UTF-8 text: let it write to a file\n"
             return Result("", stderr, exit_code or 1)
 
     return dict.fromkeys(PROGRAMS, run)

@@ -63,9 +63,9 @@ _OPTIONS = "aefuvxC"
 _BUDGETS = (
     ("live intermediate bytes", "a pipe, a variable or a command can hold at most 32 MB at a time"),
     ("aggregate input bytes", "the commands of a cell can read at most 100 MB together"),
-    ("work units", "the cell has done as much work as one cell may"),
-    ("parser fuel", "the cell has more lines than one cell may"),
-    ("estimated command count", "the cell has more commands than one cell may"),
+    ("work units", "the cell has reached the limit of work for one cell"),
+    ("parser fuel", "the cell has more lines than one cell may have"),
+    ("estimated command count", "the cell has run more commands than one cell may"),
 )
 _REMEDY = ": use Python for it, or take it in parts"
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kernelmcp_shell.commands import Call, Command
     from kernelmcp_shell.files import Files
 
-_NO_SSH = "no connections but those of curl and wget leave the sandbox"
+_NO_SSH = "only curl and wget connect to hosts outside the sandbox"
 _USE_INSTEAD = {
     "http": "use curl",
     **dict.fromkeys(("ssh", "scp", "sftp"), _NO_SSH),
@@ -26,7 +26,7 @@ def make_small_commands(files: Files) -> dict[str, Command]:
     def touch(call: Call) -> Result:
         flags = {letter for word in call.argv if word.startswith("-") for letter in word[1:]}
         if flags - set("acm"):
-            return Result("", "touch: only -a, -c and -m are known here: a time can only be now\n", 1)
+            return Result("", "touch: only -a, -c and -m are supported here: a time can only be now\n", 1)
         names = [word for word in call.argv if not word.startswith("-")]
         errors = "" if names else "touch: missing file operand\n"
         for name in names:

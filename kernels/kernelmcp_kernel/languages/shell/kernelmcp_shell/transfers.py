@@ -84,5 +84,5 @@ def printed(call: Call, stdout: bytes, stderr: str, exit_code: int) -> Result:
     try:
         return Result(stdout.decode(), stderr, exit_code)
     except UnicodeDecodeError:
-        stderr += f"{call.name}: ({WRITE}) this is no text: let it write to a file\n"
+        stderr += f"{call.name}: ({WRITE}) this is not text: let it write to a file\n"
         return Result("", stderr, WRITE)

@@ -40,12 +40,12 @@ class _Line:
         elif name == "header":
             self.headers.append((value.partition(":")[0].strip(), value.partition(":")[2].strip()))
         elif name != "no-verbose":
-            raise CommandFailed(_USAGE, f"option --{name} is not known here: use curl")
+            raise CommandFailed(_USAGE, f"option --{name} is not supported here: use curl")
 
     def _short(self, letters: str, value: str) -> None:
         flags, has_output, name = letters.partition("O")
         if set(flags) - set("qnvcN"):
-            raise CommandFailed(_USAGE, f"option -{flags} is not known here: use curl")
+            raise CommandFailed(_USAGE, f"option -{flags} is not supported here: use curl")
         self.quiet = self.quiet or "q" in flags
         if has_output:
             self.output = name or value

@@ -161,7 +161,7 @@ class _Tar:
             raise CommandFailed(_FAILED, f"{self._archive}: Cannot open: No such file or directory")
         data = self._files.read(path)
         if data.startswith(_ZSTD):
-            raise CommandFailed(_FAILED, f"{self._archive} is compressed with zstd, which is not known here")
+            raise CommandFailed(_FAILED, f"{self._archive} is compressed with zstd, which is not supported here")
         wanted = [name.rstrip("/") for _, name in self._names]
         found: set[str] = set()
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:

@@ -76,7 +76,7 @@ class _Options:
                 elif letter in letters:
                     self.flags += letter
                 else:
-                    raise CommandFailed(_BAD_USE, f"-{letter} is not known here: python has zipfile")
+                    raise CommandFailed(_BAD_USE, f"-{letter} is not supported here: python has zipfile")
 
 
 class _Zip:
