@@ -74,8 +74,10 @@ def test_a_missing_image_is_built_again(built: Path) -> None:
     [
         "../package-lock.json",
         "../requirements-guest.txt",
+        "../vega-lock.json",
         "_runtime/pyodide/pyodide.asm.wasm",
         "_runtime/site/comm/__init__.py",
+        "_runtime/vega/node_modules/vega/build/vega.min.js",
     ],
 )
 def test_without_network_a_needed_build_fails_and_leaves_what_was_there(built: Path, damaged: str) -> None:

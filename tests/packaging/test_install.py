@@ -81,6 +81,7 @@ def test_the_source_archive_can_build_itself_and_brings_no_runtime(tmp_path: Pat
         "kernels/kernelmcp_kernel/kernelspec/kernel.json",
         "kernels/package-lock.json",
         "kernels/requirements-guest.txt",
+        "kernels/vega-lock.json",
         "pyproject.toml",
     }
     assert wanted - names == set()

@@ -40,7 +40,8 @@ LEFT_OUT = {"jedi"}
 
 
 def test_lock_files_hold_no_download_address() -> None:
-    for file in (*(folder / "package-lock.json" for folder in LOCKS), REQUIREMENTS):
+    vega = ROOT / "kernels" / "vega-lock.json"
+    for file in (*(folder / "package-lock.json" for folder in LOCKS), vega, REQUIREMENTS):
         assert re.findall(r"\w+://\S+", file.read_text()) == [], file.name
 
 

@@ -13,6 +13,7 @@ import { Interrupts } from "./interrupts.mjs";
 import { loadRuntime, mountPackage } from "./pyodide.mjs";
 import { Storage } from "./storage.mjs";
 import { Streams } from "./streams.mjs";
+import { chartDrawer } from "./vega.mjs";
 
 const [REQUESTS, FRAMES, INTERRUPTS] = [3, 4, 5];
 const IDLE_MS = 200;
@@ -109,7 +110,8 @@ async function boot() {
   const write = (/** @type {string} */ name, /** @type {string} */ text, /** @type {string} */ id) =>
     streams.write(name, text, id);
   const heard = () => interrupts.heard();
-  guest.attach(emit, write, () => streams.flush(), ask, nap, heard, wasInterrupted, interruptAgain, leave);
+  const drawChart = chartDrawer(settings.runtime);
+  guest.attach(emit, write, () => streams.flush(), ask, nap, heard, wasInterrupted, interruptAgain, leave, drawChart);
   guest.begin_in(settings.folder ?? "", settings.how_to_see_more);
   guest.note_companions(JSON.stringify(settings.needed_by ?? {}));
   pyodide.setInterruptBuffer(interrupts.buffer(pyodide._module));

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import fnmatch
+import hashlib
+import json
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from kernelmcp_kernel.runtime.identity import BuildError, node_binary, node_wheel
 
@@ -16,11 +22,42 @@ def npm_ci(folder: Path, lock_dir: Path, *, development: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(lock_dir / name, folder / name)
-    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    npm = node_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     omit = [] if development else ["--omit=dev"]
-    run_program("the npm packages", [node_binary(), npm, "ci", *flags, *omit], cwd=folder)
+    _run_npm(folder, "ci", "--no-audit", "--no-fund", *omit)
     return folder / "node_modules"
+
+
+def npm_files(folder: Path, lock: Path) -> Path:
+    """Fetch the files of packages that bundle what they need, without the packages that they name; return the path of
+    node_modules.
+
+    `lock`: JSON, {name: {"version", "integrity" (as npm writes it, sha512), "files" (patterns)}}. Raises BuildError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    packages: dict[str, dict[str, Any]] = json.loads(lock.read_text("utf-8"))
+    _run_npm(folder, "pack", *(f"{name}@{each['version']}" for name, each in packages.items()))
+    for name, each in packages.items():
+        archive = folder / f"{name}-{each['version']}.tgz"
+        digest = hashlib.sha512(archive.read_bytes()).digest()
+        if each["integrity"] != f"sha512-{base64.b64encode(digest).decode()}":
+            raise BuildError(f"{archive.name} is not the file that {lock.name} names: its sha512 differs")
+        _unpack(archive, each["files"], folder / "node_modules" / name)
+    return folder / "node_modules"
+
+
+def _unpack(archive: Path, patterns: list[str], target: Path) -> None:
+    with tarfile.open(archive) as members:
+        for member in members:
+            path = str(PurePosixPath(member.name).relative_to("package"))
+            if member.isfile() and any(fnmatch.fnmatch(path, pattern) for pattern in patterns):
+                member.name = path
+                members.extract(member, target, filter="data")
+
+
+def _run_npm(folder: Path, *command: str) -> None:
+    npm = node_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    program = [node_binary(), npm, *command, "--ignore-scripts", "--loglevel=error"]
+    run_program("the npm packages", program, cwd=folder)
 
 
 def run_program(what: str, program: Iterable[str | Path], cwd: Path | None = None) -> None:

@@ -3,7 +3,8 @@
 `emit` and `write_stream` send frames to the host (`flush_streams`: collected text), `ask` makes a host call, `nap`
 blocks briefly and returns whether an interrupt arrived, `heard` reports that an interrupt's signal handler has begun,
 `was_interrupted` returns whether the running request was interrupted, `interrupt_again` requests a second interrupt
-because Python has swallowed the first, or cancels that request; `exit` ends the guest process.
+because Python has swallowed the first, or cancels that request; `exit` ends the guest process. `draw_chart` returns the
+SVG of a Vega-Lite specification, or raises JsException with the reason why there is none.
 """
 
 import json
@@ -35,6 +36,7 @@ class Bridge:
     was_interrupted: Callable[[], bool]
     interrupt_again: Callable[[bool], None]
     exit: Callable[[int], NoReturn]
+    draw_chart: Callable[[str], str]
 
 
 bridge = Bridge()

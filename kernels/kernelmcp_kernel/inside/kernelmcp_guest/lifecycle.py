@@ -153,10 +153,11 @@ def attach(
     was_interrupted: Callable[[], bool],
     interrupt_again: Callable[[bool], None],
     leave: Callable[[int], NoReturn],
+    draw_chart: Callable[[str], str],
 ) -> None:
     """Connect a restored shell to its host."""
     bridge.emit, bridge.write_stream, bridge.flush_streams = emit, write_stream, flush_streams
-    bridge.ask, bridge.nap, bridge.exit = ask, nap, leave
+    bridge.ask, bridge.nap, bridge.exit, bridge.draw_chart = ask, nap, leave, draw_chart
     bridge.heard, bridge.was_interrupted, bridge.interrupt_again = heard, was_interrupted, interrupt_again
     sys.stdout, sys.stderr = OutStream("stdout", 1), OutStream("stderr", 2)
     random.seed()  # every guest starts from the same heap: without this, all would draw the same numbers

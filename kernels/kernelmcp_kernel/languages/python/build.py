@@ -3,6 +3,7 @@
 It must not know the contents of an image.
 
     _runtime/pyodide/      from npm, pinned by kernels/package-lock.json
+    _runtime/vega/         Vega, which draws charts of altair, from npm, pinned by kernels/vega-lock.json
     _runtime/site/         IPython for the guest, pinned by kernels/requirements-guest.txt
     _runtime/boot.img      the warmed wasm heap, made by host/build.mjs
     _runtime/stamp.json    the inputs that these were made from
@@ -23,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelmcp_kernel.runtime.identity import FORMAT, build_id, digest, node_binary, read_stamp
-from kernelmcp_kernel.runtime.npm import npm_ci, run_program
+from kernelmcp_kernel.runtime.npm import npm_ci, npm_files, run_program
 
-_LOCK_FILES = ("package.json", "package-lock.json", "requirements-guest.txt")
+_LOCK_FILES = ("package.json", "package-lock.json", "requirements-guest.txt", "vega-lock.json")
 _PYODIDE_FILES = (
     "package.json",
     "pyodide-lock.json",
@@ -87,8 +88,10 @@ def _make_packages(package_dir: Path, runtime: Path, log: Log) -> bool:
         return False
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=package_dir))
     try:
-        log("kernelmcp: fetching Pyodide (npm)")
+        log("kernelmcp: fetching Pyodide and Vega (npm)")
         _fetch_pyodide(lock_dir, unfinished / "pyodide")
+        with tempfile.TemporaryDirectory(prefix="kernelmcp-npm-") as scratch:
+            shutil.move(npm_files(Path(scratch), lock_dir / "vega-lock.json"), unfinished / "vega" / "node_modules")
         log("kernelmcp: fetching IPython for the guest (pip)")
         _fetch_site(lock_dir, unfinished / "site")
         _write_stamp(unfinished, {"packages": wanted, "files": _listing_digest(unfinished)})
@@ -142,7 +145,7 @@ def _sweep(package_dir: Path) -> None:
 
 def _listing_digest(runtime: Path) -> str:
     """Names and sizes of the downloaded files: enough to detect a missing or truncated one."""
-    files = [file for part in ("pyodide", "site") for file in (runtime / part).rglob("*") if file.is_file()]
+    files = [file for part in ("pyodide", "site", "vega") for file in (runtime / part).rglob("*") if file.is_file()]
     names = sorted(f"{file.relative_to(runtime).as_posix()} {file.stat().st_size}" for file in files)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()
 

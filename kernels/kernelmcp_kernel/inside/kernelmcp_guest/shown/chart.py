@@ -1,4 +1,4 @@
-"""A chart as data: the readers of plotly, altair and bokeh create it from their figures, and drawing.py draws it.
+"""A chart as data: plotly_reader.py creates it from a figure, and drawing.py draws it.
 
 Every coordinate is a number: on an axis of categories the position of a category, 0, 1, 2 ...; on one of dates the days
 since 1970, as in matplotlib. A reader raises NotDrawn for anything unknown to it, because people would believe a
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -41,11 +40,6 @@ class Axis:
     log: bool = False
     reversed: bool = False
     limits: tuple[float | None, float | None] = (None, None)
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        """The positions of categories, which no longer change."""
-        return {name: place for place, name in enumerate(self.categories or ())}
 
 
 @dataclass(kw_only=True)
@@ -79,9 +73,7 @@ class Line(Mark):
     y: list[float]
     style: str = "-"
     """matplotlib's line style."""
-    width: float = 1.5
     markers: bool = False
-    step: str = "default"
 
 
 @dataclass
@@ -91,7 +83,6 @@ class Points(Mark):
     size: float | list[float] = 18.0
     """The area in square points."""
     marker: str = "o"
-    filled: bool = True
 
 
 @dataclass
@@ -99,7 +90,6 @@ class Area(Mark):
     x: list[float]
     low: list[float]
     high: list[float]
-    across: bool = False
 
 
 @dataclass
@@ -113,8 +103,6 @@ class Histogram(Mark):
 class BoxPlot(Mark):
     at: list[float]
     groups: list[list[float]]
-    whiskers: float | tuple[float, float] = 1.5
-    across: bool = False
 
 
 @dataclass
@@ -132,7 +120,6 @@ class Pie(Mark):
     labels: list[str]
     shares: list[float]
     hole: float = 0.0
-    percent: bool = True
 
 
 @dataclass
@@ -145,31 +132,10 @@ class Rules(Mark):
 
 
 @dataclass
-class Segments(Mark):
-    x: list[float]
-    y: list[float]
-    x_end: list[float]
-    y_end: list[float]
-
-
-@dataclass
-class Polygons(Mark):
-    xs: list[list[float]]
-    ys: list[list[float]]
-
-    def count(self) -> int:
-        return sum(map(len, self.xs))
-
-
-@dataclass
 class Texts(Mark):
     x: list[float]
     y: list[float]
     texts: list[str]
-    offset: tuple[float, float] = (0.0, 0.0)
-    """To the right and upward, in points."""
-    align: str = "center"
-    baseline: str = "center"
 
 
 @dataclass
@@ -180,8 +146,6 @@ class Chart:
     y: Axis = field(default_factory=Axis)
     legend: bool = True
     legend_title: str = ""
-    entries: dict[str, str | None] = field(default_factory=dict[str, str | None])
-    """Colours in the legend that do not belong to marks."""
     values_title: str = ""
     """The title of the colour scale."""
 

@@ -1,4 +1,4 @@
-"""Draws a chart (chart.py) with matplotlib, as a PNG. Nothing here depends on the source of the chart."""
+"""Draws a chart (chart.py) with matplotlib, as a PNG."""
 
 # The contents of a chart have no types.
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -24,18 +24,16 @@ from kernelmcp_guest.shown.chart import (
     NotDrawn,
     Pie,
     Points,
-    Polygons,
     Rules,
-    Segments,
     Texts,
 )
 from kernelmcp_guest.shown.surroundings import MAX_NAME_CHARS, draw_axis, draw_legend, edges, size_of
 
 _DPI = 100
 MAX_POINTS, MAX_SHAPES = 100_000, 2_000
-_COLORED = (Line, Points, Area, Histogram, Bars, Polygons)
+_COLORED = (Line, Points, Area, Histogram, Bars)
 # Mark types that are a single matplotlib object, whatever their size.
-_CHEAP = (Line, Points, Area, Grid, Histogram, Polygons)
+_CHEAP = (Line, Points, Area, Grid, Histogram)
 _MAX_BINS = 2_000
 
 
@@ -130,8 +128,8 @@ def _bars(axes: Any, mark: Bars, chart: Chart) -> None:
 
 
 def _line(axes: Any, mark: Line, _: Chart) -> None:
-    look = {"linestyle": mark.style, "linewidth": mark.width, "drawstyle": mark.step}
-    axes.plot(mark.x, mark.y, marker="o" if mark.markers else "", markersize=4, **look, **_options(mark))
+    markers = "o" if mark.markers else ""
+    axes.plot(mark.x, mark.y, linestyle=mark.style, marker=markers, markersize=4, **_options(mark))
 
 
 def _points(axes: Any, mark: Points, chart: Chart) -> None:
@@ -139,18 +137,11 @@ def _points(axes: Any, mark: Points, chart: Chart) -> None:
     if mark.values is not None:
         scale = _scale_of_colors(axes, mark.values, chart.values_title)
         options["color"] = scale.to_rgba(mark.values)
-    options["edgecolors" if not mark.filled else "linewidths"] = options.pop("color", "C0") if not mark.filled else 0.8
-    if not mark.filled:
-        options["facecolors"] = "none"
-    if mark.marker in "|_+x" and "edgecolors" in options:
-        options["color"] = options.pop("edgecolors")
-        del options["facecolors"]
-    axes.scatter(mark.x, mark.y, s=mark.size, marker=mark.marker, **options)
+    axes.scatter(mark.x, mark.y, s=mark.size, marker=mark.marker, linewidths=0.8, **options)
 
 
 def _area(axes: Any, mark: Area, _: Chart) -> None:
-    draw = axes.fill_betweenx if mark.across else axes.fill_between
-    draw(mark.x, mark.low, mark.high, **_options(mark))
+    axes.fill_between(mark.x, mark.low, mark.high, **_options(mark))
 
 
 def _histogram(axes: Any, mark: Histogram, _: Chart) -> None:
@@ -172,12 +163,8 @@ def _bins(samples: list[float]) -> int:
 
 def _box_plot(axes: Any, mark: BoxPlot, _: Chart) -> None:
     groups = [[value for value in group if not math.isnan(value)] for group in mark.groups]
-    options = {"vert": False} if mark.across else {}
     shape = {"facecolor": mark.color if isinstance(mark.color, str) else "none", "alpha": mark.opacity}
-    boxes = axes.boxplot(
-        groups, positions=mark.at, widths=0.5, whis=mark.whiskers, patch_artist=True, boxprops=shape,
-        manage_ticks=False, **options,
-    )  # fmt: skip
+    boxes = axes.boxplot(groups, positions=mark.at, widths=0.5, patch_artist=True, boxprops=shape, manage_ticks=False)
     if mark.name and boxes["boxes"]:
         boxes["boxes"][0].set_label(_label(mark))
 
@@ -189,10 +176,9 @@ def _grid(axes: Any, mark: Grid, chart: Chart) -> None:
 
 def _pie(axes: Any, mark: Pie, _: Chart) -> None:
     colors = mark.color if isinstance(mark.color, list) else None
-    share = "%.1f%%" if mark.percent else None
     shape = {"width": 1 - mark.hole} if mark.hole else None
     labels = [label[:MAX_NAME_CHARS] for label in mark.labels]
-    axes.pie(mark.shares, labels=labels, autopct=share, colors=colors, wedgeprops=shape, startangle=90,
+    axes.pie(mark.shares, labels=labels, autopct="%.1f%%", colors=colors, wedgeprops=shape, startangle=90,
              counterclock=False, textprops={"parse_math": False})  # fmt: skip
 
 
@@ -202,27 +188,12 @@ def _rules(axes: Any, mark: Rules, _: Chart) -> None:
         (axes.axvline if mark.upright else axes.axhline)(at, linestyle=mark.style, **({"color": "black"} | options))
 
 
-def _segments(axes: Any, mark: Segments, _: Chart) -> None:
-    ends = zip(mark.x, mark.y, mark.x_end, mark.y_end, strict=True)
-    lines = import_module("matplotlib.collections").LineCollection([((a, b), (c, d)) for a, b, c, d in ends])
-    lines.set(**({"color": "black"} | _options(mark)))
-    axes.add_collection(lines)
-    axes.autoscale_view()
-
-
-def _polygons(axes: Any, mark: Polygons, _: Chart) -> None:
-    shapes = [list(zip(xs, ys, strict=True)) for xs, ys in zip(mark.xs, mark.ys, strict=True)]
-    options = {"color": "C0"} | _options(mark)
-    axes.add_collection(import_module("matplotlib.collections").PolyCollection(shapes, **options))
-    axes.autoscale_view()
-
-
 def _texts(axes: Any, mark: Texts, _: Chart) -> None:
     one = mark.color if isinstance(mark.color, str) else "black"
     for x, y, written in zip(mark.x, mark.y, mark.texts, strict=True):
         axes.annotate(
-            written[:MAX_NAME_CHARS], (x, y), xytext=mark.offset, textcoords="offset points", ha=mark.align,
-            va=mark.baseline, color=one, fontsize=8, parse_math=False, annotation_clip=False,
+            written[:MAX_NAME_CHARS], (x, y), xytext=(0.0, 8.0), textcoords="offset points", ha="center",
+            va="center", color=one, fontsize=8, parse_math=False, annotation_clip=False,
         )  # fmt: skip
     axes.update_datalim(list(zip(mark.x, mark.y, strict=True)))
     axes.autoscale_view()
@@ -237,8 +208,6 @@ _DRAWN: dict[type[Mark], Callable[[Any, Any, Chart], None]] = {
     Line: _line,
     Pie: _pie,
     Points: _points,
-    Polygons: _polygons,
     Rules: _rules,
-    Segments: _segments,
     Texts: _texts,
 }

@@ -1,7 +1,7 @@
 """Shows a figure of plotly, altair or bokeh without interaction: a line of text, and a picture.
 
-The interactive figure is the HTML beside it, created by its library. matplotlib draws the picture from the chart that a
-reader makes of the figure; if that is impossible, the line gives the reason.
+The interactive figure is the HTML beside it, created by its library. Vega draws the picture of an altair chart, and
+matplotlib that of a plotly figure; if that is impossible, the line gives the reason. bokeh draws in a browser only.
 """
 
 # The contents of a chart have no types.
@@ -16,8 +16,8 @@ from typing import Any
 from IPython.core import display_functions
 
 from kernelmcp_guest.packages import missing_imports
-from kernelmcp_guest.shown import bokeh_reader, drawing, plotly_reader, vega_reader
-from kernelmcp_guest.shown.chart import Chart, Described, NotDrawn
+from kernelmcp_guest.shown import drawing, plotly_reader, vega
+from kernelmcp_guest.shown.chart import Described, NotDrawn, text
 
 Bundle = dict[str, Any]
 
@@ -35,7 +35,7 @@ def show_plotly(renderers: Any) -> None:
         if isinstance(fig, dict):
             fig = import_module("plotly.graph_objects").Figure(fig)
         html = fig.to_html(include_plotlyjs="cdn")
-        publish(_shown({"text/html": html}, fig, plotly_reader.describe, plotly_reader.read))
+        publish(_shown({"text/html": html}, fig, plotly_reader.describe, _drawn_by_matplotlib))
 
     renderers.show = show
 
@@ -52,7 +52,7 @@ def show_altair(api: Any) -> None:
         found = api.renderers.get()(spec)
         data, *metadata = found if isinstance(found, tuple) else (found,)
         if isinstance(data, dict):
-            data = _shown(data, spec, vega_reader.describe, vega_reader.read)
+            data = _shown(data, spec, vega.describe, _drawn_by_vega)
         return (data, *metadata) if metadata else data
 
     api.TopLevelMixin._repr_mimebundle_ = bundle
@@ -99,21 +99,42 @@ def _bokeh_bundle(model: Any) -> Bundle:
     document = import_module("bokeh.embed").file_html(model, resources, "Bokeh", _always_new=True)
     height = model.height if isinstance(model.height, int) else _BOKEH_HEIGHT
     frame = f'<iframe style="width: 100%; height: {height + _BOKEH_MARGIN}px; border: 0" srcdoc="{escape(document)}">'
-    return _shown({"text/html": f"{frame}</iframe>"}, model, bokeh_reader.describe, bokeh_reader.read)
+    return _shown({"text/html": f"{frame}</iframe>"}, model, _described_bokeh, _drawn_by_a_browser)
+
+
+def _described_bokeh(model: Any) -> Described:
+    plots = [each for each in model.references() if hasattr(each, "renderers") and hasattr(each, "x_range")]
+    renderers = [each for plot in plots for each in plot.renderers if type(each).__name__ == "GlyphRenderer"]
+    kinds = [type(each.glyph).__name__ for each in renderers]
+    marks = sum(len(next(iter(each.data_source.data.values()), ())) for each in renderers)
+    title = next((text(plot.title.text) for plot in plots if plot.title is not None and plot.title.text), "")
+    named = "bokeh figure" if len(plots) == 1 else f"bokeh {type(model).__name__} of {len(plots)} figures"
+    return Described(named, kinds, title, f"{marks:,} marks")
+
+
+def _drawn_by_a_browser(_: Any) -> Bundle:
+    raise NotDrawn("only a browser draws it")
+
+
+def _drawn_by_matplotlib(figure: Any) -> Bundle:
+    chart = plotly_reader.read(figure)
+    if not missing_imports.have("matplotlib"):
+        raise NotDrawn("matplotlib, which draws it, is not installed")
+    return {"image/png": drawing.picture(chart)}
+
+
+def _drawn_by_vega(spec: Any) -> Bundle:
+    return {"image/svg+xml": vega.picture(spec)}
 
 
 def _shown(
-    interactive: Bundle, figure: Any, describe: Callable[[Any], Described], read: Callable[[Any], Chart]
+    interactive: Bundle, figure: Any, describe: Callable[[Any], Described], draw: Callable[[Any], Bundle]
 ) -> Bundle:
     """A figure as its library shows it, a line about it, and a picture where it can be drawn."""
     drawn: Bundle = {}
     why_not: str | None = None
     try:
-        chart = read(figure)
-        if missing_imports.have("matplotlib"):
-            drawn["image/png"] = drawing.picture(chart)
-        else:
-            why_not = "matplotlib, which draws it, is not installed"
+        drawn = draw(figure)
     except NotDrawn as reason:
         why_not = str(reason)
     except Exception as error:  # noqa: BLE001  # what a figure holds may be anything, and it is there all the same

@@ -122,7 +122,7 @@ def _add_shapes(chart: Chart, layout: Any) -> None:
     for note in layout.annotations:
         if note.xref in (None, "x") and note.yref in (None, "y"):
             place = places([note.x], chart.x), places([note.y], chart.y)
-            chart.marks.append(Texts(*place, [text(note.text)], (0.0, 8.0)))
+            chart.marks.append(Texts(*place, [text(note.text)]))
 
 
 def _colors(value: Any) -> tuple[Any, list[float] | None]:

@@ -60,8 +60,6 @@ def draw_legend(axes: Any, chart: Chart) -> None:
     first: dict[str, Any] = {}
     for handle, name in zip(handles, names, strict=True):
         first.setdefault(name.removeprefix(" "), handle)
-    patch: Any = import_module("matplotlib.patches").Patch
-    first |= {name: patch(facecolor=shade or "none", edgecolor="grey") for name, shade in chart.entries.items()}
     if not first:
         return
     shown = list(first)[:_MAX_IN_LEGEND]

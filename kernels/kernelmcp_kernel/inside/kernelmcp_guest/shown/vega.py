@@ -1,0 +1,73 @@
+"""Charts of altair, as Vega-Lite specifications: what a line of text says about one, and its picture, drawn by Vega."""
+
+# The contents of a chart have no types.
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
+import json
+from collections.abc import Iterator
+from math import prod
+from typing import Any, cast
+
+from pyodide.ffi import JsException
+
+from kernelmcp_guest.bridge import bridge
+from kernelmcp_guest.shown.chart import Described, NotDrawn, text
+
+_Spec = dict[str, Any]
+
+_PARTS = ("layer", "hconcat", "vconcat", "concat")
+_MAX_PARTS = 1_000
+# Vega draws 20,000 points in a second, with 110 of the 256 MB that JavaScript has in a guest. It cannot be interrupted.
+_MAX_ROWS = 20_000
+_MAX_CHARS = 8 * 1024 * 1024
+_MAX_REASON_CHARS = 200
+
+
+def describe(spec: _Spec) -> Described:
+    parts = [part for part, _ in _parts(spec)]
+    kinds = [_mark(part) for part in parts if "mark" in part]
+    title = next(filter(None, map(_title, parts)), "")
+    rows = sum(map(len, spec.get("datasets", {}).values()))
+    return Described("altair chart", kinds, text(title), f"{rows:,} rows" if rows else "")
+
+
+def picture(spec: _Spec) -> str:
+    """The chart as SVG. Raises NotDrawn."""
+    rows = sum(count for part, count in _parts(spec) if "mark" in part)
+    if rows > _MAX_ROWS:
+        raise NotDrawn(f"{rows:,} rows, more than {_MAX_ROWS:,}")
+    written = json.dumps(spec)
+    if len(written) > _MAX_CHARS:
+        raise NotDrawn(f"{len(written) / 1e6:,.0f} MB of data, more than {_MAX_CHARS / 1e6:,.0f}")
+    try:
+        return bridge.draw_chart(written)
+    except JsException as error:
+        raise NotDrawn(str(error).removeprefix("Error: ")[:_MAX_REASON_CHARS]) from None
+
+
+def _title(spec: _Spec) -> Any:
+    title = spec.get("title")
+    return title.get("text") if isinstance(title, dict) else title
+
+
+def _mark(spec: _Spec) -> str:
+    mark = spec["mark"]
+    return str(cast("_Spec", mark)["type"] if isinstance(mark, dict) else mark)
+
+
+def _parts(spec: _Spec) -> Iterator[tuple[_Spec, int]]:
+    """A specification and its parts, and the rows that each draws, counted again for each repetition. Up to a limit,
+    since a specification could contain itself."""
+    datasets: dict[str, list[Any]] = spec.get("datasets", {})
+    waiting = [(spec, 0, 1)]
+    for part, rows, times in waiting:
+        data = part.get("data")
+        if isinstance(data, dict):
+            found = data["values"] if "values" in data else datasets.get(data.get("name", ""))
+            rows = len(found) if isinstance(found, list) else 0
+        repeated = part.get("repeat", ())
+        times *= prod(map(len, repeated.values())) if isinstance(repeated, dict) else max(1, len(repeated))
+        yield part, rows * times
+        inner = [each for name in _PARTS for each in part.get(name, ())]
+        inner += [part["spec"]] if isinstance(part.get("spec"), dict) else []
+        waiting += [(each, rows, times) for each in inner[: _MAX_PARTS - len(waiting)]]
