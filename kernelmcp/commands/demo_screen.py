@@ -1,4 +1,4 @@
-"""The output of `kernelmcp demo`: the steps, indented, with streamed output marked, and the picture."""
+"""The output of `kernelmcp demo`: the steps, indented, with streamed output marked, and where the picture is."""
 
 import base64
 import os
@@ -8,20 +8,17 @@ from typing import Any, TextIO
 
 from mcp_types import CallToolResult, ImageContent, TextContent
 
-from kernelmcp.commands import terminal_pictures
-
 INDENT = "    "
 MAX_CODE_LINES, LAST_LINES = 12, 4
 
 
 class Screen:
-    """The screen of the demo. Pictures are also written beside the notebook, to `picture`."""
+    """The screen of the demo. A picture is written to the file `picture`."""
 
-    def __init__(self, out: TextIO, picture: Path, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, out: TextIO, picture: Path) -> None:
         self._out = out
         self._picture = picture
-        self._shows = terminal_pictures.protocol(out, environ)
-        colourful = out.isatty() and not environ.get("NO_COLOR")
+        colourful = out.isatty() and not os.environ.get("NO_COLOR")
         bold, dim, green, off = ("\033[1m", "\033[2m", "\033[32m", "\033[0m") if colourful else ("", "", "", "")
         self._bold, self._dim, self._green, self._off = bold, dim, green, off
 
@@ -50,15 +47,13 @@ class Screen:
                 for line in block.text.splitlines():
                     self.line(line)
             elif isinstance(block, ImageContent):
-                self._show(block)
+                self._write(block)
         if "execution_time_ms" in facts:
             self.line(f"{self._dim}-- {facts['status']}, {facts['execution_time_ms']:.0f} ms{self._off}")
 
-    def _show(self, block: ImageContent) -> None:
+    def _write(self, block: ImageContent) -> None:
         content = base64.b64decode(block.data)
         self._picture.write_bytes(content)
-        if self._shows is not None and block.mime_type == "image/png":
-            self.line(terminal_pictures.encoded(content, self._shows))
         self.line(f"[{block.mime_type}, {len(content):,} bytes: {self._picture}]")
 
     def line(self, text: str, indent: str = INDENT) -> None:

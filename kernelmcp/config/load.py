@@ -44,15 +44,11 @@ class Sources:
     def read(self) -> Values:
         """Read all sources. Raises `ConfigurationError`."""
         variables.check_names(self.environ)
-        command_line = {("config", section): dict(values) for section, values in self.overrides.items()}
-        environment = dict(variables.values(self.environ))
-        files = {("config",): _read(self.config_file), ("policy",): _read(self.policy_file)}
-        if not command_line and not environment and not any(files.values()):
-            return Values()
-        from kernelmcp.config.overlay import overlay
-
+        command_line = {"config": {section: dict(values) for section, values in self.overrides.items()}}
+        environment = variables.values(self.environ)
+        files = {"config": _read(self.config_file), "policy": _read(self.policy_file)}
         try:
-            return overlay(command_line, environment, files)
+            return Values.model_validate(_merged(_merged(command_line, environment), files))
         except ValidationError as exc:
             lines = [self._explain(detail["loc"], detail["type"], detail["msg"]) for detail in exc.errors()]
             raise ConfigurationError("; ".join(lines), "Correct the setting and start again.") from exc
@@ -107,6 +103,15 @@ def load(
     """Load the settings from all sources. Raises `ConfigurationError` for invalid ones."""
     sources = find(config_file, policy_file, environ, overrides)
     return Settings(sources.read(), sources)
+
+
+def _merged(over: Mapping[str, Any], under: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two tables and the tables in them. Any other value of `over` replaces that of `under`."""
+    found = {**under, **over}
+    for key in over.keys() & under.keys():
+        if isinstance(over[key], dict) and isinstance(under[key], dict):
+            found[key] = _merged(over[key], under[key])
+    return found
 
 
 def _place(named: Path | str | None, default: Path) -> Place:

@@ -8,7 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -39,12 +39,14 @@ def target(name: str) -> Key | None:
     return ("config", section, *_lower(rest))
 
 
-def values(environ: Mapping[str, str]) -> Iterator[tuple[Key, Any]]:
-    """The values; shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS."""
+def values(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The values as nested tables; shorter names first, so that FLAVORS__SMALL__MEMORY_MB overrides FLAVORS."""
+    tables: dict[str, Any] = {}
     for name in sorted(environ, key=lambda name: (name.count("__"), name)):
         if (key := target(name)) is not None:
             is_text = key[:2] == ("policy", "env") and len(key) > 2
-            yield key, environ[name] if is_text else _value(key, environ[name])
+            _set(tables, key, environ[name] if is_text else _value(key, environ[name]))
+    return tables
 
 
 def check_names(environ: Mapping[str, str]) -> None:
@@ -99,6 +101,15 @@ def _lower(parts: list[str]) -> tuple[str, ...]:
 
 
 # -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _set(tables: dict[str, Any], key: Key, value: Any) -> None:
+    branch: Any = tables
+    for part in key[:-1]:
+        branch = cast("dict[str, Any]", branch).setdefault(part, {})
+        if not isinstance(branch, dict):
+            return  # a plain value instead of a table: validation reports it
+    cast("dict[str, Any]", branch)[key[-1]] = value
 
 
 def _value(key: Key, text: str) -> Any:

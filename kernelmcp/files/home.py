@@ -38,8 +38,6 @@ FORMAT = 1
 FORMAT_FILE = "version"
 # The names that `new_sandbox` generates.
 SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")
-# The name of "sandboxes" in the first versions, on disk and in records.
-FORMER_NAME = "berths"
 # A session's record and its copy.
 RECORD_FILES = ("session.json", "session.copy.json")
 
@@ -263,8 +261,6 @@ def open_home(root: Path, runtime_root: Path | None = None, *, guest_uid: int | 
         guest_uid = None
     runtime_root = runtime_root_of(runtime_root)
     _check_format(root)
-    if (root / FORMER_NAME).is_dir() and not (root / "sandboxes").exists():
-        (root / FORMER_NAME).rename(root / "sandboxes")
     for directory in (root, root / "sandboxes"):
         private_directory(directory, 0o700 if guest_uid is None else 0o711)
     for directory in (root / "sessions", runtime_root):
@@ -368,7 +364,7 @@ def _named_in(session: Path) -> set[str] | None:
     for name in RECORD_FILES:
         try:
             record: Any = json.loads(read_small(session / name))
-            names: Any = record["sandboxes" if "sandboxes" in record else FORMER_NAME]
+            names: Any = record["sandboxes"]
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, KeyError, TypeError, RecursionError):

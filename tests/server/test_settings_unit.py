@@ -210,6 +210,16 @@ def test_the_environment_goes_over_the_file_and_the_command_line_over_both(tmp_p
     assert settings.policy.env == {"A": "5", "B": "file"}
 
 
+def test_of_a_table_and_a_plain_value_the_higher_layer_wins(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.toml"
+    file.write_text("sessions = 3\n[volumes.data]\npath = '/srv/data'")
+    environ = {"KERNELMCP_HOME": str(tmp_path), "KERNELMCP_SESSIONS__MAX_SESSIONS": "5"}
+    config = load(file, environ=environ).config
+    assert (config.sessions.max_sessions, config.volumes.all["data"].path) == (5, Path("/srv/data"))
+    with pytest.raises(ConfigurationError, match=r"^KERNELMCP_VOLUMES__DATA: volumes\.data: "):
+        load(file, environ={**environ, "KERNELMCP_VOLUMES__DATA": "5"})
+
+
 def test_the_files_in_config_are_the_defaults_and_name_every_setting() -> None:
     settings = load(CONFIG / "mcp.toml", CONFIG / "policy.toml", environ={})
     assert settings.config == Config()

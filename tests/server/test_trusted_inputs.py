@@ -119,8 +119,8 @@ def test_a_writable_volume_with_what_trusted_code_reads_is_refused(
 
 PLANTED = (
     "anyio", "asyncio", "encodings", "httpx2", "jupyter_client", "kernelmcp", "kernelmcp_kernel", "mcp", "mcp_types",
-    "pip", "psutil", "pydantic", "pydantic_settings", "sitecustomize", "starlette", "structlog", "traitlets",
-    "usercustomize", "watchfiles", "zmq",
+    "pip", "psutil", "pydantic", "sitecustomize", "starlette", "structlog", "traitlets", "usercustomize", "watchfiles",
+    "zmq",
 )  # fmt: skip
 
 

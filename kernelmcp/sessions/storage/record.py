@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import structlog
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kernelmcp.atomic import read_small, replace_text
 from kernelmcp.config.models import Flavor
 from kernelmcp.errors import SessionDamaged, StorageFailed
-from kernelmcp.files.home import FORMER_NAME, RECORD_FILES, SANDBOX_NAME
+from kernelmcp.files.home import RECORD_FILES, SANDBOX_NAME
 from kernelmcp.sessions.caller import Origin
 from kernelmcp.sessions.installed_packages import Package
 
@@ -47,7 +47,7 @@ class Record(BaseModel):
     created_at: str
     last_used_at: str
     execution_count: int = 0
-    sandboxes: list[str] = Field(default=[], validation_alias=AliasChoices("sandboxes", FORMER_NAME))
+    sandboxes: list[str] = []
     """Names of the sandbox directories that may hold the files; two during a move."""
     has_run: bool = Field(default_factory=lambda data: data.get("execution_count", 0) > 0)
     """It may have variables: code was sent to its kernel, and the variables have not been reset since."""
