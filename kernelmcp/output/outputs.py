@@ -52,6 +52,8 @@ class Display:
     metadata: dict[str, Any]
     display_id: str | None
     weight: int
+    revision: int
+    """That of its execution's outputs when it was shown or last updated."""
 
 
 @dataclass(slots=True)
@@ -115,6 +117,10 @@ class Outputs:
     """The length of the whole result; `result` is its beginning if the object was not kept."""
     execution_count: int | None = None
     segments: list[Segment] = field(default_factory=list[Segment])
+    clears: int = 0
+    """How often the outputs were cleared."""
+    revision: int = 0
+    """How often a display was shown or updated."""
     _clear_next: bool = False
     _held: int = 0
 
@@ -186,7 +192,8 @@ class Outputs:
             self.dropped_displays += 1
             return None
         display_id = _display_id(content)
-        display = Display(kind, bundle[0], bundle[1], display_id or None, bundle[2])
+        self.revision += 1
+        display = Display(kind, bundle[0], bundle[1], display_id or None, bundle[2], self.revision)
         self._held += display.weight
         self.segments.append(Segment(None, len(self.displays), 0))
         self.displays.append(display)
@@ -230,7 +237,8 @@ class Outputs:
         owner._held += more
         if owner is not self:
             self._held += max(0, more)
-        display.data, display.metadata, display.weight = data, metadata, weight
+        owner.revision += 1
+        display.data, display.metadata, display.weight, display.revision = data, metadata, weight, owner.revision
         return True
 
     def _error(self, content: dict[str, Any]) -> None:
@@ -245,6 +253,7 @@ class Outputs:
     def _clear(self) -> None:
         """Delete the cell's output so far, as a notebook does."""
         self._clear_next = False
+        self.clears += 1
         self.stdout.clear()
         self.stderr.clear()
         self.display_ids.discard(self)

@@ -1,5 +1,6 @@
 """Sanitizes data from a guest: valid Unicode, JSON of bounded depth, and a measure of its memory use."""
 
+import math
 import re
 import sys
 from typing import Any, cast
@@ -39,7 +40,8 @@ def clean(text: Any) -> str:
 
 
 def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """Clean every string of a JSON value. Raises `ValueError` if it is nested deeper than `depth`."""
+    """Clean every string of a JSON value; NaN and infinity, which JSON does not have, become null. Raises `ValueError`
+    if it is nested deeper than `depth`."""
     if depth == 0:
         raise ValueError(f"nested deeper than {MAX_DEPTH}")
     match value:
@@ -49,6 +51,8 @@ def clean_json(value: Any, depth: int = MAX_DEPTH) -> Any:
             return [clean_json(item, depth - 1) for item in cast("list[Any]", value)]
         case dict():
             return {clean(key): clean_json(item, depth - 1) for key, item in cast("dict[Any, Any]", value).items()}
+        case float() if not math.isfinite(value):
+            return None
         case _:
             return value
 

@@ -176,8 +176,47 @@ async def test_what_is_new_since_the_last_answer(connect: Connect) -> None:
         assert "first\nsecond" in whole.content[0].text
         wrong = await client.call_tool("get_execution", poll | {"since": "yesterday"})
         assert wrong.meta[RESULT_KEY]["error"]["context"] == {"argument": "since"}
-        beyond = await client.call_tool("get_execution", poll | {"since": "999999-0-0"})
+        beyond = await client.call_tool("get_execution", poll | {"since": "999999-0-0-0"})
         assert "second" in beyond.content[0].text
+
+
+CLEARED = """
+from IPython.display import clear_output, display
+import os, time
+def wait(name):
+    while not os.path.exists(name): time.sleep(0.01)
+handle = display("old display", display_id=True)
+for i in range(10): print("old line", i)
+print("begun")
+wait("update")
+handle.update("new display")
+print("updated")
+wait("clear")
+clear_output()
+for i in range(20): print("new line", i)
+"""
+
+
+async def test_what_is_new_since_a_display_was_updated_or_all_was_cleared(connect: Connect) -> None:
+    async with connect(SESSIONS__INLINE_WAIT_SECONDS="0.2", **AUTO) as client:
+
+        async def until(text: str, since: str | None = None) -> tuple[str, str | None]:
+            """The first answer that has this text, and its cursor."""
+            poll = {"execution_id": facts["execution_id"], "wait_seconds": 0.1} | ({"since": since} if since else {})
+            while text not in (said := (answer := await client.call_tool("get_execution", poll)).content[0].text):
+                pass
+            return said, answer.meta[RESULT_KEY].get("cursor")
+
+        facts = (await execute(client, CLEARED)).meta[RESULT_KEY]
+        begun, cursor = await until("begun")
+        assert "old display" in begun
+        await client.call_tool("write_file", {"path": "update", "content": "", "session_id": "s"})
+        updated, cursor = await until("updated", cursor)
+        assert "new display" in updated
+        assert "old" not in updated
+        await client.call_tool("write_file", {"path": "clear", "content": "", "session_id": "s"})
+        cleared, _ = await until("new line 19", cursor)
+        assert [f"new line {i}" in cleared for i in range(20)] == [True] * 20
 
 
 async def test_help_and_html_are_read_as_text(connect: Connect) -> None:

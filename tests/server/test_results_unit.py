@@ -1,13 +1,16 @@
 """What a model reads of a result: `content` alone, within the budget; and which clients get the structure as well."""
 
 import base64
+import json
 import random
 
 import pytest
 
+from kernelmcp.config.models import Policy
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
 from kernelmcp.mcp_server.results.view import without_overwritten
+from kernelmcp.output.outputs import Outputs
 
 pytestmark = pytest.mark.anyio
 
@@ -59,3 +62,10 @@ def test_carriage_returns_leave_the_last_state_of_each_line() -> None:
 )
 def test_no_html_is_an_error(html: str) -> None:
     text_of_html(html)
+
+
+def test_a_number_that_json_does_not_have_is_null() -> None:
+    """A kernel of somebody else's, or a hostile one, sends NaN: Python reads it, no client does."""
+    outputs = Outputs(Policy())
+    outputs.feed("display_data", json.loads('{"data": {"application/x+json": {"a": [NaN, -Infinity, 1.5]}}}'))
+    assert outputs.displays[0].data == {"application/x+json": {"a": [None, None, 1.5]}}

@@ -142,7 +142,7 @@ def _draft(view: View, budget_chars: int) -> _Draft:
     )
     traceback = cut_text(traceback, len(traceback), shares[3], uri(execution, "error"), "error", truncated)
     error = execution.error
-    rich = [(number, display) for number, display in outputs.rich_displays() if number >= view.since.displays]
+    rich = view.displays()
     structured: ExecutionResult = {
         "session_id": execution.session_id,
         "session_created": execution.session_created,

@@ -9,22 +9,24 @@ from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import uri
 from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
-from kernelmcp.output.outputs import StreamName
+from kernelmcp.output.outputs import Display, StreamName
 
 # Bytes of a stream to search for progress lines or new text; of longer ones only the ends are read.
 MAX_READ_BYTES = 1 << 20
 # The output of earlier cells' tasks gets this fraction of a result's budget.
 BACKGROUND_SHARE = 8
-_CURSOR = re.compile(r"([0-9]{1,15})-([0-9]{1,15})-([0-9]{1,15})")
+_CURSOR = re.compile("-".join(["([0-9]{1,15})"] * 4))
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """A position in the outputs: bytes of stdout and stderr, and a number of displays."""
+    """A position in the outputs: bytes of stdout and stderr, how often a display was shown or updated, and how often
+    all were cleared."""
 
     stdout: int = 0
     stderr: int = 0
-    displays: int = 0
+    revision: int = 0
+    clears: int = 0
 
     @classmethod
     def parse(cls, text: str | None) -> "Cursor":
@@ -40,7 +42,7 @@ class Cursor:
         return cls(*map(int, match.groups()))
 
     def __str__(self) -> str:
-        return f"{self.stdout}-{self.stderr}-{self.displays}"
+        return f"{self.stdout}-{self.stderr}-{self.revision}-{self.clears}"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class View:
     def end(self) -> Cursor:
         """The start of the next view."""
         outputs = self.execution.outputs
-        return Cursor(outputs.stdout.size, outputs.stderr.size, len(outputs.displays))
+        return Cursor(outputs.stdout.size, outputs.stderr.size, outputs.revision, outputs.clears)
 
     def chars(self, name: StreamName) -> int:
         """Approximate number of characters of a stream to show."""
@@ -92,10 +94,20 @@ class View:
             text = f"[... {over:,} characters left out ...]\n{text[over:]}"
         return text or None
 
+    def displays(self) -> list[tuple[int, Display]]:
+        """The displayed objects to show, with their numbers: those shown or updated since then."""
+        since = 0 if self._was_cleared else self.since.revision
+        return [(number, each) for number, each in self.execution.outputs.rich_displays() if each.revision > since]
+
+    @property
+    def _was_cleared(self) -> bool:
+        """True if the cell has cleared its output since then. Then everything is shown."""
+        return self.since.clears != self.execution.outputs.clears
+
     def _start(self, name: StreamName) -> int:
         start = self.since.stdout if name == "stdout" else self.since.stderr
-        # Beyond the end: the cell has cleared its output since.
-        return start if start <= self.execution.outputs.spool(name).size else 0
+        is_beyond = start > self.execution.outputs.spool(name).size
+        return 0 if self._was_cleared or is_beyond else start
 
 
 def without_overwritten(text: str) -> str:
