@@ -6,6 +6,7 @@ Output that is too long to read is truncated, and the cell says so; the whole is
 import json
 import re
 import secrets
+from collections.abc import Iterator
 from typing import Any, cast
 
 from kernelmcp.executions.execution import Execution
@@ -37,10 +38,8 @@ def to_line(execution: Execution) -> bytes:
         "execution_count": _execution_count(execution.outputs),
         "source": cut(execution.code, MAX_SOURCE_CHARS, "# "),
     }
-    encoded, displays = _encoded_outputs(execution)
-    if len(displays) < len(execution.outputs.displays):
-        # If some were omitted: the numbers of the others in their URIs.
-        cell["metadata"]["kernelmcp"]["displays"] = displays
+    encoded, facts = _encoded_outputs(execution)
+    cell["metadata"]["kernelmcp"] |= facts
     return f'{json.dumps(cell)[:-1]}, "outputs": [{", ".join(encoded)}]}}'.encode()
 
 
@@ -106,29 +105,43 @@ def left_out_count(line: bytes) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _encoded_outputs(execution: Execution) -> tuple[list[str], list[int]]:
-    """The outputs as JSON, and the numbers of the displays among them."""
+def _encoded_outputs(execution: Execution) -> tuple[list[str], dict[str, Any]]:
+    """The outputs as JSON, and facts about them: "dropped", how many were left out; "displays", the numbers of the rest
+    in their URIs; "notes", the indexes of the outputs that are notes about it."""
     encoded: list[str] = []
     displays: list[int] = []
-    room, left_out = MAX_CELL_BYTES, 0
+    facts: dict[str, Any] = {}
+    room, left_out = MAX_CELL_BYTES, execution.outputs.dropped_displays
     for number, output in _outputs(execution.outputs):
-        try:
-            text = json.dumps(output, allow_nan=False)
-        except ValueError:  # NaN is not JSON
-            text = None
-        if text is None or len(text) > room:
+        text = json.dumps(output)
+        if len(text) > room:
             left_out += 1
         else:
             room -= len(text)
             encoded.append(text)
             displays += [] if number is None else [number]
-    if left_out := left_out + execution.outputs.dropped_displays:
-        encoded.append(json.dumps(note(f"{left_out:,} more outputs of this cell were left out of the notebook")))
+    if left_out:
+        facts["dropped"] = left_out
+    if len(displays) < len(execution.outputs.displays):
+        facts["displays"] = displays
+    if notes := list(_notes(execution.outputs, left_out)):
+        facts["notes"] = list(range(len(encoded), len(encoded) + len(notes)))
+        encoded += map(json.dumps, notes)
     if (error := execution.error) is not None:
         lines = error.traceback.splitlines()
         found = {"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines}
         encoded.append(json.dumps(found))
-    return encoded, displays
+    return encoded, facts
+
+
+def _notes(outputs: Outputs, left_out: int) -> Iterator[dict[str, Any]]:
+    placed = sum(segment.end - segment.start for segment in outputs.segments if segment.name is not None)
+    if missing := outputs.disk_bytes - placed:
+        yield note(f"{missing:,} more bytes of output were cut from the notebook")
+    if dropped := outputs.stdout.dropped_chars + outputs.stderr.dropped_chars:
+        yield note(f"{dropped:,} characters of output were not kept")
+    if left_out:
+        yield note(f"{left_out:,} more outputs of this cell were left out of the notebook")
 
 
 def _outputs(outputs: Outputs) -> list[tuple[int | None, dict[str, Any]]]:
@@ -152,11 +165,6 @@ def _outputs(outputs: Outputs) -> list[tuple[int | None, dict[str, Any]]]:
         if segment.end - segment.start > MAX_TEXT_CHARS:
             text += f"\n[{segment.end - segment.start - MAX_TEXT_CHARS:,} more bytes were cut from the notebook]\n"
         found.append((None, {"output_type": "stream", "name": segment.name, "text": text}))
-    placed = sum(segment.end - segment.start for segment in outputs.segments if segment.name is not None)
-    if missing := outputs.disk_bytes - placed:
-        found.append((None, note(f"{missing:,} more bytes of output were cut from the notebook")))
-    if dropped := outputs.stdout.dropped_chars + outputs.stderr.dropped_chars:
-        found.append((None, note(f"{dropped:,} characters of output were not kept")))
     return found
 
 

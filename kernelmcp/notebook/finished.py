@@ -103,9 +103,11 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _feed(outputs: Outputs, found: Any, facts: dict[str, Any]) -> None:
-    """Restore the outputs. Displays keep their numbers, because the client has them in URIs."""
-    places = iter(as_list(facts.get("displays")))
-    for output in map(as_dict, as_list(found)):
+    """Restore the outputs, without our notes about what was left out. Displays keep their numbers, because the client
+    has them in URIs."""
+    places, notes = iter(as_list(facts.get("displays"))), as_list(facts.get("notes"))
+    replaced = 0
+    for output in (as_dict(each) for index, each in enumerate(as_list(found)) if index not in notes):
         kind = output.get("output_type")
         if kind == "stream":
             outputs.feed("stream", output | {"text": joined(output.get("text", ""))})
@@ -113,9 +115,12 @@ def _feed(outputs: Outputs, found: Any, facts: dict[str, Any]) -> None:
             place = next(places, None)
             while isinstance(place, int) and len(outputs.displays) < min(place, outputs.policy.max_outputs):
                 outputs.feed("display_data", {"data": {"text/plain": NOT_KEPT}})
+                replaced += 1
             outputs.feed(kind, output)
         elif kind == "error":
             outputs.feed("error", output)
+    dropped = facts.get("dropped")
+    outputs.dropped_displays = max(0, dropped - replaced) if isinstance(dropped, int) else 0
     for spool, total in zip((outputs.stdout, outputs.stderr), as_list(facts.get("chars")), strict=False):
         if isinstance(total, int):
             spool.dropped_chars = max(spool.dropped_chars, total - spool.chars)

@@ -7,9 +7,12 @@ import random
 import pytest
 
 from kernelmcp.config.models import Policy
+from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
 from kernelmcp.mcp_server.results.view import without_overwritten
+from kernelmcp.notebook.cells import to_line
+from kernelmcp.notebook.finished import from_line
 from kernelmcp.output.outputs import Outputs
 
 pytestmark = pytest.mark.anyio
@@ -69,3 +72,19 @@ def test_a_number_that_json_does_not_have_is_null() -> None:
     outputs = Outputs(Policy())
     outputs.feed("display_data", json.loads('{"data": {"application/x+json": {"a": [NaN, -Infinity, 1.5]}}}'))
     assert outputs.displays[0].data == {"application/x+json": {"a": [None, None, 1.5]}}
+
+
+@pytest.mark.parametrize(("most", "large", "dropped"), [(2, 0, 2), (64, 3, 1), (64, 0, 0)])  # two large ones have room
+def test_notes_of_the_transcript_are_no_output_of_the_cell(most: int, large: int, dropped: int) -> None:
+    outputs = Outputs(Policy(max_outputs=most))
+    outputs.feed("stream", {"name": "stderr", "text": "its own"})
+    for size in [10] * (4 - large) + [1_900_000] * large:
+        outputs.feed("display_data", {"data": {"image/png": "x" * size}})
+    execution = Execution("s", "local", "1", 1, outputs)
+    execution.finish("ok", None, state_lost=False)
+    line = to_line(execution)
+    assert (b"more outputs of this cell were left out" in line) == bool(dropped)
+    found = from_line(line, execution.id, "s", "local", Policy())
+    assert found is not None
+    assert found.outputs.stderr.read() == "its own"
+    assert found.outputs.dropped_displays == dropped
