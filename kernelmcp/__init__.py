@@ -5,13 +5,14 @@ For programs that embed it: `from kernelmcp import create_server, Settings` (doc
 
 from typing import TYPE_CHECKING, Any
 
+from kernelmcp.version import __version__
+
 if TYPE_CHECKING:
     from kernelmcp.config.load import load as load_settings
     from kernelmcp.config.settings import Settings as Settings
     from kernelmcp.server import Server as Server
     from kernelmcp.server import create_server as create_server
 
-__version__ = "0.1.0"
 __all__ = ["Server", "Settings", "__version__", "create_server", "load_settings"]
 
 _PLACES = {

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import kernelmcp
 from kernelmcp.config.load import load
 from kernelmcp.config.models import level_name
 from kernelmcp.config.settings import Settings
@@ -20,6 +19,7 @@ from kernelmcp.process_start import (
     resume_garbage_collector,
     skip_slow_imports,
 )
+from kernelmcp.version import __version__
 
 AT_A_TERMINAL = """\
 kernelmcp: waiting for an MCP client to speak on stdin. A client starts this command itself: `kernelmcp install
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         description="An MCP server that gives a language model a sandboxed Jupyter kernel of its own. "
         "Without a command: serve MCP over stdio.",
     )
-    parser.add_argument("--version", action="version", version=f"kernelmcp {kernelmcp.__version__}")
+    parser.add_argument("--version", action="version", version=f"kernelmcp {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
 
     serve = commands.add_parser("serve", help="serve MCP (the default)")

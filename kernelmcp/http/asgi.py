@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
-import kernelmcp
 from kernelmcp.config.settings import Settings
 from kernelmcp.http.access_log import AccessMiddleware
 from kernelmcp.http.connections import ConnectionEnds, Connections
@@ -29,6 +28,7 @@ from kernelmcp.http.rate_limits import Throttle
 from kernelmcp.http.sse import Sse
 from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.assemble import App
+from kernelmcp.version import __version__
 
 BYTES_PER_MB = 1024 * 1024
 # Headers that a browser's page may send and read (besides the always allowed ones).
@@ -166,7 +166,7 @@ class Web:
         app = self._app
         body: dict[str, Any] = {
             "name": self.settings.config.server.name,
-            "version": kernelmcp.__version__,
+            "version": __version__,
             "status": "stopped" if app is None else "draining" if self.draining else "ok",
             "endpoints": {"streamable_http": section.path, "sse": "/sse" if section.sse else None},
             "authentication": "bearer" if self.protected else "none",

@@ -11,7 +11,6 @@ import structlog
 from mcp.server.lowlevel.server import Server as LowlevelServer
 from mcp.server.mcpserver import Context
 
-import kernelmcp
 from kernelmcp.config import reload
 from kernelmcp.config.settings import Settings
 from kernelmcp.files.home import Home
@@ -38,6 +37,7 @@ from kernelmcp.sessions.descriptors import Descriptors
 from kernelmcp.sessions.registry import Registry
 from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.tools.offered_tools import OfferedTools
+from kernelmcp.version import __version__
 
 INSTRUCTIONS = """\
 A Jupyter kernel of your own, in a sandbox. execute_code runs Python; variables, imports and files in /workspace stay
@@ -96,7 +96,7 @@ async def open_server(settings: Settings, home: Home, pool: Pool, *, over_http: 
         server = ResourceServer(
             settings.config.server.name,
             title="kernelmcp",
-            version=kernelmcp.__version__,
+            version=__version__,
             instructions=_instructions(settings, runtimes, over_http),
             tools=[tool for tool in tools if enabled is None or tool.name in enabled],
             log_level="WARNING",

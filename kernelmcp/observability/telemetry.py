@@ -17,16 +17,16 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-import kernelmcp
 from kernelmcp.config.models import TelemetrySection
 from kernelmcp.errors import ConfigurationError
 from kernelmcp.executions.execution import Execution
+from kernelmcp.version import __version__
 
 TRACES_PATH = "/v1/traces"
 FLUSH_SECONDS = 1.0
 NANOSECONDS = 1_000_000_000
 
-_tracer = trace.get_tracer("kernelmcp", kernelmcp.__version__)
+_tracer = trace.get_tracer("kernelmcp", __version__)
 
 
 def check_installed() -> None:
@@ -49,7 +49,7 @@ async def exporting(section: TelemetrySection, name: str) -> AsyncIterator[None]
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    resource = Resource.create({"service.name": name, "service.version": kernelmcp.__version__})
+    resource = Resource.create({"service.name": name, "service.version": __version__})
     provider = TracerProvider(resource=resource)
     exporter = OTLPSpanExporter(f"{str(section.otlp_endpoint).rstrip('/')}{TRACES_PATH}")
     provider.add_span_processor(BatchSpanProcessor(exporter))

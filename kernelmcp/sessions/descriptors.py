@@ -14,11 +14,11 @@ from typing import Any
 
 import structlog
 
-import kernelmcp
 from kernelmcp.atomic import replace_text
 from kernelmcp.files.home import Home
 from kernelmcp.sessions.session import Session
 from kernelmcp.sessions.storage.stored import StoredSessions
+from kernelmcp.version import __version__
 
 FORMAT = 1
 FOLDER = "sessions"
@@ -39,7 +39,7 @@ class Descriptors:
     def __init__(self, home: Home, stored: StoredSessions, transport: str) -> None:
         self._folder = home.runtime / FOLDER
         self._stored = stored
-        self._server = {"pid": os.getpid(), "version": kernelmcp.__version__, "transport": transport}
+        self._server = {"pid": os.getpid(), "version": __version__, "transport": transport}
         self._written: dict[str, str] = {}
         self._sessions: dict[str, Session] = {}
 

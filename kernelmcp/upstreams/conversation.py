@@ -40,16 +40,16 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-import kernelmcp
 from kernelmcp.output.sanitize import MAX_DEPTH, as_dict, is_readable
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Tool, UpstreamError
 from kernelmcp.upstreams.large import LARGE_BYTES, MAX_PARSED_BYTES, LargeResults, Waiting
 from kernelmcp.upstreams.link import NUMBER_HEADER, Link
 from kernelmcp.upstreams.listing import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS, Listing, list_tools, text_of
+from kernelmcp.version import __version__
 
 # Above the ids that mcp gives its own requests.
 _FIRST_NUMBER = 1_000_000
-_US = Implementation(name="kernelmcp", version=kernelmcp.__version__)
+_US = Implementation(name="kernelmcp", version=__version__)
 # We report an upstream's errors once, in our words. Theirs contain addresses, which may hold secrets.
 for _name in ("mcp.client", "mcp.shared", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)

@@ -17,7 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 TOOLS = (ROOT / "docs" / "tools.md").read_text("utf-8")
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text("utf-8")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 CONTRACT_CODES = [
     "SESSION_NOT_FOUND",
     "EXECUTION_NOT_FOUND",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import kernelmcp
 import kernelmcp_kernel
 from kernelmcp.config.load import load
 from kernelmcp.config.settings import Settings
@@ -48,6 +49,7 @@ def test_a_volume_that_would_let_guests_out_is_refused(tmp_path: Path, monkeypat
         {"data": {"path": "/dev/shm"}},
         {"data": {"path": private}},
         {"data": {"path": sockets}},
+        {"code": {"path": Path(kernelmcp.__file__).parent / "config", "mode": "rw"}},
         {"code": {"path": Path(kernelmcp_kernel.__file__).parent / "inside", "mode": "rw"}},
         {"a/b": {"path": data}},
         {"..": {"path": data}},

@@ -37,6 +37,7 @@ SERVER_ORDER = [
     "errors",
     "json_bounds",
     "process_start",
+    "version",
 ]
 KERNEL_ORDER = [
     "__main__",
@@ -90,8 +91,10 @@ def crossing(root: Path, order: list[str]) -> Iterator[tuple[Path, str, str]]:
     for file in modules(root):
         for name in imported(file):
             package, *rest = name.split(".")
-            if package == root.name and rest and rest[0] in order and rest[0] != place(file, root):
-                yield file, place(file, root), rest[0]
+            # `import kernelmcp` alone imports the package's `__init__`.
+            other = rest[0] if rest else "__init__"
+            if package == root.name and other in order and other != place(file, root):
+                yield file, place(file, root), other
 
 
 @pytest.mark.parametrize(("root", "order"), [(SERVER, SERVER_ORDER), (KERNEL, KERNEL_ORDER)], ids=["server", "kernel"])
