@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import RateLimited
+from kernelmcp.http.identity import Identity, Rejected
 from kernelmcp.http.rate_limits import ServerBusy, Throttle, address_key
-from kernelmcp.http.tokens import Authenticator, Identity, Rejected
+from kernelmcp.http.tokens import Authenticator
 from kernelmcp.mcp_server.callers import ANONYMOUS, PRINCIPAL_KEY, REFUSED_KEY
 
 # A client that accepts no data for this long, in seconds, has stopped reading.

@@ -13,7 +13,7 @@ import httpx2
 import jwt
 import structlog
 
-from kernelmcp.http.tokens import Rejected
+from kernelmcp.http.identity import Rejected
 
 # An unknown key id makes us ask the issuer again, but at most this often: anybody can invent an id.
 REFETCH_SECONDS = 30.0

@@ -9,7 +9,6 @@ import hmac
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from kernelmcp.atomic import read_small
 from kernelmcp.config.models import AuthSection
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ConfigurationError
+from kernelmcp.http.identity import Identity, Rejected
 
 # How often the token file is checked for changes: a revoked token stays valid for at most this long.
 FILE_CHECK_SECONDS = 1.0
@@ -31,18 +31,6 @@ if TYPE_CHECKING:
     from kernelmcp.http.jwt_verifier import Issuer
 
 log = structlog.get_logger(__name__)
-
-
-class Rejected(Exception):
-    """An invalid token. The text is for the log, and never contains the token."""
-
-
-@dataclass(frozen=True)
-class Identity:
-    """The sender of a request."""
-
-    principal: str
-    scopes: frozenset[str] = frozenset()
 
 
 class Authenticator:

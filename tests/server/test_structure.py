@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,14 +77,16 @@ def modules(root: Path) -> Iterator[Path]:
             yield file
 
 
-def imported(file: Path) -> Iterator[str]:
+@cache
+def imported(file: Path) -> list[str]:
     """Full names of modules, those of lazy imports and of types too."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+    return found
 
 
 def crossing(root: Path, order: list[str]) -> Iterator[tuple[Path, str, str]]:
@@ -106,6 +109,25 @@ def test_imports_go_one_way(root: Path, order: list[str]) -> None:
         if order.index(other) < order.index(own)
     ]
     assert up == []
+
+
+@pytest.mark.parametrize("root", [SERVER, KERNEL], ids=["server", "kernel"])
+def test_no_modules_import_each_other_in_a_circle(root: Path) -> None:
+    """Not in a function either, and not for a type: whoever reads one of them would have to read all."""
+    named = {".".join(file.relative_to(root.parent).with_suffix("").parts): file for file in modules(root)}
+    named = {name.removesuffix(".__init__"): file for name, file in named.items()}
+    below = {name: {other for other in imported(file) if other in named} - {name} for name, file in named.items()}
+    for name, others in below.items():
+        # `from package import module` imports the module: the package is there anyway.
+        below[name] = {one for one in others if not any(other.startswith(f"{one}.") for other in others)}
+    while True:
+        above = set[str]().union(*below.values())
+        inside = {name: others & below.keys() for name, others in below.items() if name in above}
+        inside = {name: others for name, others in inside.items() if others}
+        if inside.keys() == below.keys():
+            break
+        below = inside
+    assert below == {}
 
 
 def test_the_server_and_the_kernels_never_import_each_other() -> None:

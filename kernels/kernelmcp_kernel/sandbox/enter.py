@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # known to type checkers: `typing` takes as long to impor
 if TYPE_CHECKING:
     from typing import Any
 
-    from kernelmcp_kernel.sandbox.confine import Policy
+    from kernelmcp_kernel.sandbox.policy import Policy
 
 _SIGKILL, _SIGPIPE, _SIGINT = 9, 13, 2
 
