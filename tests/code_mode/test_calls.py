@@ -93,7 +93,7 @@ async def test_a_loop_comes_to_its_limit_and_can_go_on_in_the_next_cell(model: M
             "        refused.append(str(error))\n"
             "print(made, len(refused), set(refused))"
         )
-        assert fields["stdout"].startswith("1000 500 {'one cell may make 1,000 calls of tools"), fields
+        assert fields["stdout"].startswith("1000 500 {'one cell may make 1,000 tool calls"), fields
         assert (await one.run("get_deal(id='deal_2')['id']"))["result"] == "'deal_2'"
 
 

@@ -33,6 +33,8 @@ class TopLevelMixin:
         return self.spec
     def _repr_mimebundle_(self, *args, **options):
         return {"text/plain": "altair says what is wrong"}
+    def save(self, fp, format=None):
+        raise ValueError(f"Saving charts in {format or fp!r} requires the vl-convert-python package")
 
 class renderers:
     @staticmethod
@@ -101,6 +103,14 @@ def test_what_a_chart_says_is_computed(charts: Kernel) -> None:
     spec = f"{{'mark': 'point', 'data': {{'values': {rows}}}, 'transform': {steps}, 'encoding': {encoding}}}"
     code = f"TopLevelMixin({spec})"
     assert marks(bundle(charts.run(code)), "symbol") == 3
+
+
+def test_a_chart_of_altair_is_saved_as_svg(charts: Kernel) -> None:
+    spec = f"json.loads({json.dumps(RECORDED['points'])!r})"
+    code = f"import io\nchart, file = TopLevelMixin({spec}), io.StringIO()\n"
+    code += "chart.save('a.svg'); chart.save(file, 'svg')\n"
+    assert charts.run(code + "file.getvalue() == open('a.svg').read(), file.getvalue()[:5]").result == "(True, '<svg ')"
+    assert "chart.save('chart.svg')" in str(charts.run("chart.save('a.png')").reply)
 
 
 def test_what_is_wrong_with_a_chart_of_altair_is_said_by_altair(charts: Kernel) -> None:

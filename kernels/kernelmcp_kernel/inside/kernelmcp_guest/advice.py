@@ -127,6 +127,8 @@ def _advice(error: BaseException) -> str | None:
         return next((_NOT_IMPLEMENTED[name] for name in _functions(error) if name in _NOT_IMPLEMENTED), None)
     if isinstance(error, AttributeError) and error.name == "actualSolve" and error.obj is None:
         return _NO_SOLVERS  # pulp requests one that it does not have
+    if isinstance(error, ValueError) and "vl-convert-python" in text:
+        return "a chart can be saved as SVG or HTML here: chart.save('chart.svg')"
     return _ERRORS_OF_OTHERS.get(type(error).__name__) or _absence_advice(error)
 
 

@@ -8,9 +8,11 @@ matplotlib that of a plotly figure; if that is impossible, the line gives the re
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 import json
+import os
 from collections.abc import Callable
 from html import escape
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from IPython.core import display_functions
@@ -41,8 +43,9 @@ def show_plotly(renderers: Any) -> None:
 
 
 def show_altair(api: Any) -> None:
-    """Patch altair.vegalite.v5.api and its successors: the output of the selected renderer, and a picture."""
-    usual = api.TopLevelMixin._repr_mimebundle_
+    """Patch altair.vegalite.v5.api and its successors: the output of the selected renderer, and a picture; and
+    `chart.save("chart.svg")`, for which altair has a compiled package."""
+    usual, usual_save = api.TopLevelMixin._repr_mimebundle_, api.TopLevelMixin.save
 
     def bundle(chart: Any, *args: Any, **options: Any) -> Any:
         try:
@@ -55,7 +58,18 @@ def show_altair(api: Any) -> None:
             data = _shown(data, spec, vega.describe, _drawn_by_vega)
         return (data, *metadata) if metadata else data
 
-    api.TopLevelMixin._repr_mimebundle_ = bundle
+    def save(chart: Any, fp: Any, format: str | None = None, *args: Any, **options: Any) -> None:  # noqa: A002  # its name
+        is_file = hasattr(fp, "write")
+        if (format or ("" if is_file else os.fspath(fp).rpartition(".")[2])) != "svg":
+            return usual_save(chart, fp, format, *args, **options)
+        svg = vega.picture(chart.to_dict(context={"pre_transform": False}))
+        if is_file:
+            fp.write(svg)
+        else:
+            Path(fp).write_text(svg, "utf-8")
+        return None
+
+    api.TopLevelMixin._repr_mimebundle_, api.TopLevelMixin.save = bundle, save
 
 
 def show_bokeh(showing: Any) -> None:
