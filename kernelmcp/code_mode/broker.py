@@ -18,7 +18,6 @@ from kernelmcp.code_mode.asked import shown_arguments
 from kernelmcp.code_mode.audit import Audit
 from kernelmcp.code_mode.policy import Verdict
 from kernelmcp.code_mode.refusals import Refused
-from kernelmcp.code_mode.results import model_chars
 from kernelmcp.code_mode.session_tools import Caller, Grant
 from kernelmcp.code_mode.tokenized import BYTES_PER_MB, hidden, hidden_kinds, off_loop, with_tokens, with_values
 from kernelmcp.config.settings import Settings
@@ -27,6 +26,7 @@ from kernelmcp.executions.approvals import NotAsked
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.tool_use import CallRecord, Outcome, ToolUse
 from kernelmcp.kernel.tool_channel import Reply, ToolCall
+from kernelmcp.output.sanitize import as_dict, as_list
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, ErrorKind, Tool, ToolChanged, UpstreamError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ MAX_REFUSALS_NOTED = 100
 MAX_SUGGESTED = 20
 # How often one call is judged at most: its tool may have changed by the time that it can be sent.
 MAX_JUDGED = 2
+_STRUCTURED = b'"structuredContent"'
 
 OUTCOMES: dict[ErrorKind, Outcome] = {
     "ToolError": "error",
@@ -279,7 +280,7 @@ class Broker:
         use.result_bytes += result.size
         if use.result_bytes > self._section.execution_mb * BYTES_PER_MB:
             raise refusals.too_much(self._section.execution_mb)
-        use.result_chars[call.server] += model_chars(result)
+        use.result_chars[call.server] += _model_chars(result)
         return result
 
     def _note(self, record: CallRecord, use: ToolUse) -> None:
@@ -297,3 +298,16 @@ class Broker:
 
 def _name(name: str) -> str:
     return name if len(name) <= refusals.MAX_NAME_CHARS and name.isprintable() else refusals.quoted(name)
+
+
+def _model_chars(result: CallResult) -> int:
+    """Number of characters that a model would get that called the tool itself. Text that is repeated as structured
+    content counts once; base64 bytes don't count."""
+    if result.value is None:
+        both = result.raw is not None and _STRUCTURED in result.raw
+        return result.size // 2 if both else result.size
+    blocks = [as_dict(block) for block in as_list(result.value.get("content"))]
+    texts = sum(len(block["text"]) for block in blocks if isinstance(block.get("text"), str))
+    if texts or "structuredContent" not in result.value:
+        return texts
+    return result.size

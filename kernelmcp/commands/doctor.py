@@ -1,22 +1,24 @@
-"""`kernelmcp doctor`: reports the installation, the directories, and which isolation layers hold, found by trying."""
+"""`kernelmcp doctor`: reports the installation, the directories, and which isolation layers hold, found by trying.
+
+The attempts and what they prove are in `doctor_attempts`; what runs in the sandbox is `doctor_guest`.
+"""
 
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
 import anyio
 from jupyter_core.paths import jupyter_path
 
 from kernelmcp.commands import doctor_attempts
-from kernelmcp.commands.doctor_attempts import Findings
-from kernelmcp.commands.doctor_table import write_table
-from kernelmcp.commands.doctor_verdicts import Attempt, Layer
+from kernelmcp.commands.doctor_attempts import Attempt, Findings, Layer
 from kernelmcp.commands.install import check
 from kernelmcp.commands.install.clients import Places
 from kernelmcp.config.load import find
@@ -37,6 +39,7 @@ GUEST_VERSIONS = ("python", "ipython", "pyodide", "node")
 NODE_SECONDS = 30.0
 DEADLINE_SECONDS = 300.0
 HOME_ADVICE = "Make it writable, or set server.home (KERNELMCP_HOME) to another directory"
+NO_CLIENT = ("none found", "`kernelmcp install CLIENT` adds the server to one anyway")
 REINSTALL = "Install kernelmcp again: `pip install --force-reinstall .` in its source folder"
 
 
@@ -84,7 +87,7 @@ def main(config_file: Path | None = None, policy_file: Path | None = None, *, as
     if as_json:
         sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n")
     else:
-        write_table(report, sys.stdout)
+        _write_table(report, sys.stdout)
     return 0 if report.ok else 1
 
 
@@ -258,3 +261,57 @@ def _check_required(report: Report, settings: Settings) -> None:
         if layers and not (layers[name].active and layers[name].proven):
             advice = f"Take {name} from required_layers to run without it" if name in demanded else REINSTALL
             report.fail(f"the layer {name} does not hold: {layers[name].detail}", advice)
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+
+def _write_table(report: Report, out: TextIO) -> None:
+    def section(title: str, rows: Sequence[tuple[str, str]]) -> None:
+        width = max((len(name) for name, _ in rows), default=0)
+        lines = [f"  {name:<{width}}  {text}".rstrip() for name, text in rows]
+        out.write("\n".join([title, *lines, "", ""]))
+
+    section("Versions", [(name, version or "missing") for name, version in report.versions.items()])
+    spec, image = report.kernelspec, report.boot_image
+    about_image = str(image["state"])
+    if "bytes" in image:
+        about_image += f", {image['bytes'] / 1e6:.0f} MB, {image['path']}"
+    section(
+        "Where things are",
+        [
+            ("kernelspec", f"{spec['name']}: {spec['directory'] or 'not found'}"),
+            ("boot image", about_image),
+            ("kept files", report.files["home"]),
+            ("sockets", report.files["runtime"] or "not made"),
+            ("settings files", ", ".join(report.files["config_files"]) or _none_of(report.files["config_places"])),
+            ("settings from", ", ".join(report.files["environment"]) or "defaults"),
+        ],
+    )
+    section("Clients", list(report.clients.items()) or [NO_CLIENT])
+    section("Isolation layers", [(layer.name, f"{_state(layer):<12}  {layer.detail}") for layer in report.layers])
+    section(
+        "What sandboxed code tried",
+        [(attempt.title, f"{_outcome(attempt):<13}  {attempt.detail}") for attempt in report.attempts],
+    )
+    for problem in report.problems:
+        out.write(f"PROBLEM  {problem.what}\n         {problem.advice}\n")
+    through = [attempt.title for attempt in report.attempts if attempt.contained is False]
+    if through:
+        out.write(f"NOT CONTAINED: {'; '.join(through)}.\n")
+        out.write("Do not run code here that must not reach those.\n")
+    out.write("Everything required is there.\n" if report.ok else "Something required is missing: see above.\n")
+
+
+def _none_of(places: list[str]) -> str:
+    return f"none; they would be {', '.join(places)}"
+
+
+def _state(layer: Layer) -> str:
+    if not layer.active:
+        return "not active"
+    return "proven" if layer.proven else "NOT PROVEN"
+
+
+def _outcome(attempt: Attempt) -> str:
+    return {True: "contained", False: "NOT CONTAINED", None: "not tried"}[attempt.contained]

@@ -22,9 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied, KernelStartFailed, ServerError
-from kernelmcp.kernel.child_process import has_ended, pidfd
 from kernelmcp.kernel.connection import Connection, OnOutput, OnQuestion
-from kernelmcp.kernel.exit_reason import how_it_ended
 from kernelmcp.kernel.kernelspecs import Kernelspecs
 from kernelmcp.kernel.tool_channel import Offer, Reply, ToolListener, note_answer
 from kernelmcp.output.sanitize import clean
@@ -39,6 +37,10 @@ EXIT_POLL_SECONDS = 0.1
 REAP_SECONDS = 1.0
 LOG_TAIL_BYTES = 2000
 MAX_LAST_WORDS_CHARS = 300
+# A shell adds this to the number of the signal that ended a process.
+SIGNALLED = 128
+# Exit status of our own kernel process when it exceeds its memory limit.
+OUT_OF_MEMORY = 71
 log = structlog.get_logger(__name__)
 
 
@@ -201,7 +203,7 @@ class Kernel:
         provisioner = self._manager.provisioner
         if provisioner is None or not self.pid:
             return None
-        fd = pidfd(self.pid)
+        fd = _pidfd(self.pid)
         if fd is not None:
             try:
                 await anyio.wait_readable(fd)
@@ -215,7 +217,7 @@ class Kernel:
     @property
     def lives(self) -> bool:
         """True if its process runs. `ended` is set a moment after the exit: its last messages are on their way."""
-        return not (self._exited.is_set() or self.ended.is_set() or has_ended(self.pid))
+        return not (self._exited.is_set() or self.ended.is_set() or _has_ended(self.pid))
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -290,3 +292,38 @@ def _is_setting(name: str) -> bool:
     """True if a variable is a setting of the server: the kernel does not get those, because they may include a
     token."""
     return name.startswith("KERNELMCP_") and "__" in name
+
+
+def how_it_ended(status: int | None, *, own: bool) -> str:
+    """Describe the end in a clause for the caller. Our own kernel exits with 128 plus the signal's number only if its
+    code has sent it a deadly signal; a real signal came from elsewhere, such as when the system has no memory."""
+    if own and status == OUT_OF_MEMORY:
+        return "the kernel process was ended because it had used too much memory"
+    if own and status is not None and (name := _signal_name(status - SIGNALLED)):
+        return f"the code ended its own kernel process with {name}"
+    if status is not None and (name := _signal_name(-status)):
+        return f"the kernel process ended unexpectedly: {name}"
+    return "the kernel process ended unexpectedly" + (f", with status {status}" if status else "")
+
+
+def _signal_name(number: int) -> str | None:
+    return next((each.name for each in signal.Signals if each == number), None)
+
+
+def _pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable once the process has ended. None if the platform does not support it."""
+    opener = getattr(os, "pidfd_open", None)
+    if opener is None:
+        return None
+    try:
+        return int(opener(pid))
+    except OSError:
+        return None
+
+
+def _has_ended(pid: int) -> bool:
+    """True if a child has ended that nobody has waited for yet. False if it is not a child of this process."""
+    try:
+        return pid > 0 and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False

@@ -17,13 +17,14 @@ from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
 from kernelmcp.executions.execution import Execution, Interruption, changed_paths
 from kernelmcp.kernel.process import Kernel
-from kernelmcp.sessions.interrupt_escalation import interrupt_then_kill
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, State
 from kernelmcp.sessions.persons_cells import PersonsCells
 
 # Minimum interval between checks of a time limit while a cell waits for an answer.
 MIN_MORE_SECONDS = 0.5
+# Share of the grace period after which the guest is ended. The rest is for the answer.
+GUEST_SHARE = 5 / 6
 log = structlog.get_logger(__name__)
 
 
@@ -281,7 +282,16 @@ class ExecutionQueue:
         return not execution.interruptible and not self._persons.idle.is_set()
 
     def _interrupt(self, execution: Execution, kernel: Kernel) -> None:
-        interrupt_then_kill(execution, kernel, self._settings.config.kernels.interrupt_grace_seconds)
+        """Interrupt the cell, then end its guest, then kill the whole kernel.
+
+        The kernel process does the first two: it repeats the interrupt within its share of the grace period, then ends
+        the guest that still runs, and answers; guests of other languages keep their variables. So the kill ends only a
+        kernel process that hangs or is not ours. The code that ends the execution cancels `grace_timer`."""
+        grace_seconds = self._settings.config.kernels.interrupt_grace_seconds
+        if execution.interruptible:
+            kernel.interrupt(GUEST_SHARE * grace_seconds)
+        if execution.grace_timer is None:
+            execution.grace_timer = asyncio.get_running_loop().call_later(grace_seconds, kernel.kill)
 
     def interrupt_all(self) -> None:
         """Interrupt the running execution, and cancel the waiting ones."""

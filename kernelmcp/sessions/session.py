@@ -29,7 +29,6 @@ from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.life import Event, Life, PublicState, State
 from kernelmcp.sessions.persons_cells import PersonsCells
 from kernelmcp.sessions.queue import ExecutionQueue
-from kernelmcp.sessions.storage.deletion import delete_session
 from kernelmcp.sessions.storage.record import Record, now
 from kernelmcp.sessions.storage.saver import Saver
 
@@ -269,7 +268,7 @@ class Session:
         self._saver.cancel()
         self.executions.clear()
         try:
-            await anyio.to_thread.run_sync(delete_session, self._directory, self.files.sandbox)
+            await anyio.to_thread.run_sync(self.files.delete_session)
         except OSError as exc:
             raise StorageFailed(
                 f"session {self.id!r} was stopped, but its files could not be deleted: {exc.strerror}",

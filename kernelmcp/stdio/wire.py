@@ -14,13 +14,13 @@ import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import structlog
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     INTERNAL_ERROR,
@@ -56,8 +56,8 @@ _ID = re.compile(rb'"id": ?(\d{1,15}|"[\w-]{1,100}")')
 log = structlog.get_logger(__name__)
 
 
-class Wire:
-    """Both of mcp's stream protocols: receive and iterate, send, aclose."""
+class Wire(ObjectReceiveStream[SessionMessage | Exception], ObjectSendStream[SessionMessage]):
+    """Both of mcp's streams."""
 
     def __init__(self, reader: "_Reader", writer: "_Writer") -> None:
         self._reader = reader
@@ -115,16 +115,7 @@ class Wire:
             self._large.discard(request_id)
             self._answered.set()
 
-    def __aiter__(self) -> "Wire":
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         try:
             # Encoded only when its turn has come: pending messages are not held twice.
             await self._writer.write(lambda: _encoded(item))
@@ -134,14 +125,6 @@ class Wire:
 
     async def aclose(self) -> None:
         """Does nothing: the wire outlives mcp's streams; `open_wire` closes it."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     async def _next_line(self) -> bytes:
         while True:

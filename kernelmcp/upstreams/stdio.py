@@ -12,10 +12,10 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import anyio
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     JSONRPCError,
@@ -81,8 +81,8 @@ async def open_stdio(
             transport.close()
 
 
-class _Process(asyncio.SubprocessProtocol):
-    """The pipes of a process, as both of mcp's stream protocols."""
+class _Process(asyncio.SubprocessProtocol, ObjectReceiveStream[SessionMessage], ObjectSendStream[SessionMessage]):
+    """The pipes of a process, as both of mcp's streams."""
 
     def __init__(self, large: LargeResults) -> None:
         self.ended = asyncio.Event()
@@ -179,7 +179,7 @@ class _Process(asyncio.SubprocessProtocol):
             with anyio.move_on_after(None if change is None else wait):
                 await self._arrived.wait()
 
-    async def send(self, item: SessionMessage, /) -> None:
+    async def send(self, item: SessionMessage) -> None:
         """Send a message. Raises `BrokenResourceError`. A request waits for an upstream that does not read; a
         cancellation does not."""
         stdin = self._pipe(0)
@@ -188,6 +188,9 @@ class _Process(asyncio.SubprocessProtocol):
         stdin.write(_encoded(item.message))
         if isinstance(item.message, JSONRPCRequest):
             await self._writable.wait()
+
+    async def aclose(self) -> None:
+        """Does nothing: the pipes outlive mcp's dispatcher; `open_stdio` closes them."""
 
     # -- its end ------------------------------------------------------------------------------------------------
 
@@ -214,28 +217,6 @@ class _Process(asyncio.SubprocessProtocol):
 
     def stderr(self) -> str:
         return clean(self._stderr.decode("utf-8", "replace"))
-
-    # -- the rest of mcp's protocols ----------------------------------------------------------------------------
-
-    def __aiter__(self) -> "_Process":
-        return self
-
-    async def __anext__(self) -> SessionMessage:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def aclose(self) -> None:
-        """Does nothing: the pipes outlive mcp's dispatcher; `open_stdio` closes them."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _parsed(line: bytes) -> JSONRPCMessage | None:

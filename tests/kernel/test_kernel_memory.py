@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from kernelmcp.kernel import exit_reason
+from kernelmcp.kernel import process
 from kernelmcp_kernel.jupyter.kernel import EXIT_OUT_OF_MEMORY
 
 from ..processes import forget_peak, is_alive, peak_mb
@@ -155,5 +155,5 @@ def test_a_kernel_process_that_is_too_large_ends_and_its_status_says_why() -> No
         socket: Any = kernel.client.shell_channel.socket
         kernel.client.session.send(socket, message, buffers=[bytes(60_000_000) for _ in range(10)])
         assert wait_until(lambda: not is_alive(kernel.process))
-        assert kernel.manager.provisioner.process.wait(DEADLINE) == EXIT_OUT_OF_MEMORY == exit_reason.OUT_OF_MEMORY
-    assert "too much memory" in exit_reason.how_it_ended(EXIT_OUT_OF_MEMORY, own=True)
+        assert kernel.manager.provisioner.process.wait(DEADLINE) == EXIT_OUT_OF_MEMORY == process.OUT_OF_MEMORY
+    assert "too much memory" in process.how_it_ended(EXIT_OUT_OF_MEMORY, own=True)

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import pytest
 
-from kernelmcp.commands import doctor_process
+from kernelmcp.commands import doctor_attempts
 from kernelmcp.config.guests import NetworkSection, PackagesSection
 from kernelmcp.config.models import Config, Values
 from kernelmcp.config.policy import LayerName, Policy
@@ -52,7 +52,7 @@ def test_the_kernelspec_counts_what_an_import_installs() -> None:
 
 
 def test_both_find_the_same_version_of_landlock() -> None:
-    assert doctor_process.landlock_abi() == landlock.available()
+    assert doctor_attempts.landlock_abi() == landlock.available()
 
 
 def test_the_picture_decoder_numbers_system_calls_as_the_guests_filter_does() -> None:

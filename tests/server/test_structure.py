@@ -73,7 +73,7 @@ def place(file: Path, root: Path) -> str:
 
 def modules(root: Path) -> Iterator[Path]:
     for file in sorted(root.rglob("*.py")):
-        if not {"_runtime", "inside", "decoder_process", "demo_guest", "doctor_guest"} & set(file.parts):
+        if not {"_runtime", "inside", "decoder_process", "demo_guest"} & set(file.parts):
             yield file
 
 

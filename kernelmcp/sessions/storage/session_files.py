@@ -13,8 +13,9 @@ import anyio.to_thread
 import structlog
 
 from kernelmcp.errors import ServerError, SessionDamaged
-from kernelmcp.files.home import Home, SandboxDirectory
+from kernelmcp.files.home import RECORD_FILES, Home, SandboxDirectory
 from kernelmcp.files.listing import Entry
+from kernelmcp.files.safe_open import delete_for_good
 from kernelmcp.files.volume_files import VolumeFiles, is_in_volume
 from kernelmcp.files.workspace import MAX_CHANGED, Quota, Workspace
 from kernelmcp.kernel.process import Kernel
@@ -173,6 +174,16 @@ class SessionFiles:
             await anyio.to_thread.run_sync(sandbox.delete)
 
         background.start(self._tasks, "deleting a sandbox directory", delete)
+
+    def delete_session(self) -> None:
+        """Delete the files, and the record last, so that partly deleted files still have an owner. Blocking. Raises
+        OSError."""
+        if self.sandbox is not None:
+            self.sandbox.delete_for_good()
+        for entry in self._directory.iterdir():
+            if entry.name not in RECORD_FILES:
+                delete_for_good(entry)
+        delete_for_good(self._directory)
 
     # -- the record ---------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ Content = dict[str, Any]
 
 # Resident memory of this process, MiB: 40, and at most 350 for a guest's frames while they are handled.
 MAX_RESIDENT_MB = 512
-# The server recognizes it (exit_reason.py).
+# The server recognizes it (kernel/process.py).
 EXIT_OUT_OF_MEMORY = 71
 
 

@@ -1,7 +1,7 @@
 """Attempts of `kernelmcp doctor` in the sandbox: one forbidden action per run, as a hostile cell would try it.
 
-Runs as a cell, in the guest and (as the control that must breach) in a native kernel. doctor.json in the working
-directory names the attempt and its targets; the answer is one line of JSON on stdout.
+Runs as a cell, in the guest and (as the control that must breach) in a native kernel; so it imports nothing of ours.
+doctor.json in the working directory names the attempt and its targets; the answer is one line of JSON on stdout.
 """
 
 import contextlib
@@ -29,6 +29,10 @@ def breach(detail: str) -> Answer:
 
 def refused(detail: str) -> Answer:
     return {"breached": False, "detail": detail}
+
+
+def untried(detail: str) -> Answer:
+    return {"breached": None, "detail": detail}
 
 
 def module(name: str) -> Any:
@@ -232,7 +236,7 @@ def attempt(targets: Targets) -> Answer:
     try:
         return ATTEMPTS[targets["attempt"]](targets)
     except NotPossible as exc:
-        return {"breached": None, "detail": str(exc)}
+        return untried(str(exc))
     except Exception as exc:  # noqa: BLE001  whatever stops us, the reason is the answer
         return refused(short(exc))
 
