@@ -147,7 +147,7 @@ def environment(targets: Targets) -> Answer:
     variables = dict(os.environ)
     with contextlib.suppress(NotPossible):
         js = module("js")
-        variables |= {str(name): str(js.process.env[name]) for name in js.Object.keys(js.process.env)}
+        variables |= {str(name): str(getattr(js.process.env, name)) for name in js.Object.keys(js.process.env)}
     if targets["token"] in variables.values():
         return breach(f"read a variable of the host ({len(variables)} are visible)")
     return refused("the host's variables are not there")
