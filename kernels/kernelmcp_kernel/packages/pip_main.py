@@ -71,10 +71,8 @@ def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> 
 
     def with_prereleases(evaluator: Any) -> bool | None:
         """Return whether prereleases were requested (`--pre`). None: only if there are no other versions."""
-        control = getattr(evaluator, "_release_control", None)  # since pip 26; a flag before
-        if control is not None:
-            return control.allows_prereleases(utils.canonicalize_name(evaluator._project_name))
-        return getattr(evaluator, "_allow_all_prereleases", False) or None
+        control = evaluator._release_control
+        return control and control.allows_prereleases(utils.canonicalize_name(evaluator._project_name))
 
     def that_count(evaluator: Any) -> set[Any]:
         times = released.get(utils.canonicalize_name(evaluator._project_name), {})

@@ -22,7 +22,6 @@ FAILURE = "failure.json"
 TOLD = "kernelmcp_told"
 # Other errors of the system are the network's.
 _OF_FILES = {
-    errno.ENOENT: "gone",
     errno.EACCES: "unreadable",
     errno.EFBIG: "large",  # the file size limit of this process
     errno.ENOSPC: "full",
@@ -176,20 +175,15 @@ def _text_of(requirement: Any) -> str:
 
 
 def _described(error: BaseException) -> dict[str, Any]:
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    own = [told for each in chain if (told := getattr(each, TOLD, None))]
-    known = [told for each in chain if (told := _of_pip(each) or _of_sources(each))]
-    return next(iter([*own, *known]), None) or {"kind": "", "why": _unknown(error)}
-
-
-def _unknown(error: BaseException) -> str:
     from pip._internal.exceptions import PipError
 
-    return str(error) if isinstance(error, PipError) else f"{type(error).__name__}: {error}"
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    own = [getattr(each, TOLD, None) for each in chain]
+    known = [_of_pip(each) or _of_sources(each) for each in chain]
+    kind = "" if isinstance(error, PipError) else f"{type(error).__name__}: "
+    return next(filter(None, [*own, *known]), {"why": f"{kind}{error}"})
 
 
 def _of_pip(error: BaseException) -> dict[str, Any] | None:
@@ -203,15 +197,13 @@ def _of_pip(error: BaseException) -> dict[str, Any] | None:
         case exceptions.ResolutionTooDeepError():
             return {"kind": "deep"}
         case exceptions.MetadataInconsistent():
-            why = f"expected {error.f_val!r}, but metadata has {error.m_val!r}"
-            return {"kind": "metadata", "why": why}
+            return {"kind": "metadata", "why": f"expected {error.f_val!r}, but metadata has {error.m_val!r}"}
         case exceptions.MetadataInvalid():
             return {"kind": "metadata", "why": error.error}
         case exceptions.InvalidWheel():
             return {"kind": "wheel", "what": error.name, "why": "it is damaged, or no zip archive"}
         case exceptions.UnsupportedWheel():
-            why = str(error.__context__ or error)  # the first is without the name
-            return {"kind": "wheel", "why": why}
+            return {"kind": "wheel", "why": str(error.__context__ or error)}  # the first is without the name
         case _:
             return None
 
@@ -230,8 +222,10 @@ def _of_sources(error: BaseException) -> dict[str, Any] | None:
             url = str(getattr(getattr(error, "request", None), "url", None) or "")
             host = urlsplit(url).hostname
             return {"kind": "silent", "what": f"{_file(url)}: {host}" if host else "a package source"}
+        case OSError() if error.errno == errno.ENOENT and str(error.filename).endswith(".whl"):
+            return {"kind": "gone", "what": _file(str(error.filename))}
         case OSError() if error.errno in _OF_FILES:
-            return {"kind": _OF_FILES[error.errno], "what": _file(str(error.filename)), "why": error.strerror}
+            return {"kind": _OF_FILES[error.errno], "why": error.strerror}
         case _:
             return None
 
