@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
-from kernelmcp_kernel.packages import pip_output
+import pytest
+
+from kernelmcp_kernel.packages.failures.reasons import Reasons, told_in
 
 # Paths of this machine, what pip calls our files, and pip's own last words.
 LEAKS = re.compile(r"/tmp|/home|/packages|-r |requirements\.txt|pip failed|Exception:|ERROR|\n")
 
 
+def said(told: dict[str, Any]) -> str:
+    return str(Reasons(told, [], {}, {}).error())
+
+
 def test_what_is_not_known_is_said_without_paths() -> None:
     path = "/srv/home/packages/tmp/x1/all/0/wheels/a.whl"
-    for output in (
-        f"ERROR: cannot do '{path}'",
-        f"ERROR: Exception:\nTraceback:\nValueError: {path} and file://{path}",
-    ):
-        text = str(pip_output.explain(output, [], [], {}))
+    for why in (f"cannot do '{path}'", f"ValueError: {path} and file://{path}"):
+        text = said({"why": why})
         assert "a.whl" in text
         assert not LEAKS.search(text)
-    assert "https://a.b/c/d" in str(pip_output.explain("ERROR: cannot ask https://a.b/c/d", [], [], {}))
+    assert "https://a.b/c/d" in said({"why": "cannot ask https://a.b/c/d"})
+
+
+HOSTILE: list[Any] = [
+    {},
+    {"kind": 7, "what": [], "why": {}},
+    {"kind": "no such", "why": "a\x1b[31m\nb"},
+    {"kind": "missing", "what": "", "links": [], "refused": 3},
+    {"kind": "missing", "what": "x", "links": {"x": {"versions": ["no version", 3], "failure": "text"}}},
+    {"kind": "missing", "what": "x<2", "links": {"x": {"failure": {"kind": "{0.__class__}", "why": "{what}"}}}},
+    {"kind": "missing", "what": "x", "links": {"x": {"yanked": ["!!"], "python": None}}, "insecure": 1},
+    {"kind": "conflict", "causes": [3, {"who": None, "what": " "}], "constraints": {}, "missing": ["x", ""]},
+    {"kind": "wheel", "what": "x" * 10**6, "why": "{asked}\n" * 10**5},
+    {"kind": "conflict", "causes": [{"who": "a 1", "what": f"x{number}"} for number in range(10**4)]},
+]
+
+
+@pytest.mark.parametrize("told", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_pips_process_tells_is_an_error_of_one_short_line(told: dict[str, Any]) -> None:
+    text = said(told)
+    assert text.isprintable()
+    assert len(text) < 2000
+
+
+@pytest.mark.parametrize("content", ["", "[", "[]", '"text"', "[" * 10**5, '{"why": "' + "x" * (9 << 20) + '"}'])
+def test_what_is_no_description_is_replaced_by_pips_last_line(tmp_path: Path, content: str) -> None:
+    assert told_in(tmp_path, "Killed") == {"why": "Killed"}
+    (tmp_path / "failure.json").write_text(content)
+    assert told_in(tmp_path, "Killed") == {"why": "Killed"}

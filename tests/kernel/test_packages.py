@@ -22,8 +22,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from kernelmcp_kernel.languages.python.prepared import PreparedPackage
-from kernelmcp_kernel.packages import distribution, pip_output, pip_policy, unpack
+from kernelmcp_kernel.packages import distribution, pip_policy, unpack
 from kernelmcp_kernel.packages import errors as e
+from kernelmcp_kernel.packages.failures.reasons import Reasons
 from kernelmcp_kernel.packages.installer import Installer
 from kernelmcp_kernel.packages.outcome import Outcome
 from kernelmcp_kernel.packages.requirements import Options
@@ -369,8 +370,7 @@ def test_an_upgrade_offers_no_version_whose_file_cannot_be_had(
 
 
 def test_a_search_that_was_given_up_is_told_on_one_line() -> None:
-    output = "error: resolution-too-deep\n\n\u00d7 Dependency resolution exceeded maximum depth\n"
-    error = pip_output.explain(output, [], ["north>=1", "south"], {})
+    error = Reasons({"kind": "deep"}, ["north>=1", "south"], {}, {}).error()
     assert isinstance(error, e.PackageConflict)
     assert str(error).startswith("north>=1, south: no compatible versions of its dependencies were found")
 

@@ -142,8 +142,11 @@ def test_emscripten_still_lets_shared_objects_be_loaded(name: str) -> None:
     [
         ("pip._internal.index.package_finder", "LinkEvaluator.evaluate_link"),
         ("pip._internal.index.package_finder", "CandidateEvaluator.get_applicable_candidates"),
-        ("pip._internal.index.package_finder", "PackageFinder._log_skipped_link"),
+        ("pip._internal.index.package_finder", "LinkType.candidate"),
         ("pip._internal.index.package_finder", "LinkType.different_project"),
+        ("pip._internal.index.package_finder", "LinkType.format_unsupported"),
+        ("pip._internal.index.package_finder", "LinkType.platform_mismatch"),
+        ("pip._internal.index.package_finder", "LinkType.requires_python_mismatch"),
         ("pip._internal.operations.prepare", "RequirementPreparer.prepare_linked_requirements_more"),
         ("pip._internal.operations.prepare", "RequirementPreparer.prepare_linked_requirement"),
         ("pip._internal.index.package_finder", "PackageFinder.find_best_candidate"),
@@ -152,6 +155,21 @@ def test_emscripten_still_lets_shared_objects_be_loaded(name: str) -> None:
         ("pip._internal.metadata", "get_metadata_distribution"),
         ("pip._internal.models.candidate", "InstallationCandidate"),
         ("pip._internal.models.link", "Link.as_hashes"),
+        ("pip._internal.commands.download", "DownloadCommand.run"),
+        ("pip._internal.network.session", "PipSession.is_secure_origin"),
+        ("pip._internal.resolution.resolvelib.candidates", "LinkCandidate.__init__"),
+        ("pip._internal.resolution.resolvelib.factory", "Factory.get_installation_error"),
+        ("pip._internal.resolution.resolvelib.factory", "Factory._has_any_candidates"),
+        ("pip._internal.resolution.resolvelib.requirements", "RequiresPythonRequirement.get_candidate_lookup"),
+        ("pip._internal.exceptions", "HashErrors.append"),
+        ("pip._internal.exceptions", "HashMismatch"),
+        ("pip._internal.exceptions", "IncompleteDownloadError"),
+        ("pip._internal.exceptions", "InvalidWheel"),
+        ("pip._internal.exceptions", "MetadataInconsistent"),
+        ("pip._internal.exceptions", "MetadataInvalid"),
+        ("pip._internal.exceptions", "NetworkConnectionError"),
+        ("pip._internal.exceptions", "ResolutionTooDeepError"),
+        ("pip._internal.exceptions", "UnsupportedWheel"),
         ("pip._internal.utils.hashes", "Hashes.check_against_path"),
         ("pip._vendor.resolvelib", "Resolver.resolve"),
         ("pip._vendor.packaging.markers", "default_environment"),
@@ -162,4 +180,4 @@ def test_pip_still_has_what_we_replace(module: str, name: str) -> None:
     found: Any = import_module(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    assert found is not None, f"{module}.{name} is gone; packages/pip_main.py, or sources/in_pip.py, uses it"
+    assert found is not None, f"{module}.{name} is gone; packages/pip_main.py uses it, or an in_pip.py beside it"

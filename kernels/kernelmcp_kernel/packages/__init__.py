@@ -2,6 +2,6 @@
 
 Everything here runs in the kernel process, which is trusted, and runs no package code: only wheels are accepted, and
 they are only unpacked. Each module has one topic: `requirements` which requests are valid, `distribution` the sources
-of wheels, `resolver` how to call pip, `pip_output` pip's answers, `unpack` hostile archives, `store` the cache,
+of wheels, `resolver` how to call pip, `failures` why it failed, `unpack` hostile archives, `store` the cache,
 `installer` the whole process.
 """

@@ -71,10 +71,8 @@ def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> 
 
     def with_prereleases(evaluator: Any) -> bool | None:
         """Return whether prereleases were requested (`--pre`). None: only if there are no other versions."""
-        control = getattr(evaluator, "_release_control", None)  # since pip 26; a flag before
-        if control is not None:
-            return control.allows_prereleases(utils.canonicalize_name(evaluator._project_name))
-        return getattr(evaluator, "_allow_all_prereleases", False) or None
+        control = evaluator._release_control
+        return control and control.allows_prereleases(utils.canonicalize_name(evaluator._project_name))
 
     def that_count(evaluator: Any) -> set[Any]:
         times = released.get(utils.canonicalize_name(evaluator._project_name), {})
@@ -98,22 +96,6 @@ def _take_new_versions_only(released: dict[str, dict[Any, datetime | None]]) -> 
     package_finder.LinkEvaluator.evaluate_link = evaluate_link
     package_finder.CandidateEvaluator.get_applicable_candidates = applicable
     return that_count
-
-
-def _log_little() -> None:
-    """Log only one skipped link per project and reason: pip logs tens of thousands, which takes a third of its time."""
-    from pip._internal.index.package_finder import LinkType, PackageFinder
-
-    log = PackageFinder._log_skipped_link
-    logged: set[tuple[Any, str]] = set()
-
-    def log_first(self: Any, link: Any, result: Any, detail: str) -> None:
-        kind = (result, link.filename.partition("-")[0])
-        if result != LinkType.different_project and kind not in logged:
-            logged.add(kind)
-            log(self, link, result, detail)
-
-    PackageFinder._log_skipped_link = log_first
 
 
 def _give_up_sooner() -> None:
@@ -189,32 +171,39 @@ def main() -> int:
     from pip._vendor.packaging import markers as vendored
     from pip._vendor.packaging import requirements
 
+    failures = _module("failures", "in_pip")
+    report = failures.Report(Path(watched).parent)
     vendored.default_environment = lambda: dict(markers)  # type: ignore[assignment]
     parse = requirements.Requirement.__init__
 
     def parse_name(self: requirements.Requirement, requirement_string: str) -> None:
         parse(self, requirement_string)
         if self.url:
-            raise requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
+            error = requirements.InvalidRequirement(f"{self.name} is asked for by an address, not by name")
+            setattr(error, failures.TOLD, {"kind": "address", "what": self.name})
+            raise error
 
     requirements.Requirement.__init__ = parse_name
     fetch_less = (
         partial(_fetch_stand_ins_only, stand_in) if files == "fetch" else partial(_fetch_nothing, files == "size")
     )
-    for improve in (_log_little, _give_up_sooner, fetch_less):
+    for improve in (_give_up_sooner, fetch_less):
         with suppress(ImportError, AttributeError):  # with another pip it is slower, but works
             improve()
     watch = _module("index", "watch").Watch(watched)
     with suppress(ImportError, AttributeError):
         that_count = _take_new_versions_only(watch.released)
         if rules:
-            _module("sources", "in_pip").take_part(rules, stand_in, that_count)
+            _module("sources", "in_pip").take_part(rules, stand_in, that_count, report.refused)
     with suppress(ImportError, AttributeError):
         watch.take_part()
+    with suppress(ImportError, AttributeError):
+        report.take_part()
     from pip._internal.cli.main import main as pip
 
     sys.addaudithook(_refuse_programs)
-    status = pip(arguments)
+    with report.of_failures():
+        status = pip(arguments)
     if status:
         watch.look_for_indexes()
     watch.write()

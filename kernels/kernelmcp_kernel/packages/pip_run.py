@@ -17,13 +17,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from kernelmcp_kernel.packages import distribution, empty_wheels, pip_output, pip_policy, pip_process
+from kernelmcp_kernel.packages import distribution, empty_wheels, pip_policy, pip_process
 from kernelmcp_kernel.packages.empty_wheels import Present
+from kernelmcp_kernel.packages.failures.reasons import Reasons, told_in
+from kernelmcp_kernel.packages.from_pip import line
 from kernelmcp_kernel.packages.index.answers import IndexAnswers
 from kernelmcp_kernel.packages.pip_process import Say
 from kernelmcp_kernel.packages.requirements import PLAIN, Options, checked
 from kernelmcp_kernel.packages.sources.builder import Builder
-from kernelmcp_kernel.packages.sources.offers import Absent, Offers, absent_in, is_source, name_of
+from kernelmcp_kernel.packages.sources.offers import Absent, Offers, is_source, name_of
 from kernelmcp_kernel.packages.store import wheel_identity
 from kernelmcp_kernel.runtime.places import packages_root
 from kernelmcp_kernel.sandbox.confine import Policy
@@ -85,14 +87,14 @@ async def run_pip(
     arguments = [*_arguments(request, folder), *_find_links(request, folder, listing), *options]
     rules = offers.write(folder) if offers else ""
     policy = await asyncio.to_thread(_policy, request, folder, arguments, rules)
-    status, output = await pip_process.run(policy, folder.parent, request.max_bytes, say)
+    status, last_line = await pip_process.run(policy, folder.parent, request.max_bytes, say)
     await asyncio.to_thread(request.answers.read, folder)
     if status != 0:
-        if name := absent_in(output):
+        absent = offers.absent if offers else {}
+        told = await asyncio.to_thread(told_in, folder, last_line)
+        if told.get("kind") == "absent" and (name := line(told.get("what"))) in absent:
             raise Absent(name)
-        asked = [str(requirement) for requirement in request.requirements]
-        log, absent = pip_output.log_lines(folder / "log"), offers.absent if offers else {}
-        raise pip_output.explain(output, log, asked, request.answers.failed, absent)
+        raise Reasons(told, list(map(str, request.requirements)), request.answers.failed, absent).error()
     if offers:
         await asyncio.to_thread(offers.read, folder)
     found = [*(folder / "wheels").glob("*.whl"), *(folder / "wheels").glob("*.tar.gz")]
@@ -147,7 +149,6 @@ def _arguments(request: Request, folder: Path) -> list[str]:
         "--disable-pip-version-check",
         "--no-color",
         f"--retries={_RETRIES}",
-        f"--log={folder / 'log'}",
         *distribution.guest_tags(),
         *request.options.for_pip(),
         f"--dest={folder / 'wheels'}",

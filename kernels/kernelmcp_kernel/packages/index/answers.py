@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 from packaging.utils import canonicalize_name
 
 from kernelmcp_kernel.packages.errors import PackageUnreachable
+from kernelmcp_kernel.packages.from_pip import read, table, texts
 from kernelmcp_kernel.packages.index.silent import SilentHosts
 
 # The slowest index that answers takes half of this; a failed installation takes at most ten seconds altogether.
@@ -22,7 +23,6 @@ _ANSWER_SECONDS = 5.0
 # For a host that gave no answer a few minutes ago.
 _BRIEF_SECONDS = 1.5
 _RULES, _SEEN = "watch.json", "answers.json"  # same as in `watch`
-_MAX_SEEN_BYTES = 1 << 20
 _MAX_HOST_CHARS = 100
 # A newly taken name looks like this; the packages that people mean are older, and have more releases.
 _YOUNG_DAYS = 90
@@ -99,14 +99,14 @@ class IndexAnswers:
 
     def read(self, run: Path) -> None:
         """Record the observations of a run of pip. Blocking."""
-        seen = _read(run / _SEEN)
-        silent = _texts(seen.get("silent"))
+        seen = table(read(run / _SEEN))
+        silent = texts(seen.get("silent"))
         self._silent.update(silent)
         self.failed = _failures(seen.get("failed"))
         self._releases = _releases(seen.get("releases"))
         self.complete = self.complete and not self.failed
         if self._hosts:
-            self._hosts.note(silent, _texts(seen.get("answered")))
+            self._hosts.note(silent, texts(seen.get("answered")))
 
     def doubts(self, names: Iterable[str]) -> list[str]:
         """Warnings about packages (names) that are new on an index, or have only one release there."""
@@ -120,34 +120,20 @@ class IndexAnswers:
         ]
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Read the output of pip's process, which has read hostile text."""
-    try:
-        with file.open("rb") as stream:
-            found = json.loads(stream.read(_MAX_SEEN_BYTES))
-        return dict(found)
-    except (OSError, ValueError, TypeError, RecursionError):
-        return {}
-
-
-def _texts(found: Any) -> list[str]:
-    return [each for each in cast("list[Any]", found) if isinstance(each, str)] if isinstance(found, list) else []
-
-
 def _failures(found: Any) -> dict[str, Failure]:
     """The first failure of each name: with several indexes, that of the main one."""
     failures: dict[str, Failure] = {}
-    for name, told in cast("dict[Any, Any]", found).items() if isinstance(found, dict) else ():
-        pairs = [_texts(each) for each in cast("list[Any]", told)] if isinstance(told, list) else []
+    for name, told in table(found).items():
+        pairs = [texts(each) for each in cast("list[Any]", told)] if isinstance(told, list) else []
         for host, why in (pair for pair in pairs if len(pair) == 2):
-            failures.setdefault(str(canonicalize_name(str(name))), Failure(host, why))
+            failures.setdefault(str(canonicalize_name(name)), Failure(host, why))
     return failures
 
 
 def _releases(found: Any) -> dict[str, tuple[int, datetime]]:
     """The number of versions of each name, and the first upload time; omits names for which no index reports them."""
     releases: dict[str, tuple[int, datetime]] = {}
-    for name, told in cast("dict[str, Any]", found).items() if isinstance(found, dict) else ():
+    for name, told in table(found).items():
         with suppress(TypeError, ValueError, OverflowError, OSError):
             count, first = told
             releases[name] = int(count), datetime.fromtimestamp(float(first), UTC)

@@ -26,9 +26,8 @@ MAX_BYTES = 64 << 20
 MAX_DISTRIBUTION_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 18
 
-REFUSED = "kernelmcp-refused"
-ABSENT = "kernelmcp-absent"
-MISSED = "kernelmcp-missed"
+ABSENT = "absent"
+MISSED = "missed"
 # Number of versions of a dependent that are tried if no version of its dependency is available.
 MAX_MISSED = 8
 # Refused sources of one package, when pip tries one version after the other: its other sources are not downloaded then.
@@ -64,8 +63,9 @@ class Rules(NamedTuple):
 class Sources:
     """The sources of one run of pip: their links by name and version, and the results."""
 
-    def __init__(self, rules: Rules, that_count: Callable[[Any], set[Any]]) -> None:
+    def __init__(self, rules: Rules, that_count: Callable[[Any], set[Any]], why: dict[str, str]) -> None:
         self._rules = rules
+        self._why = why
         self._page = (Path(rules.folder).parent / "page.html").as_uri()
         self._that_count = that_count
         self._links: dict[str, dict[Any, Any]] = {}
@@ -117,7 +117,7 @@ class Sources:
         from pip._internal.models.candidate import InstallationCandidate
 
         if why := self._rules.refused.get(name, "needs a compiler" if name in ALWAYS_COMPILED else ""):
-            _say(f"{REFUSED} {name} {why}")
+            self._why[name] = why
             return None
         link = self._links[name][version]
         if link.url not in self._looked and self._refused.get(name, 0) >= MAX_REFUSED:
@@ -128,7 +128,7 @@ class Sources:
                 limit = MAX_DISTRIBUTION_BYTES if is_listed else MAX_BYTES
                 self._looked[link.url] = self._look(finder._link_collector.session, name, version, link, limit)
             except Refused as error:
-                _say(f"{REFUSED} {name} {error}")
+                self._why[name] = str(error)
                 self._looked[link.url] = None
                 self._refused[name] = self._refused.get(name, 0) + 1
         made = self._looked[link.url]
@@ -169,10 +169,12 @@ def _sha256_of(file: Path) -> str | None:
 
 
 def _end(why: str, name: str) -> Exception:
-    """The error that makes pip stop."""
+    """The error that makes pip stop, with its description for `failures`."""
     from pip._internal.exceptions import CommandError
 
-    return CommandError(f"{why} {name}")
+    error: Any = CommandError(f"{why} {name}")
+    error.kernelmcp_told = {"kind": why, "what": name}
+    return error
 
 
 def _say(line: str) -> None:
@@ -231,11 +233,11 @@ def _save(chunks: Any, file: Path, limit: int) -> str:
     return sha256.hexdigest()
 
 
-def take_part(rules_file: str, stand_in: str, that_count: Callable[[Any], set[Any]]) -> None:
-    """Make pip consider sources. Raises ImportError, AttributeError if this pip has a different structure: then it uses
-    only wheels, as its options say."""
+def take_part(rules_file: str, stand_in: str, that_count: Callable[[Any], set[Any]], refused: dict[str, str]) -> None:
+    """Make pip consider sources, and fill `refused`: reasons by name. Raises ImportError, AttributeError if this
+    pip has a different structure: then it uses only wheels, as its options say."""
     rules = Rules(**json.loads(Path(rules_file).read_text("utf-8")), stand_in=stand_in)
-    sources = Sources(rules, that_count)
+    sources = Sources(rules, that_count, refused)
     _read_instead_of_building(sources)
     _look_for_them(sources)
     leave_out(Tables(rules.dispensable, rules.distribution, Path(rules_file).with_name(LEFT_OUT)))

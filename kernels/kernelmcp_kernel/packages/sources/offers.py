@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from kernelmcp_kernel.packages.errors import PackageNotSupported, no_wheel
+from kernelmcp_kernel.packages.from_pip import read, table
 from kernelmcp_kernel.packages.sources.builder import Builder, Say
 from kernelmcp_kernel.packages.sources.guest import NotBuilt
 from kernelmcp_kernel.packages.standins.wheels import OF_INDEX
@@ -24,13 +24,11 @@ from kernelmcp_kernel.packages.store import sha256_of
 
 # Builds of one installation: each takes a few seconds.
 MAX_BUILDS = 5
-_MAX_FACTS_BYTES = 8 << 20
 # Nobody reads more.
 _MAX_LEFT_OUT = 20
 # Same as in `in_pip`.
 _FOLDER, _FACTS, _RULES, _LEFT_OUT = "sources", "facts.json", "rules.json", "left-out.json"
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_ABSENT = re.compile(r"^ERROR: kernelmcp-absent (?P<name>[a-z0-9-]+)\s*$", re.MULTILINE)
 _ANY = "*"
 
 
@@ -84,7 +82,7 @@ class Offers:
 
     def read(self, run: Path) -> None:
         """Read the dependencies that a run of pip left out, from its folder."""
-        self._left_out = _read(run / _LEFT_OUT)
+        self._left_out = _triples(run / _LEFT_OUT)
 
     def left_out(self, there: Container[str]) -> list[str]:
         """Notes on what was left out, for the packages that are present in the end (names)."""
@@ -104,7 +102,7 @@ class Offers:
     async def build(self, chosen: Sequence[Path], run: Path, asked: set[str], say: Say) -> None:
         """Build the sources that a run of pip has chosen: the next run finds wheels, or the reasons why there are none.
         Raises PackageError, Absent, OSError."""
-        facts = await asyncio.to_thread(_facts, run / _FOLDER / _FACTS)
+        facts = table(await asyncio.to_thread(read, run / _FOLDER / _FACTS))
         for source in sorted(chosen, key=lambda source: name_of(source) not in asked):  # their failure is final
             self._builds += 1
             if self._builder is None or self._builds > MAX_BUILDS:
@@ -131,14 +129,12 @@ def _left_out(how: str, name: str, need: str) -> str:
     return f"{name} is without {need} here: {why}"
 
 
-def _read(file: Path) -> list[tuple[str, str, str]]:
+def _triples(file: Path) -> list[tuple[str, str, str]]:
     """Entries (kind, package, dependency), written by pip's process."""
     try:
-        with file.open("rb") as stream:
-            found = json.loads(stream.read(_MAX_FACTS_BYTES))
-        triples = [(how, who, what) for how, who, what in found][:_MAX_LEFT_OUT]
+        triples = [(how, who, what) for how, who, what in read(file) or ()][:_MAX_LEFT_OUT]
         return [each for each in triples if all(isinstance(text, str) and _NAME.fullmatch(text) for text in each)]
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return []
 
 
@@ -152,20 +148,3 @@ def name_of(source: Path) -> str:
         return canonicalize_name(parse_sdist_filename(source.name)[0])
     except InvalidSdistFilename:
         return ""
-
-
-def absent_in(output: str) -> str | None:
-    """The unavailable package of the distribution that made pip stop."""
-    found = _ABSENT.search(output)
-    return found["name"] if found else None
-
-
-def _facts(file: Path) -> dict[str, Any]:
-    """Read the facts from pip's process, which has read hostile text."""
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(_MAX_FACTS_BYTES + 1)
-        found = json.loads(text)
-        return dict(found)
-    except (OSError, ValueError, TypeError, RecursionError):
-        return {}

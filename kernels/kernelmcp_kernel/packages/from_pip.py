@@ -1,0 +1,38 @@
+"""Reads what pip's process wrote. It has read hostile text, so nothing is trusted: neither the size nor the types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+_MAX_BYTES = 8 << 20
+_MAX_CHARS = 1500
+
+
+def read(file: Path) -> Any:
+    """The JSON in a file; None if it is missing, too large or damaged. Blocking."""
+    try:
+        with file.open("rb") as stream:
+            return json.loads(stream.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def table(found: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def tables(found: Any) -> list[dict[str, Any]]:
+    return [table(each) for each in cast("list[Any]", found)] if isinstance(found, list) else []
+
+
+def texts(found: Any) -> list[str]:
+    each_of = cast("list[Any]", found) if isinstance(found, list) else []
+    return [line(each) for each in each_of if isinstance(each, str)]
+
+
+def line(found: Any) -> str:
+    """The first line of a text, without control characters; empty if there is none."""
+    lines = found[:_MAX_CHARS].strip().splitlines() if isinstance(found, str) else []
+    return "".join(char if char.isprintable() else " " for char in lines[0]).strip() if lines else ""
