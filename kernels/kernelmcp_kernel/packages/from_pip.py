@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
-_MAX_BYTES = 8 << 20
+from kernelmcp_kernel.json_bounds import JsonBounds, parse_json
+
+_BOUNDS = JsonBounds(max_bytes=8 << 20, max_values=1_000_000)
 _MAX_CHARS = 1500
 
 
@@ -14,7 +15,7 @@ def read(file: Path) -> Any:
     """The JSON in a file; None if it is missing, too large or damaged. Blocking."""
     try:
         with file.open("rb") as stream:
-            return json.loads(stream.read(_MAX_BYTES))
+            return parse_json(stream.read(_BOUNDS.max_bytes + 1), _BOUNDS)
     except (OSError, ValueError, RecursionError):
         return None
 
