@@ -53,13 +53,16 @@ function draw({ vega, vegaLite, interpreter }, specification) {
   const logger = vega.logger(vega.None);
   const { spec } = vegaLite.compile(specification, { logger });
   const view = new vega.View(vega.parse(spec, null, { ast: true }), { expr: interpreter, loader, logger, renderer: "none" });
-  view.run();
-  const { left, right, top, bottom } = view.padding();
-  const [x, y] = view.origin();
-  const size = [view._viewWidth + left + right, view._viewHeight + top + bottom];
-  const renderer = new vega.SVGStringRenderer(loader).initialize(null, ...size, [left + x, top + y]);
-  const svg = renderer.background(view.background()).render(view.scenegraph().root).svg();
-  view.finalize();
-  if (elsewhere) throw new Error(elsewhere);
-  return svg;
+  try {
+    view.run();
+    const { left, right, top, bottom } = view.padding();
+    const [x, y] = view.origin();
+    const size = [view._viewWidth + left + right, view._viewHeight + top + bottom];
+    const renderer = new vega.SVGStringRenderer(loader).initialize(null, ...size, [left + x, top + y]);
+    const svg = renderer.background(view.background()).render(view.scenegraph().root).svg();
+    if (elsewhere) throw new Error(elsewhere);
+    return svg;
+  } finally {
+    view.finalize(); // a chart may have timers
+  }
 }
