@@ -270,8 +270,6 @@ def deep(levels: int) -> Any:
     [
         {"data": {"text/plain": "x"}, "metadata": deep(500)},
         {"data": {"application/json": deep(500)}},
-        {"data": {"application/json": {"n": float("nan")}}},
-        {"data": {"application/json": {"n": float("inf")}}},
         {"data": None},
         {"data": []},
         {"data": {"not a mime type": "x"}},
@@ -291,6 +289,7 @@ def test_what_is_no_output_is_left_out_and_counted(opened: Opened, content: dict
         {"data": {"text/plain": ["a", "b"]}, "metadata": None, "transient": 7},
         {"data": {"text/plain": {"a": 1}}, "metadata": "x", "transient": {"display_id": 5}},
         {"data": {"text/plain": "\ud800"}, "metadata": {"\ud800": "\ud800"}},
+        {"data": {"application/json": {"n": float("nan"), "m": float("inf")}}},
         {"data": {"application/json": {"n": 2**80, "m": -(10**400), "b": True, "none": None}}},
         {"data": {f"a/{number}": "x" for number in range(1000)}},
         {"data": {"text/plain": "x", "<script>": "y", "a/b\n": "z"}},
