@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from kernelmcp_kernel.packages.failures.reasons import Reasons, told_in
+from kernelmcp_kernel.packages.from_pip import read
 
 # Paths of this machine, what pip calls our files, and pip's own last words.
 LEAKS = re.compile(r"/tmp|/home|/packages|-r |requirements\.txt|pip failed|Exception:|ERROR|\n")
@@ -53,3 +55,16 @@ def test_what_is_no_description_is_replaced_by_pips_last_line(tmp_path: Path, co
     assert told_in(tmp_path, "Killed") == {"why": "Killed"}
     (tmp_path / "failure.json").write_text(content)
     assert told_in(tmp_path, "Killed") == {"why": "Killed"}
+
+
+def test_only_a_regular_file_within_its_bound_is_read(tmp_path: Path) -> None:
+    """The folder is pip's, which has read hostile text: a pipe would be waited for, a link leads elsewhere."""
+    (tmp_path / "real").write_text('{"a": 1}')
+    assert read(tmp_path / "real") == {"a": 1}
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "large").write_text(f'["{"x" * (1 << 20)}"]')
+    (tmp_path / "many").write_text(f"[{'[],' * 300_000}0]")
+    for name in ("pipe", "link", "large", "many", "none", "."):
+        assert read(tmp_path / name) is None
+    assert len(read(tmp_path / "large", 2 << 20)[0]) == 1 << 20

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any, cast
 
 from kernelmcp_kernel.json_bounds import JsonBounds, parse_json
 
-_BOUNDS = JsonBounds(max_bytes=8 << 20, max_values=1_000_000)
 _MAX_CHARS = 1500
 
 
-def read(file: Path) -> Any:
-    """The JSON in a file; None if it is missing, too large or damaged. Blocking."""
+def read(file: Path, max_bytes: int = 1 << 20) -> Any:
+    """The JSON in a file; None if it is missing, too large, damaged, or no regular file. Blocking."""
     try:
-        with file.open("rb") as stream:
-            return parse_json(stream.read(_BOUNDS.max_bytes + 1), _BOUNDS)
+        # pip may have put a link or a pipe there.
+        fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return parse_json(stream.read(max_bytes + 1), JsonBounds(max_bytes, max_values=1_000_000))
     except (OSError, ValueError, RecursionError):
         return None
 

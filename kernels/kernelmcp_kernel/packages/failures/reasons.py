@@ -35,6 +35,7 @@ _FAILURE = "failure.json"  # same as in `in_pip`
 _PATH = re.compile(r"(?<![^\s'\"(=])(?:file://)?/[^\s'\":,)]+")
 # Maximum lengths of quoted text.
 _MAX_CHARS = 1500
+_MAX_BYTES = 8 << 20
 _MAX_NAMED_CHARS = 200
 _MAX_CAUSES = 4
 _MAX_VERSIONS = 12
@@ -88,7 +89,7 @@ _SENTENCES: dict[str, tuple[type[PackageError], str]] = {
 
 def told_in(run: Path, last_line: str) -> dict[str, Any]:
     """The description in the folder of a run of pip; only the last line of its output if there is none. Blocking."""
-    return table(read(run / _FAILURE)) or {"why": last_line}
+    return table(read(run / _FAILURE, _MAX_BYTES)) or {"why": last_line}
 
 
 @dataclass(frozen=True)
