@@ -67,6 +67,20 @@ def test_a_task_that_burns_cpu_between_cells_is_cancelled_and_the_next_result_sa
     kernel.run("task.cancel()")
 
 
+def test_a_task_that_yields_is_never_interrupted_between_two_of_its_steps(
+    kernel: Kernel, leave: Callable[[str], str]
+) -> None:
+    kernel.run(
+        "import asyncio, time\nloop = asyncio.get_event_loop()\ncall_soon = loop.call_soon\n"
+        "def call_soon_slowly(*arguments, **options):\n    end = time.monotonic() + 0.03\n"
+        "    while time.monotonic() < end: pass\n    return call_soon(*arguments, **options)\n"
+        "loop.call_soon = call_soon_slowly"
+    )
+    request = leave(SPINS["yields"])
+    assert kernel.output(request)["content"]["text"] == "ended\n"
+    assert kernel.run("del loop.call_soon; task.cancelled()").result == "True"
+
+
 def test_a_task_that_burns_cpu_from_the_turn_in_which_its_cell_ended_is_cancelled(kernel: Kernel) -> None:
     body = (
         "    for _ in range(2): await asyncio.sleep(0)\n    try:\n        while True: pass\n    finally: print('ended')"

@@ -8,7 +8,7 @@ import process from "node:process";
 const POLL_MS = 10;
 const SIGINT = 2;
 const SIGUSR1 = 10; // "the event loop has not turned since the interrupt": see interrupts.on_stuck_signal
-const SIGUSR2 = 12; // "what runs is of no request, and has run for too long or is in the way": see interrupts.on_background_signal
+const SIGUSR2 = 12; // "what holds the event loop is of no request, and has run for too long or is in the way": see interrupts.on_background_signal
 const BACKGROUND = 0xffffffff; // the number that is sent for that
 const STUCK_MS = 200;
 const HELD_TURNS = 3; // an answer comes to who waits for it by callbacks of the event loop
@@ -164,12 +164,15 @@ export class Interrupts {
       this.#expectTurn(now);
       return SIGINT;
     }
-    if (this.takeBackground()) return SIGUSR2;
-    const kept = this.#isKeptFromBeginning();
-    if (kept && this.stuckAt === Infinity) this.#expectTurn(now);
+    // While the event loop turns, its frame cancels what is in the background: KeyboardInterrupt between two steps of a task
+    // would be lost with the step, and the task would neither go on nor end.
+    const background = this.endBackground || this.#isKeptFromBeginning();
+    if (background && this.stuckAt === Infinity) this.#expectTurn(now);
     if (now < this.stuckAt) return 0;
     this.stuckAt = now + STUCK_MS;
-    return kept ? SIGUSR2 : SIGUSR1;
+    if (!background) return SIGUSR1;
+    this.endBackground = false;
+    return SIGUSR2;
   }
 
   /** Block for at most `ms`; true when an interrupt ended it. @param {number} ms */
