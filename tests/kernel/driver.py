@@ -20,6 +20,18 @@ DEADLINE = 60
 # For a kernel that has nothing else to do, and a guest that has started.
 ANSWER_SECONDS = 15
 
+# A cell after which the event loop is between two steps of a task nearly all the time, until `del loop.call_soon`.
+SLOW_STEPS = """
+import asyncio, time
+loop = asyncio.get_event_loop()
+call_soon = loop.call_soon
+def call_soon_slowly(*arguments, **options):
+    end = time.monotonic() + 0.03
+    while time.monotonic() < end: pass
+    return call_soon(*arguments, **options)
+loop.call_soon = call_soon_slowly
+"""
+
 Message = dict[str, Any]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import running_kernel
-from .driver import DEADLINE, Kernel, wait_until
+from .driver import DEADLINE, SLOW_STEPS, Kernel, wait_until
 
 LEAVE = "import asyncio\nasync def later():\n{body}\ntask = asyncio.ensure_future(later()); await asyncio.sleep(0)"
 # A task that waits until its cell has ended and says when it has, so that a loaded machine changes nothing.
@@ -70,12 +70,7 @@ def test_a_task_that_burns_cpu_between_cells_is_cancelled_and_the_next_result_sa
 def test_a_task_that_yields_is_never_interrupted_between_two_of_its_steps(
     kernel: Kernel, leave: Callable[[str], str]
 ) -> None:
-    kernel.run(
-        "import asyncio, time\nloop = asyncio.get_event_loop()\ncall_soon = loop.call_soon\n"
-        "def call_soon_slowly(*arguments, **options):\n    end = time.monotonic() + 0.03\n"
-        "    while time.monotonic() < end: pass\n    return call_soon(*arguments, **options)\n"
-        "loop.call_soon = call_soon_slowly"
-    )
+    kernel.run(SLOW_STEPS)
     request = leave(SPINS["yields"])
     assert kernel.output(request)["content"]["text"] == "ended\n"
     assert kernel.run("del loop.call_soon; task.cancelled()").result == "True"

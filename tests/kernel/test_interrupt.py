@@ -9,7 +9,7 @@ from kernelmcp_kernel.runtime.identity import node_binary
 from kernelmcp_kernel.runtime.places import HOST
 
 from .conftest import running_kernel
-from .driver import Kernel, Ran
+from .driver import SLOW_STEPS, Kernel, Ran
 
 GO = "print('go', flush=True)\n"
 INTERRUPTIBLE = {
@@ -37,6 +37,13 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_variables(kernel: Kernel, code
     assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
     assert "kernelmcp_guest" not in "".join(ran.reply["content"]["traceback"])
     assert kernel.run("kept + 1").result == "42"
+
+
+def test_an_interrupt_between_two_steps_of_a_cell_ends_it(kernel: Kernel) -> None:
+    kernel.run(SLOW_STEPS)
+    ran = kernel.interrupt_once_it_prints(GO + "while True: await asyncio.sleep(0)")
+    assert (ran.error, ran.state_lost) == ("KeyboardInterrupt: ", False)
+    assert kernel.run("del loop.call_soon; 42").result == "42"
 
 
 LOOKS_AT_THE_CLOCK = f"""

@@ -36,7 +36,8 @@ def on_interrupt_signal(signum: int, frame: object) -> None:
         return
     GuestShell.instance().interrupted = True
     task = running.task
-    if task is None or asyncio.current_task() is task:
+    # Between two steps of the task, an exception would end up in the event loop, and the next step would never come.
+    if task is None or (asyncio.current_task() is task and task.get_coro().cr_running):
         swallowed_interrupts.raise_watched()
     running.cancelled = True
     task.cancel()
