@@ -5,7 +5,7 @@ tasks that cells left behind do. An interrupt that arrives before the user's cod
 """
 
 # IPython and Pyodide declare much of the API used here without types that a checker understands.
-# pyright: reportOptionalMemberAccess=false, reportPrivateUsage=false
+# pyright: reportOptionalMemberAccess=false, reportPrivateUsage=false, reportAttributeAccessIssue=false
 
 import asyncio
 import errno
