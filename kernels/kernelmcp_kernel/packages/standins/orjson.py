@@ -212,4 +212,7 @@ def _number(value: float) -> str:
     if not math.isfinite(value):
         return "null"
     text = repr(value)
+    if text.endswith("e-05"):  # the smallest exponent that is not written
+        sign, digits = ("-" if value < 0 else ""), text.removesuffix("e-05").lstrip("-").replace(".", "")
+        return f"{sign}0.0000{digits}"
     return text.replace("e-0", "e-")

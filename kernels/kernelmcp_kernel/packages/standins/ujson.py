@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import IO, Any
 
 __all__ = ["JSONDecodeError", "decode", "dump", "dumps", "encode", "load", "loads"]
 __version__ = "5.12.0"
 
+# Python's own `ensure_ascii` escapes DEL, too.
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _KEYS = (str, int, float, type(None))
 
 JSONDecodeError = json.JSONDecodeError
@@ -41,33 +44,40 @@ def dumps(
     separators: tuple[str, str] | None = None,
 ) -> str:
     """Serialize to JSON. Raises OverflowError, TypeError, ValueError."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, (bytes, bytearray)) and not reject_bytes:
-            return value.decode()
-        for name in ("toDict", "__json__"):
-            if callable(method := getattr(value, name, None)):
-                found: Any = method()
-                return json.loads(found) if name == "__json__" else found
-        if default is None:
-            raise TypeError(f"{value!r} is not JSON serializable")
-        return default(value)
-
-    text = json.dumps(
-        _with_names(obj),
-        ensure_ascii=ensure_ascii,
-        sort_keys=sort_keys,
-        indent=indent or None,
-        allow_nan=allow_nan,
-        default=plain,
-        separators=separators or (",", ": " if indent else ":"),
-    )
+    options: dict[str, Any] = {"sort_keys": sort_keys, "indent": indent or None, "allow_nan": allow_nan}
+    options["separators"] = separators or (",", ": " if indent else ":")
+    try:
+        text = json.dumps(
+            _with_names(obj),
+            ensure_ascii=False,
+            default=lambda value: _plain(value, default, reject_bytes=reject_bytes),
+            **options,
+        )
+    except ValueError as error:
+        if "Out of range" in str(error):
+            raise OverflowError("Invalid value when encoding double") from None
+        raise
+    if ensure_ascii:
+        text = _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
     if escape_forward_slashes:
         text = text.replace("/", "\\/")
     if encode_html_chars:
         for character in "<>&":
             text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _plain(value: Any, default: Callable[[Any], Any] | None, *, reject_bytes: bool) -> Any:
+    """Convert a value that JSON does not have."""
+    if isinstance(value, (bytes, bytearray)) and not reject_bytes:
+        return value.decode()
+    for name in ("toDict", "__json__"):
+        if callable(method := getattr(value, name, None)):
+            found: Any = method()
+            return json.loads(found) if name == "__json__" else found
+    if default is None:
+        raise TypeError(f"{value!r} is not JSON serializable")
+    return default(value)
 
 
 def _with_names(value: Any) -> Any:

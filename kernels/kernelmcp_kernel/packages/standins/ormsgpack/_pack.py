@@ -74,8 +74,6 @@ def packb(obj: Any, /, default: Callable[[Any], Any] | None = None, option: int 
     chosen: Any = option or 0
     if not isinstance(chosen, int) or chosen & ~_OPTIONS:
         raise MsgpackEncodeError("Invalid opts")
-    if chosen & OPT_SORT_KEYS and chosen & OPT_NON_STR_KEYS:
-        raise MsgpackEncodeError("OPT_NON_STR_KEYS is not compatible with OPT_SORT_KEYS")
     writer = _Writer(default, chosen)
     try:
         writer.write(obj, 0)
@@ -137,6 +135,8 @@ class _Writer:
         pairs: list[tuple[Any, Any]] = list(dict.items(value))
         self.parts.append(_head(len(pairs), 0x80, 15, 0xDE))
         if self.option & OPT_SORT_KEYS:
+            if pairs and self.option & OPT_NON_STR_KEYS:
+                raise MsgpackEncodeError("OPT_NON_STR_KEYS is not compatible with OPT_SORT_KEYS")
             for key, _ in pairs:
                 self._check_key(key)
             pairs = sorted(pairs, key=lambda pair: pair[0].encode(errors="surrogatepass"))

@@ -44,21 +44,41 @@ _last = {6: 0, 7: 0}
 
 
 class UUID(uuid.UUID):
-    """Python's UUID, with its creation time."""
+    """Python's UUID, with its creation time. Not equal to one of Python's own."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UUID) and self.int == other.int
+
+    __hash__ = uuid.UUID.__hash__
+
+    @property
+    def time(self) -> int:
+        """Of version 7, milliseconds since 1970; of the others, steps of 100 ns since 1582."""
+        match self.version:
+            case 7:
+                return self.int >> 80
+            case 6:
+                return _ticks_of_6(self.int)
+            case _:
+                return super().time
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since 1970. Raises ValueError for versions other than 1, 6 and 7."""
-        if self.version == 7:
-            return self.int >> 80
-        if self.version == 1:
-            low, middle, high = self.fields[:3]
-            ticks = (high & 0xFFF) << 48 | middle << 32 | low
-        elif self.version == 6:
-            ticks = self.int >> 80 << 12 | self.int >> 64 & 0xFFF
-        else:
-            raise ValueError("UUID version should be one of (v1, v6 or v7).")
-        return (ticks - _GREGORIAN) // 10_000
+        match self.int >> 76 & 0xF:
+            case 7:
+                return self.int >> 80
+            case 6:
+                ticks = _ticks_of_6(self.int)
+            case 1:
+                ticks = super().time
+            case _:
+                raise ValueError("UUID version should be one of (v1, v6 or v7).")
+        return (ticks - _GREGORIAN) % 2**64 // 10_000
+
+
+def _ticks_of_6(value: int) -> int:
+    return value >> 80 << 12 | value >> 64 & 0xFFF
 
 
 def _own(found: uuid.UUID) -> UUID:
