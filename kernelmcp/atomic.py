@@ -73,3 +73,16 @@ def sweep_drafts(file: Path) -> None:
 def replace_text(file: Path, text: str, *, mode: int = 0o600) -> None:
     """The same for text, in UTF-8. Raises `OSError`."""
     replace(file, lambda out: out.write(text.encode()), mode=mode)
+
+
+def aside_of(file: Path) -> Path:
+    return file.with_suffix(f".damaged{file.suffix}")
+
+
+def put_aside(file: Path) -> None:
+    """Rename an unusable file, so that a person can still inspect it. Raises `OSError`."""
+    aside = aside_of(file)
+    if aside.is_dir() or not file.is_file():
+        # A file cannot replace a directory, nor vice versa.
+        aside = aside.with_name(f"{aside.stem}.{secrets.token_hex(4)}{aside.suffix}")
+    file.replace(aside)

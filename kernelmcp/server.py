@@ -123,7 +123,7 @@ class Server:
         if self._home is not None:
             self._home.delete_runtime()
         sessions = self._running.registry.every() if self._running is not None else []
-        return 0 if all(session.transcript.is_in_journal for session in sessions) else 1
+        return 0 if all(session.log.is_written for session in sessions) else 1
 
     # -- its life -----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from typing import Any, Literal, cast
 
 import structlog
 
+from kernelmcp.cells.cell import GuestError, Outputs
+from kernelmcp.cells.fold import Fold, guest_error
 from kernelmcp.errors import ServerError
 from kernelmcp.executions import handler_call
 from kernelmcp.executions.approvals import Approvals
@@ -24,7 +26,6 @@ from kernelmcp.executions.listener import Listener
 from kernelmcp.executions.questions import Questions
 from kernelmcp.executions.tool_use import ToolUse
 from kernelmcp.files.workspace import Entry
-from kernelmcp.output.outputs import GuestError, Outputs, guest_error
 from kernelmcp.output.sanitize import clean
 
 Status = Literal["ok", "error", "timeout", "interrupted", "running", "dead"]
@@ -57,6 +58,8 @@ class Execution:
     code: str
     timeout_seconds: float
     outputs: Outputs
+    fold: Fold | None = None
+    """Turns its kernel's messages into events; None for an execution of the log."""
     id: str = field(default_factory=mint_id)
     session_created: bool = False
     has_minted_session: bool = False
@@ -153,6 +156,9 @@ class Execution:
 
     def finish(self, status: Status, error: GuestError | None, *, state_lost: bool) -> None:
         self.status, self.error, self.state_lost = status, error, state_lost or self.lost_before
+        self.outputs.error = error
+        if self.fold is not None:
+            self.fold.is_late = True
         self.ended = time.monotonic()
         self.done.set()
         # Never the code, its output or its error: they may contain secrets.
@@ -182,7 +188,8 @@ class Execution:
             self.interrupted_by_person, self.interruption = True, "interrupted"
         self.outputs.execution_count = content.get("execution_count")
         self.background = reply.get("background")
-        self.outputs.feed_pages(content.get("payload"))
+        if self.fold is not None:
+            self.fold.hear_pages(content.get("payload"))
         error, died = self.outputs.error, False
         if content.get("status") == "ok":
             failed = self._take_return_value(content)
@@ -273,6 +280,11 @@ class Execution:
     def failed_to_start(self, failure: ServerError) -> None:
         self.failure = failure
         self.finish_unstarted(GuestError(failure.error_code, failure.message, ""))
+
+    def hear(self, kind: str, content: dict[str, Any]) -> None:
+        """Handle an output message of its kernel."""
+        if self.fold is not None:
+            self.fold.hear(kind, content)
 
     # -- text as it comes ---------------------------------------------------------------------------------------
 

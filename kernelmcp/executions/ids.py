@@ -2,9 +2,16 @@
 
 import base64
 import hashlib
+import re
 import secrets
 
 MARK_CHARS = 4
+_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
+
+
+def is_id(text: str) -> bool:
+    """True if it can be an execution id."""
+    return _ID.fullmatch(text) is not None
 
 
 def mark_of(directory: str) -> str:

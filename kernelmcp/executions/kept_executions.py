@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.fold import DisplayIds, Fold, OnEvent
 from kernelmcp.config.settings import Settings
 from kernelmcp.executions.execution import Execution
-from kernelmcp.output.outputs import DisplayIds, Outputs
 
 # Disk space for the streams of all of a session's finished executions, in units of one execution's limit.
 DISK_SHARES = 4
@@ -28,8 +29,10 @@ class KeptExecutions:
         # Left by a server that ended without cleaning up; nothing refers to it any more.
         shutil.rmtree(folder, ignore_errors=True)
 
-    def new_outputs(self) -> Outputs:
-        return Outputs(self._settings.policy, self._folder, self._display_ids)
+    def new_fold(self, on_event: OnEvent) -> Fold:
+        policy = self._settings.policy
+        outputs = Outputs((policy.stdout_max_bytes, policy.stderr_max_bytes), self._folder)
+        return Fold(outputs, policy, self._display_ids, on_event)
 
     def get(self, execution_id: str) -> Execution | None:
         return self._kept.get(execution_id)
@@ -65,5 +68,6 @@ class KeptExecutions:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _forget(self, execution: Execution) -> None:
-        execution.outputs.close()
+        if execution.fold is not None:
+            execution.fold.close()
         del self._kept[execution.id]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal
 
-from kernelmcp.output.outputs import Outputs
+from kernelmcp.cells.cell import Outputs
 from kernelmcp.output.sanitize import clean, clean_json
 
 Outcome = Literal["ok", "error", "denied", "timeout", "unavailable", "limit", "cancelled"]

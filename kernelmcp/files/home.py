@@ -1,6 +1,6 @@
 """The server's directories on disk: persistent ones (home) and those of one server process (runtime).
 
-    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/, drafts in running/
+    home/sessions/<session>/     session.json, notebook.ipynb, notebook.jsonl, lock; outputs/
     home/trash/<session>/        the same for a long-unused session (sessions/storage/old_sessions.py)
     home/skills/<principal>/     skills that a person has promoted (upstreams/skills.py)
     home/version                 the format of the home: a program that knows only earlier ones does not touch it
@@ -34,7 +34,7 @@ from kernelmcp.files.safe_open import delete_for_good, delete_tree, empty_tree
 MAX_RUNTIME_PATH_BYTES = 90
 LOCK_SETTLE_SECONDS = 2.0
 # The format of a home. Increase it if an earlier version would lose or misread data.
-FORMAT = 1
+FORMAT = 2  # since then a running cell has lines in its session's log
 FORMAT_FILE = "version"
 # The names that `new_sandbox` generates.
 SANDBOX_NAME = re.compile(r"[0-9a-z]+-[0-9a-z]+")

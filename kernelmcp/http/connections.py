@@ -199,7 +199,7 @@ class ConnectionEnds:
             await session.until_idle()
 
     async def stop(self, principal: str, connection: str) -> None:
-        if (session := self._session(principal, connection)) is not None and not session.destroyed:
+        if (session := self._session(principal, connection)) is not None and not session.life.is_ending:
             await session.stop()
 
 

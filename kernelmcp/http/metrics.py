@@ -120,7 +120,7 @@ class Metrics:
         sessions = registry.every()
         for state in STATES:
             self._sessions.labels(state).set(sum(session.state == state for session in sessions))
-        live = [session for session in sessions if session.is_live]
+        live = [session for session in sessions if session.kernel is not None]
         warm = pool.warm
         self._kernels.labels("warm").set(len(warm))
         self._kernels.labels("busy").set(sum(session.state == "busy" for session in live))

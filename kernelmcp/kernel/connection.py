@@ -14,11 +14,11 @@ import zmq
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
+from kernelmcp.cells.late import LateOutput
 from kernelmcp.config.guests import OWN_KERNELSPEC
 from kernelmcp.errors import KernelDied
 from kernelmcp.json_bounds import JsonBounds, check_json
 from kernelmcp.kernel.tool_channel import TOOL_REQUEST, ToolChannel
-from kernelmcp.output.late import LateOutput
 from kernelmcp.output.sanitize import SMALL_MESSAGE_BYTES, UNREAD, is_readable
 
 # The kernel binds its sockets some 100 ms after we connected; ZMQ's default of 100 ms between attempts is noticeable.
@@ -44,6 +44,9 @@ OnQuestion = Callable[..., Coroutine[Any, Any, str]]
 """Called with the prompt and `is_password` when the code asks for a line of input; returns the answer."""
 OnOther = Callable[[dict[str, Any], str, dict[str, Any]], None]
 """The same for executions of the kernel's other clients, with the header of their request first."""
+
+OnLate = Callable[[str, str, dict[str, Any]], None]
+"""Called with the id of the execution, message type and content for its output after its end."""
 
 
 def make_context() -> zmq.asyncio.Context:
@@ -107,7 +110,8 @@ class Connection:
         self._requests: dict[str, Request] = {}
         self._failed = False
         self.on_other: OnOther | None = None
-        self._other_values = 0
+        self.on_late: OnLate | None = None
+        self._other_values = self._late_values = 0
         self._late = LateOutput()
         """Output of tasks that executions have left behind: the next execution's reply has it under "background"."""
         # The kernel asks the client that sent the request for input, by the same identity on its stdin socket.
@@ -159,6 +163,8 @@ class Connection:
         if msg_id is not None:
             header["msg_id"] = msg_id
         message = session.msg(kind, content, header=header, metadata=metadata)
+        if kind == "execute_request":
+            self._late_values = 0
         loop = asyncio.get_running_loop()
         request = Request(loop.create_future(), loop.create_future(), on_output, kind == "execute_request", on_question)
         if self._failed:
@@ -228,7 +234,10 @@ class Connection:
         if (request := self._requests.get(message["parent_header"].get("msg_id"))) is not None:
             request.values += values
             return request.values <= MAX_VALUES
-        if self.on_other is None or not self._is_of_another(message):
+        if not self._is_of_another(message):
+            self._late_values += values
+            return self._late_values <= MAX_VALUES
+        if self.on_other is None:
             return False  # nothing would use it
         self._other_values += values
         return self._other_values <= MAX_VALUES
@@ -261,6 +270,8 @@ class Connection:
         kind, content = message["msg_type"], message["content"]
         if not self._is_of_another(message):
             self._late.feed(kind, content)
+            if self.on_late is not None:
+                self.on_late(str(message["parent_header"].get("msg_id")), kind, content)
         elif self.on_other is not None and message["parent_header"].get("msg_type") == "execute_request":
             if kind == "execute_input":
                 self._other_values = 0

@@ -39,7 +39,7 @@ class Descriptor:
     """ISO 8601, in UTC; empty if the file has none."""
     language: str
     directory: Path
-    """The directory of its journal and its drafts."""
+    """The directory of its log."""
     control: Path
     """The socket that its server listens on."""
     connection_file: Path | None

@@ -1,7 +1,7 @@
 """Records which Jupyter clients were browsers of this Lab. Browsers write their executions into the notebook
-themselves, so neither their messages nor their cells in the journal are written again.
+themselves, so their cells in the log are not written again.
 
-Kept on disk, because the journal is read again when Lab restarts.
+Kept on disk, because the log is read again when Lab restarts.
 """
 
 import json

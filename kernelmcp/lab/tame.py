@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import nh3
 
-from kernelmcp.notebook.cells import with_texts
+from kernelmcp.cells.line import with_texts
 
 # Longer HTML is omitted: cleaning it would block the page, and nobody reads it.
 MAX_HTML_CHARS = 1_000_000

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import zmq.asyncio
-
 from kernelmcp.lab.control import Method, Refused, ask
 from kernelmcp.lab.descriptors import Descriptor, Descriptors, is_alive
 from kernelmcp.lab.kernels import SessionKernels
@@ -19,9 +17,6 @@ from kernelmcp.lab.names import Names
 from kernelmcp.lab.persons import Persons
 from kernelmcp.lab.questions import Questions
 from kernelmcp.lab.record.follow import Document, Follower
-from kernelmcp.lab.record.iopub import Iopub
-from kernelmcp.lab.record.journal_tail import JournalTail
-from kernelmcp.lab.record.record import Record
 from kernelmcp.lab.shared.documents import Documents
 
 # Delay until a server's change appears; longer if reading thousands of descriptors takes long.
@@ -81,7 +76,6 @@ class Watch:
         """Sessions whose notebooks exist, or were created."""
         self._asked: dict[str, Method] = {}
         """A person's latest requests, by kernel: they need no dialog."""
-        self._records: dict[str, tuple[Record, JournalTail]] = {}
         self._retry_at: dict[str, float] = {}
         """When to retry a session that could not be shown."""
         self._documents = Documents(app)
@@ -89,7 +83,6 @@ class Watch:
         self._said: set[str] = set()
         """Sentences already logged on omitted sessions."""
         self._looked = asyncio.Condition()
-        self._context: Any = zmq.asyncio.Context()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -108,11 +101,9 @@ class Watch:
             self._app.log.exception("kernelmcp: no session can be shown")
         finally:
             self._questions.close()
-            # Lab waits for open sockets at shutdown.
             for one in self._followed.values():
                 one.task.cancel()
             await asyncio.gather(*(one.task for one in self._followed.values()), return_exceptions=True)
-            self._context.destroy(linger=0)
 
     # -- requests of persons ------------------------------------------------------------------------------------
 
@@ -209,20 +200,16 @@ class Watch:
         except (OSError, ValueError):
             return  # it has just ended, or is not written yet: the next look finds out
         await self._bind(session.kernel_id, name)
-        record, tail = self._records.setdefault(session.kernel_id, (Record(), JournalTail(session.directory)))
-        key, scheme = kernel.session.key, kernel.session.signature_scheme
         document = Document(lambda: self._documents.get(name), lambda: self._documents.is_open(name))
 
         def make() -> Follower:
-            iopub = Iopub(self._context, kernel._make_url("iopub"), key, scheme, lambda one: one not in self._persons)
-            iopub.on_state = lambda state: setattr(kernel, "execution_state", state)
-            return Follower(session, iopub, record, tail, self._persons, document)
+            return Follower(session, self._persons, document, lambda state: setattr(kernel, "execution_state", state))
 
         one = self._followed[session.kernel_id] = _Followed(session, make())
         one.task = asyncio.create_task(self._follow(one, make))
 
     async def _follow(self, one: _Followed, make: Callable[[], Follower]) -> None:
-        """Run the follower, and restart it after a failure. The journal has what it missed."""
+        """Run the follower, and restart it after a failure. The log has what it missed."""
         while True:
             try:
                 await one.follower.run()

@@ -53,7 +53,7 @@ OVER_HTTP = """
 Pass your session_id in each call: the first result has it. Without one, a call may get a session that is new and
 empty."""
 # Time at shutdown to write transcripts that changed in the last half second: a few milliseconds, on a busy machine a
-# few seconds. Anything later is in the journal.
+# few seconds. Anything later is in the log.
 CLOSE_SECONDS = 10.0
 
 log = structlog.get_logger(__name__)

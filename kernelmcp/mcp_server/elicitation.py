@@ -94,7 +94,7 @@ def _reply(
     execution: Execution, questions: Questions, question: Question, text: str | None, why_not: str = NO_ANSWER
 ) -> None:
     if text is None:
-        execution.outputs.feed("stream", {"name": "stderr", "text": f"[kernelmcp] {why_not}\n"})
+        execution.hear("stream", {"name": "stderr", "text": f"[kernelmcp] {why_not}\n"})
     questions.reply(question, text)
 
 

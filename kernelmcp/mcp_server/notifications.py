@@ -165,7 +165,7 @@ class Notifications:
 
     def session_changed(self, session: Session) -> None:
         """A session was made, used, stopped or destroyed."""
-        key, exists = (session.principal, session.id), not session.destroyed
+        key, exists = (session.principal, session.id), not session.life.is_ending
         own = f"kernelmcp://sessions/{session.id}"
         news = ["kernelmcp://sessions", own, f"{own}/notebook"]
         if exists != (key in self._known):

@@ -1,1 +1,1 @@
-"""The notebook of a session: the journal of its cells, and the .ipynb file."""
+"""The notebook of a session, which follows its log; and notebooks that are run again."""

@@ -1,4 +1,4 @@
-"""`notebook.ipynb`: a notebook file whose cells are the lines of a journal, and to which cells are appended.
+"""`notebook.ipynb`: a notebook file whose cells are lines of a log, and to which cells are appended.
 
 An append takes the same time however long the notebook is, and a reader finds a valid file at any moment, even if we
 are killed: there are two copies, the missing cells are written over the closing text of the spare one, and then the two
@@ -15,8 +15,7 @@ from typing import BinaryIO
 
 import structlog
 
-from kernelmcp.atomic import replace
-from kernelmcp.notebook.journal import put_aside
+from kernelmcp.atomic import put_aside, replace
 
 _METADATA = {
     "kernelspec": {"name": "kernelmcp", "display_name": "Python (kernelmcp)", "language": "python"},

@@ -1,27 +1,27 @@
-"""The session as a notebook: every execution is a cell of `notebook.ipynb`.
+"""The session as a notebook: `notebook.ipynb`, which follows the session's log.
 
-A journal beside it (`notebook.jsonl`, one cell per line) has every cell first. New cells are appended to both files, so
-they take no memory, and a cell takes the same time however many came before it. Both files are bounded: the oldest
-outputs are omitted first, then the oldest cells, and the notebook says so. A cell is in the journal before its result
-is sent, unless it is very large; it is in the notebook a moment later. Damaged files never prevent a session from
-opening.
+The log has a cell before its result is sent, and the notebook has it a moment later. Both are bounded: the oldest
+outputs are omitted first, then the oldest cells, and the notebook says so. Damaged files never prevent a session from
+opening. Blocking: for threads.
 """
 
 import json
 import secrets
 import threading
-from collections import deque
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
 
-from kernelmcp.atomic import sweep_drafts
-from kernelmcp.executions.execution import Execution
-from kernelmcp.notebook import cells
-from kernelmcp.notebook.journal import Journal, put_aside
+from kernelmcp.atomic import aside_of, put_aside, sweep_drafts
+from kernelmcp.cells import event, line
+from kernelmcp.cells.event import EVENT_PREFIX, Op
+from kernelmcp.cells.log import CellLog
+from kernelmcp.cells.lookup import whole_lines
 from kernelmcp.notebook.notebook_file import NotebookFile, pieces
 
 MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
@@ -29,229 +29,203 @@ MAX_NOTEBOOK_BYTES = 32 * 1024 * 1024
 SHRUNK_BYTES = MAX_NOTEBOOK_BYTES * 3 // 4
 # A notebook that somebody else wrote is read completely, once.
 MAX_FOREIGN_BYTES = 2 * MAX_NOTEBOOK_BYTES
-# The pending cells may not be larger than a notebook.
-MAX_PENDING_BYTES = MAX_NOTEBOOK_BYTES
-# Limit for writing to the journal in the event loop, which takes a tenth of a millisecond.
-MAX_AT_ONCE_BYTES = 64 * 1024
 # Omitting the outputs of a shorter cell would gain nothing.
 MIN_LINE_BYTES = 4096
-# Beside the notebook, in the directory of a session.
-JOURNAL = "notebook.jsonl"
 GROWN = "the notebook had grown too large"
 
 log = structlog.get_logger(__name__)
 
 
 class Transcript:
-    """The cells of one session, in two files. `append` is for the event loop; the rest blocks and is for threads."""
+    """The notebook of one session."""
 
-    def __init__(self, file: Path) -> None:
-        self.changed = False
-        """Some cells are not in the notebook yet."""
+    def __init__(self, file: Path, cells: CellLog) -> None:
         self._file = file
-        self._journal = Journal(file.with_suffix(".jsonl"))
+        self._log = cells
         self._notebook = NotebookFile(file)
-        self._pending: deque[bytes] = deque()
-        self._pending_bytes = 0
-        self._first = 0
-        """The number of the first pending cell."""
-        self._lost = 0
-        self._behind: list[bytes] | None = []
-        """Lines of the journal that the notebook lacks; None if it must be written again."""
-        self._pending_lock = threading.Lock()  # held briefly; the other one while files are written
+        self._upto: int = 0
+        """How much of the log the notebook has, in bytes."""
+        self._generation: int = -1
+        """The generation of the log that this refers to."""
+        self._has_strangers = False
+        """Lines of the log are damaged, or of an older version."""
+        self._foreign: list[bytes] = []
+        """The cells of a notebook that had no log, until the log is rewritten with them."""
         self._lock = threading.Lock()
-        # Held while the files of an earlier server are read, and taken before `_lock`, which is then held only briefly.
-        self._opening = threading.Lock()
-        self._found = 0
-        """The end of the earlier server's journal, in bytes. Later lines are in `_behind`."""
-        self._appendable = False
-        """The end of the journal is known, and cells can be appended, although the rest may not be checked yet."""
         self._opened = False
 
     @property
-    def journal_file(self) -> Path:
-        return self._journal.file
+    def exists(self) -> bool:
+        return self._file.exists()
 
     @property
-    def is_in_journal(self) -> bool:
-        """True if all cells are on disk, at least in the journal."""
-        return not self._pending
+    def changed(self) -> bool:
+        """True if the notebook differs from the log."""
+        is_behind = self._log.size > self._upto or self._generation != self._log.generation
+        return (self._log.size > 0 and is_behind) or not self._log.is_written or self.wants_rewrite
 
-    def append(self, execution: Execution) -> None:
-        line = cells.to_line(execution)
-        with self._pending_lock:
-            self._pending.append(line)
-            self._pending_bytes += len(line)
-            if self._pending_bytes > MAX_PENDING_BYTES:
-                self._lighten()
-            self.changed = True
-        self._write_at_once()
-
-    def _write_at_once(self) -> None:
-        """Write the pending cells to the journal, if they are small and no thread uses the files."""
-        if self._pending_bytes > MAX_AT_ONCE_BYTES or not self._lock.acquire(blocking=False):
-            return
-        try:
-            if self._appendable:
-                with suppress(OSError):  # the cells stay pending, and `save` reports the error
-                    self._write_journal()
-        finally:
-            self._lock.release()
-
-    def _lighten(self) -> None:
-        for number, line in enumerate(self._pending):
-            if self._pending_bytes > MAX_PENDING_BYTES and len(line) > MIN_LINE_BYTES:
-                self._pending[number] = cells.without_outputs(line)
-                self._pending_bytes -= len(line) - len(self._pending[number])
-        while self._pending_bytes > MAX_PENDING_BYTES and len(self._pending) > 1:
-            self._take_first()
-            self._lost += 1
-
-    def _take_first(self) -> None:
-        self._pending_bytes -= len(self._pending.popleft())
-        self._first += 1
+    @property
+    def wants_rewrite(self) -> bool:
+        """True if the log is to be rewritten: `compact`, then `CellLog.put`."""
+        is_too_large = self._log.size > MAX_NOTEBOOK_BYTES
+        return self._log.has_late or self._has_strangers or bool(self._foreign) or is_too_large
 
     def save(self) -> None:
-        """Write the new cells to both files. Raises `OSError`; then the cells are kept for the next time."""
-        self.open()
+        """Write the new cells into the notebook. Raises `OSError`; then they are written the next time."""
         with self._lock:
+            self._open()
+            if self._foreign:
+                return
+            upto, generation = self._log.size, self._log.generation
             if not self._notebook.is_as_we_left_it:
-                self._behind = [] if self._notebook.open(self._journal.lines()) else None
-            self._write_journal()
-            self._write_notebook(self._behind)
-            self._behind = []
-            with self._pending_lock:
-                self.changed = bool(self._pending)
-
-    def open(self) -> None:
-        """Read and repair the files of an earlier server. Cells can be appended to the journal meanwhile: ended
-        executions must not wait for it. Raises `OSError`."""
-        with self._opening:
-            if not self._opened:
-                self._begin()
-                self._check()
-                self._opened = True
+                self._notebook.open(self._cells(0, upto))
+                self._write(upto)
+            elif generation != self._generation:
+                self._write(upto)
+            elif new := list(self._cells(self._upto, upto)):
+                self._notebook.append(new)
+            self._upto, self._generation = upto, generation
 
     def close(self) -> None:
         """Delete temporary data. It may still be used afterwards."""
         with self._lock:
             self._notebook.drop_spare()
 
-    def waiting_cell(self, execution_id: str) -> bytes:
-        """The line of a cell that may not be in the journal yet; empty if no pending cell matches."""
-        wanted = json.dumps(execution_id).encode()
-        with self._pending_lock:
-            return next((line for line in self._pending if wanted in line), b"")
-
     def to_json(self) -> str:
         """The notebook as it would be on disk now. Raises `OSError`."""
-        self.open()
         with self._lock:
-            with self._pending_lock:
-                new = list(self._pending)
-            return b"".join(pieces([*self._journal.lines(), *new])).decode()
+            self._open()
+            cells = chain(self._foreign, self._cells(0, self._log.size), self._log.unwritten_cells())
+            return b"".join(pieces(cells)).decode()
 
-    def _write_notebook(self, new: list[bytes] | None) -> None:
-        if self._journal.size > MAX_NOTEBOOK_BYTES:
-            self._shrink()
-            new = None
-        if new is not None and self._notebook.is_as_we_left_it:
-            self._notebook.append(new)
-        else:
-            self._notebook.write(self._journal.lines())
+    def _write(self, upto: int) -> None:
+        """Write the whole notebook, but not an empty one: a running cell is not in it yet."""
+        if next(self._cells(0, upto), None) is not None:
+            self._notebook.write(self._cells(0, upto))
 
-    def _write_journal(self) -> None:
-        """Append all pending cells to the journal."""
-        with self._pending_lock:
-            new, first, lost = list(self._pending), self._first, self._lost
-        missing = [cells.left_out_cell(lost, "they could not be written")] if lost else []
-        before = self._journal.size
-        start = self._journal.append([*missing, *new])
-        with self._pending_lock:
-            # Meanwhile cells may have been added, and some dropped that are written now: those are not lost.
-            self._lost -= lost + min(self._first - first, len(new))
-            while self._pending and self._first < first + len(new):
-                self._take_first()
-        # Another process may have changed the journal, so that earlier lines are missing.
-        fits = self._behind is not None and 0 < start == before
-        self._behind = [*(self._behind or []), *missing, *new] if fits else None
+    def _cells(self, start: int, end: int) -> Iterator[bytes]:
+        for found in whole_lines(self._log.file, start, end):
+            if event.is_whole(found):
+                yield found
+            elif not found.startswith(EVENT_PREFIX):
+                self._has_strangers = True
+                if line.is_cell(found):
+                    yield found
 
-    # -- size limits --------------------------------------------------------------------------------------------
-
-    def _shrink(self) -> None:
-        """Omit the outputs of the oldest cells and, if that is not enough, the oldest cells."""
-        self._journal.rewrite(self._lighter())
-        excess = self._journal.size - SHRUNK_BYTES
-        if excess > 0:
-            self._journal.rewrite(self._fewer(excess))
-
-    def _lighter(self) -> Iterator[bytes]:
-        excess = self._journal.size - SHRUNK_BYTES
-        for line in self._journal.lines():
-            kept = cells.without_outputs(line) if excess > 0 else line
-            excess -= len(line) - len(kept)
-            yield kept
-
-    def _fewer(self, excess: int) -> Iterator[bytes]:
-        gone = 0
-        for line in self._journal.lines():
-            if excess > 0:
-                gone += cells.left_out_count(line) or 1
-                excess -= len(line) + 1
-                continue
-            if gone:
-                yield cells.left_out_cell(gone, GROWN)
-                gone = 0
-            yield line
-        if gone:
-            yield cells.left_out_cell(gone, GROWN)
-
-    # -- files of an earlier server -----------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Find the end of the journal, and write the pending cells."""
-        with self._lock:
-            sweep_drafts(self._file)
-            sweep_drafts(self._journal.file)
-            is_whole = self._journal.begin(MAX_FOREIGN_BYTES)
-            self._found = self._journal.size
-            # Without a journal, the cells of an existing notebook are written into it first.
-            self._appendable = is_whole and (self._journal.size > 0 or not self._file.is_file())
-            if self._appendable and self._pending:
-                with suppress(OSError):  # the cells stay pending, and `save` reports the error
-                    self._write_journal()
-
-    def _check(self) -> None:
-        """Check every line of the journal, and the notebook. The journal accepts cells meanwhile."""
-        damaged = self._journal.check(cells.is_cell)
-        with self._lock:
-            if damaged:
-                self._journal.repair(damaged)
-            imported = self._file.is_file() and not self._journal.size and self._import()
-            if damaged or imported:
-                self._found, self._behind = self._journal.size, []
-            self._appendable = True
-        if not imported and self._notebook.open(self._journal.lines(self._found)):
+    def _open(self) -> None:
+        """Compare the notebook of an earlier server with the log, and write it again if it is not complete."""
+        if self._opened:
             return
-        with self._lock:
-            if self._journal.size:
-                with suppress(OSError):  # it is written again with the next cell
-                    self._notebook.write(self._journal.lines())
-            self._behind = []
+        sweep_drafts(self._file)
+        upto, generation = self._log.size, self._log.generation
+        if self._log.is_new and self._file.is_file():
+            self._foreign = self._cells_of_notebook()
+        elif self._notebook.open(self._cells(0, upto)):
+            self._upto, self._generation = upto, generation
+        else:
+            with suppress(OSError):  # it is written again with the next cell
+                self._write(upto)
+                self._upto, self._generation = upto, generation
+        self._opened = True
 
-    def _import(self) -> bool:
-        """Create a journal from a notebook that has none. False if it is not a valid notebook: it is put aside."""
+    def _cells_of_notebook(self) -> list[bytes]:
+        """The cells of a notebook that has no log. Empty if it is not a valid one: it is put aside."""
         try:
             if self._file.stat().st_size > MAX_FOREIGN_BYTES:
                 raise ValueError("it is too large")
             found: list[Any] = cast("dict[str, Any]", json.loads(self._file.read_bytes()))["cells"]
             # Before minor version 5 cells had no ids.
-            lines = [json.dumps({"id": secrets.token_hex(4), **cell}).encode() for cell in found]
-            if not all(map(cells.is_cell, lines)):
+            cells = [{"id": secrets.token_hex(4), **cell} for cell in found]
+            if not all(line.is_cell(json.dumps(cell).encode()) for cell in cells):
                 raise ValueError("some of its cells are not valid")
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             log.error("a notebook is damaged, it is put aside", file=str(self._file), error=str(exc)[:200])
             put_aside(self._file)
-            return False
-        self._journal.rewrite(lines)
-        return True
+            return []
+        return [line.resealed(cell) for cell in cells]
+
+    # -- rewriting the log --------------------------------------------------------------------------------------
+
+    def compact(self, upto: int) -> Path:
+        """Write the log up to `upto`, in bytes, again: without the events of ended cells, late ones merged into their
+        lines, and within its limits. Returns the new file, for `CellLog.put`. Raises `OSError`."""
+        had_strangers, self._has_strangers = self._has_strangers, False
+        try:
+            new = self._log.rewrite(lambda lines: chain(self._foreign, self._compacted(lines)), upto)
+            for again in (_lighter, _fewer):
+                excess = new.stat().st_size - SHRUNK_BYTES
+                if excess > 0 and upto > MAX_NOTEBOOK_BYTES:
+                    lines = list(again(whole_lines(new), excess))
+                    new.unlink()
+                    new = self._log.rewrite(lambda _, lines=lines: iter(lines), 0)
+        except BaseException:
+            self._has_strangers = had_strangers
+            raise
+        return new
+
+    def put(self, new: Path, upto: int) -> None:
+        """Take the compacted log into use. For the event loop. Raises `OSError`."""
+        self._log.put(new, upto)
+        self._foreign = []
+
+    def _compacted(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        ended: set[str] = set()
+        changes: dict[str, list[Op]] = defaultdict(list)
+        kept: list[bytes] = []
+        damaged: list[bytes] = []
+        for found in lines:
+            kind, cell = event.kind_of(found)
+            if kind in ("cell", "note") and event.is_whole(found):
+                ended.add(cell)
+                kept.append(found)
+            elif kind == "late":
+                changes[cell] += event.ops_of(found)
+            elif kind in ("submitted", "began", "output", "cancelled"):
+                kept.append(found)
+            elif not kind and line.is_cell(found):
+                kept.append(line.resealed(event.parsed(found)))
+                ended.add(event.kind_of(kept[-1])[1])
+            elif found.startswith(EVENT_PREFIX):  # of a later version
+                kept.append(found)
+            else:
+                damaged.append(found)
+        if damaged:
+            log.error("a log has damaged lines, they are put aside", file=str(self._log.file), lines=len(damaged))
+            with aside_of(self._log.file).open("ab") as out:  # which may have others
+                out.writelines(one + b"\n" for one in damaged)
+        return _merged(kept, ended, changes)
+
+
+def _merged(lines: list[bytes], ended: set[str], changes: dict[str, list[Op]]) -> Iterator[bytes]:
+    """The lines without the events of ended and cancelled cells; changes are merged into the lines of their cells."""
+    gone = ended | {cell for kind, cell in map(event.kind_of, lines) if kind == "cancelled"}
+    for found in lines:
+        kind, cell = event.kind_of(found)
+        if kind == "cell" and cell in changes:
+            yield line.with_changes(found, changes[cell])
+        elif kind in ("cell", "note") or cell not in gone:
+            yield found
+
+
+def _lighter(lines: Iterator[bytes], excess: int) -> Iterator[bytes]:
+    """The lines without the outputs of the oldest cells."""
+    for found in lines:
+        kept = line.without_outputs(found) if excess > 0 and event.kind_of(found)[0] == "cell" else found
+        excess -= len(found) - len(kept)
+        yield kept
+
+
+def _fewer(lines: Iterator[bytes], excess: int) -> Iterator[bytes]:
+    """The lines without the oldest cells, and a note instead of them."""
+    gone = 0
+    for found in lines:
+        if excess > 0 and event.kind_of(found)[0] in ("cell", "note"):
+            gone += line.left_out_count(found) or 1
+            excess -= len(found) + 1
+            continue
+        if gone:
+            yield line.left_out_cell(gone, GROWN)
+            gone = 0
+        yield found
+    if gone:
+        yield line.left_out_cell(gone, GROWN)

@@ -7,7 +7,7 @@ import anyio.to_thread
 import structlog
 from mcp_types import ImageContent
 
-from kernelmcp.output.outputs import Display
+from kernelmcp.cells.cell import Display
 from kernelmcp.output.sanitize import joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.decoder import Decoder

@@ -106,7 +106,7 @@ class Control:
         if method not in METHODS:
             return {"error": f"there is no method {str(method)[:100]!r}; there are {', '.join(METHODS)}, answer, watch"}
         session = self._descriptors.find(str(kernel_id))
-        if session is None or session.destroyed:
+        if session is None or session.life.is_ending:
             return {"error": "this server no longer has that session"}
         log.info("a person acts on a session", method=method, session=session.id)
         try:
@@ -133,7 +133,11 @@ class Control:
 async def _started(session: Session) -> dict[str, Any]:
     while session.state == "starting":  # noqa: ASYNC110  # its end is an event of several kinds; a kernel takes a second
         await asyncio.sleep(POLL_SECONDS)
-    return {"ok": True} if session.is_live else {"error": "the kernel could not be started; the server's log says why"}
+    return (
+        {"ok": True}
+        if session.kernel is not None
+        else {"error": "the kernel could not be started; the server's log says why"}
+    )
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:

@@ -98,7 +98,7 @@ def _describe(session: Session, last_used_at: str) -> str:
     """Describe the session: its name, age, losses and workspace. Empty if it had no content."""
     names = _names(session.files.workspace)
     lost = session.record.has_run
-    broken = [draft.stem for draft in session.interrupted]
+    broken = session.log.stopped
     if not names and not lost and not broken:
         return ""
     age = _age((datetime.now(UTC) - datetime.fromisoformat(last_used_at)).total_seconds())

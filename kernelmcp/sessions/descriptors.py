@@ -53,7 +53,7 @@ class Descriptors:
         kernel_id = kernel_id_of(directory)
         file = self._folder / f"{kernel_id}.json"
         try:
-            if session.destroyed:
+            if session.life.is_ending:
                 self._sessions.pop(kernel_id, None)
                 self._written.pop(kernel_id, None)
                 file.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ import anyio.abc
 from kernelmcp.config.models import OWN_KERNELSPEC
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelStartFailed
-from kernelmcp.kernel.connection import OnOther
+from kernelmcp.kernel.connection import OnLate, OnOther
 from kernelmcp.kernel.pool import Pool, PooledKernel
 from kernelmcp.kernel.process import Kernel
 from kernelmcp.sessions import background
@@ -47,6 +47,8 @@ class KernelBinding:
         """Called when a kernel has been bound or has ended."""
         self.on_other: OnOther | None = None
         """Called with what other clients execute in the kernel."""
+        self.on_late: OnLate | None = None
+        """Called with the output of tasks that outlive their cell."""
         self.before_cell: Callable[[Kernel], Awaitable[None]] | None = None
         """Awaited before each cell."""
         self._settings = settings
@@ -136,6 +138,7 @@ class KernelBinding:
         self._life.note(Event.KERNEL_READY)
         self.files.note_live(live=True)
         fresh.kernel.connection.on_other = self.on_other
+        fresh.kernel.connection.on_late = self.on_late
         self.on_kernel()
         background.start(self._tasks, "watching a kernel", lambda: self._watch(fresh.kernel))
         return fresh.kernel

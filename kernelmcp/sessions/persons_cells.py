@@ -10,10 +10,11 @@ from typing import Any
 
 import anyio
 
+from kernelmcp.cells import event
+from kernelmcp.cells.log import CellLog
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.ids import mint_id
+from kernelmcp.executions.ids import is_id, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
-from kernelmcp.notebook.finished import is_id
 from kernelmcp.output.sanitize import clean
 from kernelmcp.sessions.kernel_binding import KernelBinding
 from kernelmcp.sessions.storage.record import Record
@@ -34,12 +35,14 @@ class PersonsCells:
         record: Record,
         binding: KernelBinding,
         executions: KeptExecutions,
+        log: CellLog,
         *,
         on_end: Callable[[Execution], None],
     ) -> None:
         self._record = record
         self._binding = binding
         self._executions = executions
+        self._log = log
         self._end = on_end
         binding.on_other = self.hear
         self._requests: dict[str, Execution | None] = {}
@@ -70,7 +73,7 @@ class PersonsCells:
         elif execution is not None:
             if kind == "display_data":
                 self._binding.note_packages(content)
-            execution.outputs.feed(kind, content)
+            execution.hear(kind, content)
 
     async def wait_idle(self, cancelled: asyncio.Event) -> None:
         """Wait while a person's cell runs: its time does not count as the model's. Ends when `cancelled` is set,
@@ -111,14 +114,12 @@ class PersonsCells:
     def _begin(self, content: dict[str, Any], msg_id: str, client: str) -> Execution:
         self._binding.note_used()
         is_free = is_id(msg_id) and self._executions.get(msg_id) is None
+        own_id = msg_id if is_free else mint_id()
+        code = clean(str(content.get("code", "")))
+        fold = self._executions.new_fold(self._log.submitted(own_id, event.now(), code).add)
+        self._log.began(own_id, by="person", client=client)
         execution = Execution(
-            self._record.session_id,
-            self._record.principal,
-            clean(str(content.get("code", ""))),
-            0.0,
-            self._executions.new_outputs(),
-            id=msg_id if is_free else mint_id(),
-            client=client,
+            self._record.session_id, self._record.principal, code, 0.0, fold.outputs, fold, own_id, client=client
         )
         execution.started = execution.submitted
         execution.outputs.execution_count = content.get("execution_count")

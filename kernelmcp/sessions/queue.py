@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import structlog
 
+from kernelmcp.cells.log import CellLog
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import KernelDied, ServerError
 from kernelmcp.executions.execution import Execution, Interruption, changed_paths
@@ -40,6 +41,7 @@ class ExecutionQueue:
         binding: KernelBinding,
         life: Life,
         persons: PersonsCells,
+        log: CellLog,
         session_id: str,
         *,
         on_end: Callable[[Execution], None],
@@ -51,6 +53,7 @@ class ExecutionQueue:
         self._binding = binding
         self._life = life
         self._persons = persons
+        self._log = log
         self._session_id = session_id
         self._on_end = on_end
         self._queue: deque[Execution] = deque()
@@ -173,6 +176,7 @@ class ExecutionQueue:
                 return None
             self._life.note(Event.EXECUTION_BEGAN)
             execution.started = time.monotonic()
+            self._log.began(execution.id)
             execution.lost_before = self._binding.begin()
             execution.loss_is_said = self._binding.take_loss_is_said()
             execution.persons_cells = self._persons.take_count()
@@ -216,7 +220,7 @@ class ExecutionQueue:
         execution.interruptible = True
         try:
             if note := await self._binding.restore_packages(kernel):
-                execution.outputs.feed("stream", {"name": "stderr", "text": note})
+                execution.hear("stream", {"name": "stderr", "text": note})
         finally:
             execution.interruptible = False
 
@@ -230,7 +234,7 @@ class ExecutionQueue:
             else:
                 if kind == "display_data":
                     self._binding.note_packages(content)
-                execution.outputs.feed(kind, content)
+                execution.hear(kind, content)
 
         # Sent with each request, so that a changed limit applies to the next execution (docs/design.md 3).
         quota = await self._binding.files.quota()

@@ -74,7 +74,7 @@ class Registry:
         if handle is not None:
             check_name(handle)
             session = self._sessions.get((caller.principal, handle)) or self._reopen(caller, handle)
-            if session is not None and not session.destroyed:
+            if session is not None and not session.life.is_ending:
                 return session
         if handle is None:
             raise SessionNotFound(
@@ -99,11 +99,11 @@ class Registry:
         handle = session_id if session_id is not None else caller.default_handle or mint_handle()
         check_name(handle)
         await self._check_room(caller, handle)
-        while (session := self._sessions.get((caller.principal, handle))) is not None and session.destroyed:
+        while (session := self._sessions.get((caller.principal, handle))) is not None and session.life.is_ending:
             await asyncio.shield(session.deleted)
         # No await from here on: two calls must not create the same session twice.
         session = session or self._reopen(caller, handle)
-        if session is not None and session.wanted:
+        if session is not None and _has_kernel(session):
             return session, False
         self._make_room(caller)
         created = session is None
@@ -146,14 +146,13 @@ class Registry:
         """Return one of the caller's executions, from memory or from its session's transcript. Raises
         `ExecutionNotFound` and, when it runs in another server, `ResourceLimitExceeded`."""
         for session in self.all(caller):
-            if (found := session.find_execution(execution_id)) is not None:
+            if (found := session.executions.get(execution_id)) is not None:
                 return found
-        find, policy = self.stored.find_execution, self._settings.policy
-        past = await anyio.to_thread.run_sync(find, caller, execution_id, policy)
+        find = self.stored.find_execution
+        past = await anyio.to_thread.run_sync(find, caller, execution_id)
         if isinstance(past, Record):
-            self.open_stored(past)  # opening may have written it to the journal
-            draft = await anyio.to_thread.run_sync(self.stored.draft, past, execution_id, policy)
-            past = draft or await anyio.to_thread.run_sync(find, caller, execution_id, policy)
+            self.open_stored(past)  # which ends it
+            past = await anyio.to_thread.run_sync(find, caller, execution_id)
         if past is None or isinstance(past, Record):
             raise ExecutionNotFound(
                 f"there is no execution {execution_id!r}",
@@ -167,7 +166,7 @@ class Registry:
     def _make_room(self, caller: Caller) -> None:
         """At a limit, stop the session that was idle longest. Raises `ResourceLimitExceeded` if all are busy."""
         limits = self._settings.config.sessions
-        held = [session for session in self._sessions.values() if session.wanted]
+        held = [session for session in self._sessions.values() if _has_kernel(session)]
         own = [session for session in held if session.principal == caller.principal]
         longest_idle = self._choose(own, limits.max_sessions_per_client, "you have")
         if longest_idle is None:
@@ -179,7 +178,7 @@ class Registry:
     def _choose(self, held: list[Session], limit: int, whose: str) -> Session | None:
         if len(held) < limit:
             return None
-        idle = [session for session in held if session.is_idle and session.is_live]
+        idle = [session for session in held if session.is_idle and session.kernel is not None]
         if not idle:
             raise ResourceLimitExceeded(
                 f"{whose} {len(held)} running sessions, all of them busy, and {limit} are allowed",
@@ -251,7 +250,7 @@ class Registry:
 
     async def destroy(self, session: Session) -> None:
         """Delete a session and all its data, even if the caller stops waiting. Raises `StorageFailed`."""
-        if not session.destroyed:
+        if not session.life.is_ending:
             session.life.note(Event.DESTROY)
             background.start(self._tasks, "destroying a session", lambda: self._destroy(session))
         if (failure := await asyncio.shield(session.deleted)) is not None:
@@ -290,7 +289,7 @@ class Registry:
             life = self._settings.config.sessions.default_timeout_seconds
             await anyio.sleep(min(life / EXPIRY_CHECKS_PER_LIFE, MAX_EXPIRY_CHECK_SECONDS))
             for session in list(self._sessions.values()):
-                if session.wanted and session.is_idle and time.monotonic() - session.last_used > life:
+                if _has_kernel(session) and session.is_idle and time.monotonic() - session.last_used > life:
                     log.info("stopping an idle session", session=session.id)
                     background.start(self._tasks, "stopping an idle session", session.stop)
 
@@ -299,3 +298,8 @@ class Registry:
         async with anyio.create_task_group() as tasks:
             for session in self._sessions.values():
                 tasks.start_soon(session.close)
+
+
+def _has_kernel(session: Session) -> bool:
+    """True if it has a kernel, or is about to have one."""
+    return session.kernel is not None or session.state == "starting" or not session.is_idle

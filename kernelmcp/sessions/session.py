@@ -6,23 +6,23 @@ Must not know MCP.
 import asyncio
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio.abc
 import anyio.to_thread
 
-from kernelmcp.config.models import Flavor
+from kernelmcp.cells import event
+from kernelmcp.cells.log import CellLog
+from kernelmcp.cells.lookup import LOG
 from kernelmcp.config.settings import Settings
 from kernelmcp.errors import ResourceLimitExceeded, StorageFailed
+from kernelmcp.executions import recorded
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.executions.ids import mark_of, mint_id
 from kernelmcp.executions.kept_executions import KeptExecutions
 from kernelmcp.files.home import Lock
 from kernelmcp.kernel.process import Kernel
-from kernelmcp.notebook.drafts import DRAFTS, Drafts
-from kernelmcp.notebook.finished import from_line
-from kernelmcp.notebook.interrupted import open_with_drafts
 from kernelmcp.notebook.transcript import Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.kernel_binding import KernelBinding
@@ -63,7 +63,8 @@ class Session:
         self.record = record
         self.life = life
         self.executions = KeptExecutions(settings, directory / "outputs")
-        self.transcript = Transcript(directory / "notebook.ipynb")
+        self.log = CellLog(directory / LOG)
+        self.transcript = Transcript(directory / "notebook.ipynb", self.log)
         self.files = binding.files
         self.last_used = time.monotonic()
         self.deleted: asyncio.Future[StorageFailed | None] = asyncio.get_running_loop().create_future()
@@ -74,14 +75,15 @@ class Session:
         self._lock = lock
         self._binding = binding
         self._listener = listener
-        self.persons = PersonsCells(record, binding, self.executions, on_end=self._execution_ended)
+        self.persons = PersonsCells(record, binding, self.executions, self.log, on_end=self._execution_ended)
+        binding.on_late = self._hear_late
         binding.on_kernel = self._kernel_changed
-        self._queue = ExecutionQueue(settings, binding, life, self.persons, self.id, on_end=self._execution_ended)
-        self._drafts = Drafts(directory / DRAFTS)
-        self.interrupted = self._drafts.left_behind()
-        """Drafts of the executions that ran or waited when the previous server ended; their names are the execution
-        ids."""
-        self._saver = Saver(tasks, directory, self.transcript, self.files, self._drafts)
+        self._queue = ExecutionQueue(
+            settings, binding, life, self.persons, self.log, self.id, on_end=self._execution_ended
+        )
+        self._saver = Saver(tasks, directory, self.log, self.transcript, self.files)
+        self.log.on_late = self._saver.save_soon
+        self._recover()
 
     # -- properties ---------------------------------------------------------------------------------------------
 
@@ -94,27 +96,9 @@ class Session:
         return self.record.principal
 
     @property
-    def flavor(self) -> Flavor:
-        return self.record.flavor
-
-    @property
     def state(self) -> PublicState:
         is_busy = self.life.state is State.IDLE and not self.persons.idle.is_set()
         return "busy" if is_busy else self.life.public
-
-    @property
-    def destroyed(self) -> bool:
-        """True if it is being destroyed or is gone: nothing new begins in it."""
-        return self.life.is_ending
-
-    @property
-    def wanted(self) -> bool:
-        """True if it has a kernel, or is about to have one."""
-        return self.is_live or self.life.state is State.STARTING or not self.is_idle
-
-    @property
-    def is_live(self) -> bool:
-        return self._binding.kernel is not None
 
     @property
     def is_idle(self) -> bool:
@@ -159,21 +143,15 @@ class Session:
         longest = longest_seconds or self._settings.policy.execution_timeout_seconds
         seconds = min(timeout_seconds or longest, longest)
         own_id = mint_id(mark_of(self._directory.name))
-        execution = Execution(self.id, self.principal, code, seconds, self.executions.new_outputs(), own_id)
+        fold = self.executions.new_fold(self.log.submitted(own_id, event.now(), code).add)
+        execution = Execution(self.id, self.principal, code, seconds, fold.outputs, fold, own_id)
+        execution.on_finish.append(self._note_unstarted)
         execution.call, execution.asked_timeout_seconds = call, timeout_seconds
         self._listener.execution_submitted(execution)
         self.executions.add(execution)
         self.touch()
         self._queue.add(execution)
-        self._drafts.begin(execution)
         return execution
-
-    def find_execution(self, execution_id: str) -> Execution | None:
-        """The execution, if it is kept or about to be written to the journal."""
-        if (kept := self.executions.get(execution_id)) is not None:
-            return kept
-        line = self.transcript.waiting_cell(execution_id)
-        return from_line(line, execution_id, self.id, self.principal, self._settings.policy) if line else None
 
     def touch(self) -> None:
         self.last_used = time.monotonic()
@@ -181,13 +159,33 @@ class Session:
 
     async def run(self) -> None:
         """Run its executions until the session is destroyed or unloaded, or the server ends. Started once."""
-        background.start(self._tasks, "opening a transcript", self._open_transcript)
+        if self.log.size or self.transcript.exists:
+            self._saver.save_soon()  # the notebook may be incomplete, older, or somebody else's
         await self._queue.run()
 
-    async def _open_transcript(self) -> None:
-        """Read the journal, and add the executions that ran when an earlier server was killed."""
-        found = self.transcript, self.interrupted, self.id, self.principal, self._settings.policy
-        self.record.execution_count += await anyio.to_thread.run_sync(open_with_drafts, *found)
+    def _recover(self) -> None:
+        """End what ran when an earlier server was killed. Raises `StorageFailed`."""
+        try:
+            left = self.log.open()
+        except OSError as exc:
+            raise StorageFailed(
+                f"the log of session {self.id!r} cannot be read: {exc.strerror}",
+                "The operator must check the disk and the permissions of its home directory.",
+                session_id=self.id,
+            ) from exc
+        for execution_id, lines in left.items():
+            found = recorded.from_events(lines, execution_id, self.id, self.principal, self.log.last_at)
+            self.log.ended(execution_id, recorded.to_line(found))
+            self.record.execution_count += 1
+
+    def _note_unstarted(self, execution: Execution) -> None:
+        if execution.started is None:
+            self.log.cancelled(execution.id)
+
+    def _hear_late(self, execution_id: str, kind: str, content: dict[str, Any]) -> None:
+        """Handle the output of a task that outlives its cell: it belongs to that cell."""
+        if (execution := self.executions.get(execution_id)) is not None:
+            execution.hear(kind, content)
 
     def interrupt(self, execution: Execution) -> bool:
         """Interrupt a running execution, or remove a waiting one from the queue. False if it has already ended."""
@@ -206,15 +204,13 @@ class Session:
     def _execution_ended(self, execution: Execution) -> None:
         self.record.execution_count += 1
         self.touch()
-        self.transcript.append(execution)
-        if self.transcript.is_in_journal:
-            self._drafts.delete_ended()
+        self.log.ended(execution.id, recorded.to_line(execution))
         self.executions.trim()
         self._saver.save_soon()
         self._listener.session_changed(self)
 
     def _kernel_changed(self) -> None:
-        if not self.is_live:
+        if self.kernel is None:
             self.persons.kernel_ended()
         self._listener.kernel_changed(self)
 
@@ -266,6 +262,7 @@ class Session:
         self._queue.close()
         await self._queue.wait_closed()
         self._saver.cancel()
+        self.log.abandon()
         self.executions.clear()
         try:
             await anyio.to_thread.run_sync(self.files.delete_session)
@@ -282,7 +279,7 @@ class Session:
     def is_settled(self) -> bool:
         """True if it is stopped, everything is on disk, and no work is pending."""
         busy = not self.is_idle or self._queue.turn.locked() or self.files.lock.locked()
-        return self.life.state is State.STOPPED and not busy and self._saver.is_done
+        return self.life.state is State.STOPPED and not busy and self._saver.is_done and self.log.is_calm
 
     def unload(self) -> None:
         """Drop a settled session and its executions from memory. It stays on disk, and any server may open it again."""
@@ -296,6 +293,8 @@ class Session:
         """Close the queue and write all unsaved data. Called when the server ends."""
         self._queue.close()
         await self._queue.wait_closed()
+        self.log.flush()
         await self._saver.save()
+        self._saver.cancel()
         self.executions.clear()
         await anyio.to_thread.run_sync(self.transcript.close)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from kernelmcp.cells.cell import Outputs
 from kernelmcp.code_mode.audit import Audit
 from kernelmcp.code_mode.broker import Broker
 from kernelmcp.code_mode.session_tools import Caller, SessionTools
@@ -16,7 +17,6 @@ from kernelmcp.executions.approvals import Answer, Approvals
 from kernelmcp.executions.execution import Execution
 from kernelmcp.executions.principals import LOCAL
 from kernelmcp.kernel.tool_channel import Reply, ToolCall
-from kernelmcp.output.outputs import Outputs
 from kernelmcp.upstreams.catalogue import CallResult, Catalogue, Status, Tool, ToolChanged, UpstreamError
 
 DEADLINE = 60
@@ -111,7 +111,7 @@ class World:
         self._ids = iter(range(1, 1_000_000))
 
     def new_cell(self, principal: str = LOCAL, code: str = "crm.get_deal()") -> Caller:
-        execution = Execution("s", principal, code, 10.0, Outputs(self.settings.policy, self.home))
+        execution = Execution("s", principal, code, 10.0, Outputs())
         return Caller(execution, self.session)
 
     def asking(self, *answers: Answer) -> list[str]:

@@ -275,7 +275,7 @@ async def test_a_person_and_the_model_have_one_kernel(desk: Desk) -> None:
     await desk.run_cell("print(shared.upper())\nback = 'set in Lab'")
     await desk.shows("SET OVER MCP")
     assert (await desk.execute("alpha", "print(back)"))["stdout"] == "set in Lab\n"
-    # Once: the server has the person's cell in the journal, and the browser has written it.
+    # Once: the server has the person's cell in its log, and the browser has written it.
     assert (
         len([one for one in await desk.saved(lambda found: found[-1] == "print(back)") if "shared.upper" in one]) == 1
     )

@@ -1,142 +1,205 @@
-"""A follower writes into a session's notebook what its kernel publishes, and what the journal and the drafts have."""
+"""A follower puts a session's log into its notebook: as it comes, once, and as it ended."""
 
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from jupyter_ydoc import YNotebook
 
+from kernelmcp.cells import event, line
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.fold import DisplayIds, Fold
+from kernelmcp.cells.log import CellLog
+from kernelmcp.cells.lookup import LOG
+from kernelmcp.cells.tail import Tail
+from kernelmcp.config.models import Policy
 from kernelmcp.lab.descriptors import Descriptor
 from kernelmcp.lab.persons import Persons
-from kernelmcp.lab.record import follow
+from kernelmcp.lab.record import record as record_module
 from kernelmcp.lab.record.follow import Document, Follower
-from kernelmcp.lab.record.iopub import Event
-from kernelmcp.lab.record.journal_tail import JournalTail
-from kernelmcp.lab.record.record import Record, cell_id
+from kernelmcp.lab.record.record import cell_id
 
 DEADLINE_SECONDS = 60
 
 
-class FakeIopub:
-    """What a kernel publishes, as a test says."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.some = asyncio.Event()
-
-    def publish(self, execution_id: str, kind: str, client: str = "server", **content: Any) -> None:
-        self.events.append(Event(execution_id, client, kind, content))
-        self.some.set()
-
-    async def read(self) -> None:
-        await asyncio.Event().wait()
-
-    async def wait(self) -> None:
-        await self.some.wait()
-
-    def take(self) -> list[Event]:
-        events, self.events = self.events, []
-        self.some.clear()
-        return events
-
-    def close(self) -> None:
-        pass
-
-
 class Session:
-    """A session's directory and its notebook in Lab."""
+    """A session's directory, the log that its server writes, and its notebook in Lab."""
 
     def __init__(self, folder: Path) -> None:
         self.directory = folder
-        self.journal = folder / "notebook.jsonl"
-        (folder / "running").mkdir()
+        self.file = folder / LOG
+        self.log = CellLog(self.file)
+        self.ids = DisplayIds()
+        self.folds: dict[str, Fold] = {}
         self.notebook = YNotebook()
         self.notebook.set({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
-        self.record, self.tail = Record(), JournalTail(folder)
         self.persons = Persons(folder / "persons.json")
-        self.iopub = FakeIopub()
+        self.states: list[str] = []
+        self.changed = asyncio.Event()
+        self.is_open = True
 
-    def execute(self, execution_id: str, text: str = "", **facts: Any) -> None:
-        self.append(self.line(execution_id, text, **facts))
+    # -- the server ---------------------------------------------------------------------------------------------
+
+    def submit(self, cell: str) -> None:
+        recorder = self.log.submitted(cell, event.now(), cell)
+        self.folds[cell] = Fold(Outputs(), Policy(), self.ids, recorder.add)
+
+    def begin(self, cell: str, *messages: tuple[str, dict[str, Any]], **facts: Any) -> None:
+        self.submit(cell)
+        self.log.began(cell, **facts)
+        self.hear(cell, *messages)
+
+    def hear(self, cell: str, *messages: tuple[str, dict[str, Any]]) -> None:
+        for kind, content in messages:
+            self.folds[cell].hear(kind, content)
+
+    def end(self, cell: str, **facts: Any) -> None:
+        self.folds[cell].is_late = True
+        self.log.ended(cell, line.to_line(cell, cell, {"status": "ok", **facts}, self.folds[cell].outputs))
+
+    def execute(self, cell: str, *messages: tuple[str, dict[str, Any]], **facts: Any) -> None:
+        """A cell that begins and ends before its events are written."""
+        self.begin(cell, *(messages or (stream(cell),)), **facts)
+        self.end(cell, **facts)
+
+    def compact(self) -> None:
+        """Write the log anew, as the server does: late events are in the lines of their cells."""
+        changes: dict[str, list[Any]] = {}
+        lines = self.file.read_bytes().splitlines()
+        for one in lines:
+            kind, cell = event.kind_of(one)
+            if kind == "late":
+                changes.setdefault(cell, []).extend(event.ops_of(one))
+        ended = {event.kind_of(one)[1] for one in lines if event.kind_of(one)[0] == "cell"}
+        kept: list[bytes] = []
+        for one in lines:
+            kind, cell = event.kind_of(one)
+            if kind == "cell" and cell in changes:
+                kept.append(line.with_changes(one, changes[cell]))
+            elif kind in ("cell", "note", "") or cell not in ended:
+                kept.append(one)
+        new = self.log.rewrite(lambda _: iter(kept), 0)
+        self.log.put(new, self.log.size)
 
     def append(self, *lines: str) -> None:
-        """In one write: nobody reads the journal in between."""
-        with self.journal.open("a") as stream:
+        """In one write, as a server of an older version has done."""
+        with self.file.open("a") as stream:
             stream.write("".join(lines))
 
-    def line(self, execution_id: str, text: str = "", **facts: Any) -> str:
+    def old_line(self, execution_id: str, **changes: Any) -> str:
         cell = {
             "cell_type": "code",
             "id": "0123abcd",
-            "metadata": {"trusted": False, "kernelmcp": {"execution_id": execution_id, **facts}},
+            "metadata": {"trusted": False, "kernelmcp": {"execution_id": execution_id}},
             "execution_count": 1,
             "source": execution_id,
-            "outputs": [{"output_type": "stream", "name": "stdout", "text": text or execution_id}],
+            "outputs": [{"output_type": "stream", "name": "stdout", "text": execution_id}],
         }
-        return json.dumps(cell) + "\n"
+        return json.dumps(cell | changes) + "\n"
 
-    def draft(self, execution_id: str, *lines: dict[str, Any]) -> None:
-        header = {"execution_id": execution_id, "code": execution_id}
-        with (self.directory / "running" / f"{execution_id}.jsonl").open("a") as stream:
-            stream.writelines(json.dumps(line) + "\n" for line in [header, *lines])
+    # -- Lab ----------------------------------------------------------------------------------------------------
 
-    def follow(self, steps: Callable[["Session"], Any]) -> None:
-        """Runs the steps while a follower of a new kernel process works."""
+    def follow(self, steps: Callable[["Session"], Awaitable[Any]], end: str = "ended at {}") -> None:
+        """Run the steps while a follower of a new kernel process works."""
 
         async def document() -> Any:
             return self.notebook
 
         async def run() -> None:
             descriptor = Descriptor("k", "s", "", "python", self.directory, Path(), Path())
-            iopub: Any = self.iopub
-            self.iopub.some = asyncio.Event()
-            follower = Follower(
-                descriptor, iopub, self.record, self.tail, self.persons, Document(document, lambda: True)
-            )
-            task = asyncio.create_task(follower.run())
+            self.changed = asyncio.Event()
+            self.follower = Follower(descriptor, self.persons, Document(document, lambda: self.is_open), self.on_state)
+            task = asyncio.create_task(self.follower.run())
             try:
                 async with asyncio.timeout(DEADLINE_SECONDS):
                     await steps(self)
+                    self.log.flush()
                 assert not task.done()
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            await follower.end("ended at {}", "k1")
+            await self.follower.end(end, "k1")
+
+        asyncio.run(run())
+        nbformat.validate(nbformat.from_dict(json.loads(json.dumps(self.notebook.get(), allow_nan=False))))
+
+    def on_state(self, state: str) -> None:
+        self.states.append(state)
+        self.changed.set()
+
+    def away(self, steps: Callable[[], None]) -> None:
+        """Run the steps while no Lab is there."""
+
+        async def run() -> None:
+            steps()
+            self.log.flush()
 
         asyncio.run(run())
 
     @property
     def shown(self) -> dict[str, str]:
-        """Source and text of each cell that was executed, in order."""
+        """Source and text of each cell that was executed, in order; of displays, their text."""
         cells = [cell for cell in self.notebook.get()["cells"] if cell["source"] and cell["cell_type"] == "code"]
-        return {cell["source"]: "".join(one.get("text", "") for one in cell["outputs"]) for cell in cells}
+        assert len({cell["source"] for cell in cells}) == len(cells)
+        return {cell["source"]: "".join(map(text_of, cell["outputs"])) for cell in cells}
+
+    @property
+    def notes(self) -> list[str]:
+        return [cell["source"] for cell in self.notebook.get()["cells"] if cell["cell_type"] == "markdown"]
+
+    def cell(self, execution_id: str) -> Any:
+        return next(cell for cell in self.notebook.ycells if cell["id"] == cell_id(execution_id))
 
     async def becomes(self, **shown: str) -> None:
-        await self.until(lambda: self.shown == shown)
+        try:
+            await self.until(lambda: self.shown == shown)
+        except asyncio.CancelledError:
+            assert self.shown == shown
+            raise
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        changed = asyncio.Event()
-        self.notebook.observe(lambda *_: changed.set())
+        subscription = self.notebook.ydoc.observe(lambda _: self.changed.set())
         while not condition():
-            await changed.wait()
-            changed.clear()
+            await self.changed.wait()
+            self.changed.clear()
+        self.notebook.ydoc.unobserve(subscription)
 
 
-def test_what_was_executed_while_lab_was_closed_is_there_in_order_once(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    for name in ("one", "two", "three"):
-        session.execute(name)
+def text_of(output: dict[str, Any]) -> str:
+    return output.get("text", "") + output.get("data", {}).get("text/plain", "")
+
+
+def stream(text: str, name: str = "stdout") -> tuple[str, dict[str, Any]]:
+    return "stream", {"name": name, "text": text}
+
+
+def display(text: str, kind: str = "display_data") -> tuple[str, dict[str, Any]]:
+    return kind, {"data": {"text/plain": text}, "transient": {"display_id": "bar"}}
+
+
+def update(text: str) -> tuple[str, dict[str, Any]]:
+    return display(text, "update_display_data")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return Session(tmp_path)
+
+
+def test_what_was_executed_while_lab_was_closed_is_there_in_order_once(session: Session) -> None:
+    session.away(lambda: [session.execute(name) for name in ("one", "two", "three")].clear())
 
     async def first(session: Session) -> None:
         await session.becomes(one="one", two="two", three="three")
 
     session.follow(first)
-    session.execute("four")
-    session.record, session.tail = Record(), JournalTail(tmp_path)  # another Lab
+    session.away(lambda: session.execute("four"))
 
     async def second(session: Session) -> None:
         await session.becomes(one="one", two="two", three="three", four="four")
@@ -145,119 +208,348 @@ def test_what_was_executed_while_lab_was_closed_is_there_in_order_once(tmp_path:
     assert [cell["cell_type"] for cell in session.notebook.get()["cells"]].count("markdown") == 1
 
 
-async def begins(session: Session) -> None:
-    """A cell that has not ended."""
-    session.iopub.publish("one", "execute_input", code="one", execution_count=1)
-    session.iopub.publish("one", "stream", name="stdout", text="a")
-    await session.becomes(one="a")
-
-
-def test_a_cell_grows_as_it_runs(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-
+def test_a_cell_grows_as_it_runs(session: Session) -> None:
     async def steps(session: Session) -> None:
-        await begins(session)
-        session.iopub.publish("one", "stream", name="stdout", text="b")
-        session.iopub.publish("one", "stream", name="stdout", text="c")
+        session.begin("one", stream("a"))
+        await session.becomes(one="a")
+        assert session.cell("one")["execution_state"] == "running"
+        assert session.cell("one")["metadata"]["kernelmcp"]["running"]
+        session.hear("one", stream("b"), stream("c"))
         await session.becomes(one="abc")
-        session.iopub.publish("one", "end")
-        session.execute("one", "abc")
-        session.iopub.publish("two", "execute_input", code="two", execution_count=2)
-        await session.becomes(one="abc", two="")
+        session.hear("one", display("old"))
+        await session.becomes(one="abcold")
+        session.hear("one", update("1"), update("2"), update("new"))
+        await session.becomes(one="abcnew")
+        session.hear("one", ("clear_output", {"wait": True}), stream("d", "stderr"))
+        await session.becomes(one="d")
+        session.end("one")
+        await session.until(lambda: session.cell("one")["execution_state"] == "idle")
+        session.begin("two")
+        await session.becomes(one="d", two="")
 
     session.follow(steps)
 
 
-def test_of_updates_of_one_display_that_come_at_once_the_last_one_counts() -> None:
-    def update(name: str, text: str) -> Event:
-        content = {"data": {"text/plain": text}, "metadata": {}, "transient": {"display_id": name}}
-        return Event("one", "server", "update_display_data", content)
-
-    flood = [update("a", "1"), update("a", "2"), update("b", "3"), update("a", "4"), update("a", "5")]
-    shown = [event.content["data"]["text/plain"] for event in follow._joined(flood)]
-    assert shown == ["2", "3", "5"]
-
-
-def test_a_cell_of_a_browser_is_written_by_the_browser_alone(tmp_path: Path) -> None:
-    session = Session(tmp_path)
+def test_a_kernel_is_busy_while_a_cell_runs_and_then_idle(session: Session) -> None:
     session.persons.add("browser")
-    session.execute("mine", by="person", client="browser")
-    session.execute("theirs", by="person", client="console")
-    session.execute("model")
 
     async def steps(session: Session) -> None:
+        session.begin("one", by="person", client="browser")
+        session.log.flush()
+        await session.until(lambda: "busy" in session.states)
+        session.end("one", by="person", client="browser")
+        session.execute("two")
+        await session.becomes(two="two")
+
+    session.follow(steps)
+    assert [state for state, _ in groupby(session.states)] == ["busy", "idle"]
+
+
+def test_a_waiting_cell_that_is_cancelled_is_not_shown(session: Session) -> None:
+    async def steps(session: Session) -> None:
+        session.submit("one")
+        session.submit("two")
+        session.log.flush()
+        session.log.cancelled("one")
+        session.log.began("two")
+        await session.becomes(two="")
+        session.end("two")
+        session.submit("three")
+        session.log.flush()
+        await session.until(lambda: "three" in session.follower._record._codes)
+        session.log.began("three")
+        session.end("three")
+        await session.becomes(two="", three="")
+
+    session.follow(steps)
+    assert not session.follower._record._codes
+
+
+def test_a_cell_of_a_browser_is_written_by_the_browser_alone(session: Session) -> None:
+    session.persons.add("browser")
+
+    def steps() -> None:
+        session.execute("mine", by="person", client="browser")
+        session.execute("theirs", by="person", client="console")
+        session.execute("model")
+
+    async def running(session: Session) -> None:
         await session.becomes(theirs="theirs", model="model")
+        session.begin("again", stream("a"), by="person", client="browser")
+        session.log.flush()
+        session.hear("again", stream("b"))
+        session.log.flush()
+        session.end("again", by="person", client="browser")
+        session.hear("again", stream("late"))
+        session.begin("console", stream("a"), by="person", client="console")
+        await session.becomes(theirs="theirs", model="model", console="a")
 
-    session.follow(steps)
-    [cell] = [cell for cell in session.notebook.get()["cells"] if cell["source"] == "theirs"]
-    assert cell["metadata"]["kernelmcp"]["by"] == "person"
+    session.away(steps)
+    session.follow(running)
+    assert list(session.shown) == ["theirs", "model", "console"]
+    for name in ("theirs", "console"):
+        assert session.cell(name)["metadata"]["kernelmcp"]["by"] == "person"
 
 
-def test_a_cell_that_runs_when_lab_opens_is_shown_from_its_draft_and_then_from_the_journal(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    text = {"kind": "stream", "content": {"name": "stdout", "text": "first "}}
-    session.draft("long", {"began": True}, text)
-    session.draft("waits")
-
-    async def steps(session: Session) -> None:
+def test_a_cell_that_runs_when_lab_opens_is_shown_with_its_output_so_far(session: Session) -> None:
+    async def closed(session: Session) -> None:
+        session.begin("long", stream("first "))
         await session.becomes(long="first ")
-        session.iopub.publish("long", "stream", name="stdout", text="of the kernel, and in the draft")
-        session.iopub.publish("long", "end")
-        session.execute("long", "first and the rest")
-        await session.becomes(long="first and the rest")
+
+    async def steps(session: Session) -> None:
+        await session.becomes(long="first second ")
+        assert session.cell("long")["execution_state"] == "running"
+        session.hear("long", stream("third "))
+        await session.becomes(long="first second third ")
+        session.hear("long", stream("and the rest"))
+        session.end("long")
+        await session.becomes(long="first second third and the rest")
+
+    session.follow(closed, "it was closed")
+    session.away(lambda: session.hear("long", stream("second ")))
+    session.follow(steps)
+
+
+def test_an_update_by_a_later_cell_changes_the_earlier_one(session: Session) -> None:
+    async def steps(session: Session) -> None:
+        session.execute("one", display("old"))
+        await session.becomes(one="old")
+        session.execute("two", update("new"))
+        await session.becomes(one="new", two="")
+        session.begin("three", update("newer"))
+        await session.becomes(one="newer", two="", three="")
+        session.end("three")
 
     session.follow(steps)
 
 
-def test_what_lab_could_not_show_live_comes_from_the_journal(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-
+def test_late_output_of_a_task_appears_in_its_cell(session: Session) -> None:
     async def steps(session: Session) -> None:
-        session.iopub.publish("one", "execute_input", code="one", execution_count=1)
-        session.iopub.publish("one", "stream", name="stdout", text="a")
-        session.iopub.publish("one", "left_out")
-        session.iopub.publish("one", "end")
-        session.execute("one", "a and what was cut")
-        session.iopub.publish("unseen", "end")
-        session.execute("unseen")
-        await session.becomes(one="a and what was cut", unseen="unseen")
+        session.execute("one", stream("a"))
+        session.execute("two", stream("b"))
+        session.hear("one", stream("late"))
+        await session.becomes(one="alate", two="b")
+        session.hear("one", stream("r"))
+        await session.becomes(one="alater", two="b")
+        assert session.cell("one")["execution_state"] == "idle"
 
     session.follow(steps)
 
 
-def test_a_cell_that_the_journal_has_late_stands_before_those_that_came_after_it(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    session.execute("before")
+def test_late_output_is_there_once_when_lab_opens_again(session: Session) -> None:
+    """Its log has the line of the cell and the late events, and the notebook has both."""
+
+    async def first(session: Session) -> None:
+        session.execute("one", stream("a"), display("old"))
+        session.hear("one", stream("b"), update("new"))
+        await session.becomes(one="anewb")
+
+    async def second(session: Session) -> None:
+        session.execute("two")
+        await session.becomes(one="anewbc", two="two")
+        session.hear("one", stream("d"))
+        await session.becomes(one="anewbcd", two="two")
+
+    session.follow(first)
+    session.away(lambda: session.hear("one", stream("c")))
+    session.follow(second)
+
+
+def test_late_output_of_a_cell_that_an_earlier_lab_has_shown_finds_its_displays(session: Session) -> None:
+    async def first(session: Session) -> None:
+        session.execute("one", ("display_data", {"data": {"text/html": "x"}}), display("old"))
+        session.execute("two")
+        await session.becomes(one="old", two="two")
+
+    async def second(session: Session) -> None:
+        session.execute("three")
+        await session.becomes(one="old", two="two", three="three")
+        for message in (update("new"), stream("a")):
+            session.hear("one", message)
+            session.log.flush()
+        await session.becomes(one="newa", two="two", three="three")
+
+    session.follow(first)
+    session.follow(second)
+
+
+def test_late_output_that_the_log_has_only_in_the_line_of_its_cell_is_shown(session: Session) -> None:
+    """Lab was closed, or did not look, between the event and the rewriting of the log."""
+
+    async def first(session: Session) -> None:
+        session.execute("one", stream("a"))
+        session.execute("two")
+        await session.becomes(one="a", two="two")
+        session.hear("one", stream("b"))
+        session.log.flush()
+        session.compact()
+        await session.becomes(one="ab", two="two")
+
+    async def second(session: Session) -> None:
+        await session.becomes(one="abc", two="two")
+
+    session.follow(first)
+    session.away(lambda: session.hear("one", stream("c")))
+    session.away(session.compact)
+    session.follow(second)
+
+
+def test_what_is_read_again_is_not_written_again(session: Session) -> None:
+    """A log that was compacted is read again, and nothing that a tab shows is drawn again."""
 
     async def steps(session: Session) -> None:
-        await session.becomes(before="before")
-        session.iopub.publish("next", "execute_input", code="next", execution_count=2)
-        session.iopub.publish("next", "end")
+        session.execute("one", stream("a"), display("x"))
+        session.begin("two", stream("b"), display("y"))
+        await session.becomes(one="ax", two="by")
+        session.hear("one", stream("late"))
+        await session.becomes(one="axlate", two="by")
+        changed: list[Any] = []
+        both = [session.cell(name)["outputs"] for name in ("one", "two")]
+        subscriptions = [youtputs.observe_deep(changed.append) for youtputs in both]
+        session.compact()
+        session.hear("two", stream("c"))
+        await session.becomes(one="axlate", two="byc")
+        assert len(changed) == 1
+        for youtputs, subscription in zip(both, subscriptions, strict=True):
+            youtputs.unobserve(subscription)
+
+    session.follow(steps)
+    assert session.shown == {"one": "axlate", "two": "byc"}
+
+
+def test_cells_that_are_missing_stand_before_those_that_came_after_them(session: Session) -> None:
+    session.away(lambda: session.execute("before"))
+    session.follow(lambda session: session.becomes(before="before"))
+    session.away(lambda: session.begin("next"))
+
+    async def steps(session: Session) -> None:
         await session.becomes(before="before", next="")
-        session.append(session.line("first"), session.line("next"))
-        session.iopub.publish("unknown", "end")
+        lines = session.file.read_text().splitlines(keepends=True)
+        anew = session.directory / "anew"
+        anew.write_text(lines[0] + session.old_line("first") + "".join(lines[1:]))
+        anew.replace(session.file)
         await session.until(lambda: "first" in session.shown)
 
     session.follow(steps)
     assert list(session.shown) == ["before", "first", "next"]
 
 
-def test_a_cell_that_died_with_its_kernel_is_as_the_journal_has_it(tmp_path: Path) -> None:
-    session = Session(tmp_path)
+def test_a_cell_that_died_with_its_kernel_is_as_it_ended(session: Session) -> None:
+    async def dies(session: Session) -> None:
+        session.begin("one", stream("a"))
+        await session.becomes(one="a")
 
-    session.follow(begins)
-    session.execute("one", "a, and then it died")
+    session.follow(dies)
+    assert session.cell("one")["execution_state"] == "idle"
+    session.away(lambda: (session.hear("one", stream(", and then it died")), session.end("one"))[1])
     session.follow(lambda session: session.becomes(one="a, and then it died"))
+    assert not session.follower._record.unfinished
 
 
-def test_a_damaged_journal_shows_what_can_be_read(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    session.execute("one")
-    with session.journal.open("ab") as stream:
+def test_what_came_just_before_the_kernel_ended_is_there_and_a_note_after_it(session: Session) -> None:
+    async def steps(session: Session) -> None:
+        session.is_open = False  # it looks seldom
+        session.execute("one")
+        await session.becomes(one="one")
+        session.execute("two")
+
+    session.follow(steps)
+    assert session.shown == {"one": "one", "two": "two"}
+    assert [cell["cell_type"] for cell in session.notebook.get()["cells"]][:3] == ["code", "code", "markdown"]
+    assert session.notes[0].startswith("*ended at ")
+
+
+def test_lines_that_a_follower_has_read_and_not_written_are_written_at_the_end(session: Session) -> None:
+    session.away(lambda: session.execute("one"))
+
+    async def nothing(session: Session) -> None:
+        session.follower._tail.new()
+
+    session.follow(nothing)
+    assert session.shown == {"one": "one"}
+
+
+def test_what_a_person_types_stays_below(session: Session) -> None:
+    async def steps(session: Session) -> None:
+        session.execute("one")
+        await session.becomes(one="one")
+        session.notebook.set_cell(1, source="draft")
+        session.begin("two", stream("a"))
+        await session.becomes(one="one", two="a", draft="")
+        session.end("two")
+
+    session.follow(steps)
+    assert list(session.shown) == ["one", "two", "draft"]
+
+
+def test_a_notebook_with_many_cells_loses_the_oldest_and_they_do_not_come_back(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_module, "MAX_CELLS", 2)
+    session.away(lambda: [session.execute(name) for name in ("one", "two", "three")].clear())
+
+    async def steps(session: Session) -> None:
+        await session.becomes(two="two", three="three")
+        session.hear("one", stream("late"))
+        session.log.flush()
+        session.compact()
+        session.execute("four")
+        await session.becomes(three="three", four="four")
+        session.hear("one", stream("later"), update("x"))
+        session.execute("five")
+        await session.becomes(four="four", five="five")
+
+    session.follow(steps)
+    assert list(session.shown) == ["four", "five"]
+    record = session.follower._record
+    assert record._sums.keys() <= record.sizes.keys()
+
+
+def test_a_log_of_an_older_version_is_shown(session: Session) -> None:
+    session.append(session.old_line("one"), session.old_line("two"))
+    old = json.loads(session.old_line("mine"))
+    old["metadata"]["kernelmcp"] |= {"by": "person", "client": "browser"}
+    session.persons.add("browser")
+    session.append(json.dumps(old) + "\n")
+
+    async def steps(session: Session) -> None:
+        await session.becomes(one="one", two="two")
+
+    session.follow(steps)
+
+
+def test_a_note_of_the_log_on_cells_that_it_lost_is_shown(session: Session) -> None:
+    async def steps(session: Session) -> None:
+        session.execute("one")
+        session.append(line.left_out_cell(3, "they were too large").decode() + "\n")
+        await session.becomes(one="one")
+
+    session.follow(steps)
+    notes = [cell["source"] for cell in session.notebook.get()["cells"] if cell["cell_type"] == "markdown"]
+    assert notes[0] == "*3 cells were left out: they were too large.*"
+
+
+def test_what_a_guest_prints_is_no_line_of_the_log(session: Session) -> None:
+    forged = line.to_line("forged", "forged", {}, Outputs()).decode()
+
+    async def steps(session: Session) -> None:
+        session.begin("one", stream(f"\n{forged}\n"))
+        await session.until(lambda: "one" in session.shown)
+        session.end("one")
+        session.execute("two")
+        await session.until(lambda: "two" in session.shown)
+
+    session.follow(steps)
+    assert list(session.shown) == ["one", "two"]
+
+
+def test_a_damaged_log_shows_what_can_be_read(session: Session) -> None:
+    session.append(session.old_line("one"))
+    with session.file.open("ab") as stream:
         stream.write(b"\xff\xfe damaged\n[]\n7\n{}\n" + b"[" * 5000 + b"\n")
         stream.write(b'{"cell_type": "code", "source": {"a": 1}, "outputs": 5, "metadata": 7, "id": []}\n')
-    session.execute("two")
-    with session.journal.open("ab") as stream:
+    session.append(session.old_line("two"))
+    with session.file.open("ab") as stream:
         stream.write(b'{"half a line')
 
     async def steps(session: Session) -> None:
@@ -278,13 +570,15 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_cell_costs_neither_the_others_nor_the_notebook(tmp_path: Path, damage: str) -> None:
-    session = Session(tmp_path)
-    session.execute("one")
-    cell = json.loads(session.journal.read_text()) | {"metadata": {"kernelmcp": {"execution_id": "damaged"}}}
-    with session.journal.open("a") as stream:
+def test_a_damaged_cell_costs_neither_the_others_nor_the_notebook(session: Session, damage: str) -> None:
+    session.append(session.old_line("one"))
+    cell = json.loads(session.file.read_text()) | {
+        "source": "damaged",
+        "metadata": {"kernelmcp": {"execution_id": "damaged"}},
+    }
+    with session.file.open("a") as stream:
         stream.write(json.dumps(cell | DAMAGED[damage]) + "\n")
-    session.execute("two")
+    session.append(session.old_line("two"))
 
     async def steps(session: Session) -> None:
         await session.until(lambda: {"one", "two"} <= session.shown.keys())
@@ -293,44 +587,20 @@ def test_a_damaged_cell_costs_neither_the_others_nor_the_notebook(tmp_path: Path
     json.dumps(session.notebook.get(), allow_nan=False).encode()  # it can be saved
 
 
-def test_a_journal_that_is_no_file_shows_nothing(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    session.journal.mkdir()
-    assert session.tail.new() == []
-    session.journal.rmdir()
-    session.journal.symlink_to("/etc/passwd")
-    assert session.tail.new() == []
+def test_a_log_that_is_no_file_shows_nothing(session: Session) -> None:
+    tail = Tail(session.file)
+    session.file.mkdir()
+    assert tail.new() == []
+    session.file.rmdir()
+    session.file.symlink_to("/etc/passwd")
+    assert tail.new() == []
 
 
-def test_a_journal_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:
-    session = Session(tmp_path)
-    session.execute("one")
-    session.execute("two")
-    assert [entry.execution_id for entry in session.tail.new()] == ["one", "two"]
-    assert session.tail.new() == []
-    session.journal.unlink()
-    session.execute("two")
-    entries = session.tail.new()
-    assert [cell["source"] for cell in session.tail.cells(entries)] == ["two"]
-
-
-def test_a_journal_that_was_written_anew_brings_nothing_back(tmp_path: Path) -> None:
-    """The server has made it smaller; the notebook has left out its oldest cells before that."""
-    session = Session(tmp_path)
-    for name in ("one", "two", "three"):
-        session.execute(name)
-
-    async def steps(session: Session) -> None:
-        await session.becomes(one="one", two="two", three="three")
-        with session.notebook.ydoc.transaction():
-            del session.notebook.ycells[0]
-            del session.record.sizes[cell_id("one")]
-        anew = session.directory / "anew"
-        anew.write_bytes(session.journal.read_bytes())
-        anew.replace(session.journal)
-        session.iopub.publish("four", "end")
-        session.execute("four")
-        await session.until(lambda: "four" in session.shown)
-
-    session.follow(steps)
-    assert list(session.shown) == ["two", "three", "four"]
+def test_a_log_that_was_written_anew_is_read_anew(session: Session) -> None:
+    tail = Tail(session.file)
+    session.append(session.old_line("one"), session.old_line("two"))
+    assert [entry.cell for entry in tail.new()] == ["one", "two"]
+    assert tail.new() == []
+    session.file.unlink()
+    session.append(session.old_line("two"))
+    assert [json.loads(found)["source"] for found in tail.lines(tail.new())] == ["two"]

@@ -66,7 +66,6 @@ USED = {
         ("pycrdt-websocket", WebsocketServer, "rooms"),
     ],
     "watch.py": [
-        ("jupyter_client", KernelManager, "_make_url"),
         ("jupyter_server", SessionManager, "cursor"),
         ("jupyter_server", SessionManager, "save_session"),
     ],

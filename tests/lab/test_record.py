@@ -1,4 +1,4 @@
-"""The record of a session in its shared document: what a kernel does becomes cells, whatever a guest sends."""
+"""The record of a session in its shared document: what its log says becomes cells, whatever a guest sends."""
 
 import json
 import re
@@ -8,10 +8,14 @@ import nbformat
 import pytest
 from jupyter_ydoc import YNotebook
 
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.event import Op
+from kernelmcp.cells.fold import DisplayIds, Fold
+from kernelmcp.cells.line import MAX_CELL_BYTES, MAX_TEXT_CHARS, to_line
+from kernelmcp.config.models import Policy
 from kernelmcp.lab.record import record as record_module
 from kernelmcp.lab.record.record import Record, cell_id
 from kernelmcp.lab.record.running_cell import MAX_OUTPUTS
-from kernelmcp.notebook.cells import MAX_CELL_BYTES, MAX_TEXT_CHARS
 
 
 class Opened:
@@ -20,19 +24,45 @@ class Opened:
     def __init__(self) -> None:
         self.notebook = YNotebook()
         self.notebook.set({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+        self.codes: dict[str, str] = {}
+        self.folds: dict[str, Fold] = {}
+        self.ids = DisplayIds()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """As another Lab does."""
         self.record = Record()
         self.record.notebook = self.notebook
         self.record.look()
 
-    def run(self, execution_id: str, *messages: tuple[str, dict[str, Any]], code: str = "", end: bool = True) -> bool:
+    def run(self, execution_id: str, *messages: tuple[str, dict[str, Any]], code: str = "", end: bool = True) -> None:
+        """A cell whose events are as the server makes them, and not bounded by its log."""
+        self.codes[execution_id] = code or execution_id
+        self.folds[execution_id] = Fold(
+            Outputs(), Policy(), self.ids, lambda op: self.apply(execution_id, self.op_as_in_the_log(op))
+        )
         with self.notebook.ydoc.transaction():
-            self.record.begin(execution_id, code or execution_id, 1, "model")
+            self.record.submitted(execution_id, code or execution_id)
+            self.record.began(execution_id, "model")
             self.feed(execution_id, *messages)
-            return self.record.end(execution_id) if end else False
+            if end:
+                self.end(execution_id)
+
+    def op_as_in_the_log(self, op: Op) -> Op:
+        return json.loads(json.dumps(op, allow_nan=False))
 
     def feed(self, execution_id: str, *messages: tuple[str, dict[str, Any]]) -> None:
         for kind, content in messages:
-            self.record.feed(execution_id, kind, content)
+            self.folds[execution_id].hear(kind, content)
+
+    def apply(self, execution_id: str, *ops: Op) -> None:
+        self.record.feed(execution_id, list(ops))
+
+    def end(self, execution_id: str) -> None:
+        outputs = self.folds[execution_id].outputs
+        outputs.execution_count = 1
+        line = to_line(execution_id, self.codes[execution_id], {"status": "ok"}, outputs)
+        self.record.put(json.loads(line))
 
     @property
     def cells(self) -> list[dict[str, Any]]:
@@ -65,7 +95,7 @@ def display(data: Any, display_id: str = "", **content: Any) -> tuple[str, dict[
     return "display_data", {"data": data, "metadata": {}, "transient": {"display_id": display_id}, **content}
 
 
-def journal_cell(execution_id: str, text: str) -> dict[str, Any]:
+def ended_cell(execution_id: str, text: str) -> dict[str, Any]:
     return {
         "cell_type": "code",
         "id": "0123abcd",
@@ -77,7 +107,7 @@ def journal_cell(execution_id: str, text: str) -> dict[str, Any]:
 
 
 def test_an_execution_becomes_a_cell_with_its_outputs_in_order(opened: Opened) -> None:
-    assert opened.run(
+    opened.run(
         "one",
         stream("a"),
         stream("b"),
@@ -87,10 +117,13 @@ def test_an_execution_becomes_a_cell_with_its_outputs_in_order(opened: Opened) -
         ("execute_result", {"data": {"text/plain": "f"}, "execution_count": 1}),
         ("error", {"ename": "E", "evalue": "v", "traceback": ["t", "u"]}),
         code="x = 1",
+        end=False,
     )
+    while_it_ran = opened.outputs("one")
+    opened.end("one")
     cell = opened.cells[0]
     assert (cell["source"], cell["execution_count"]) == ("x = 1", 1)
-    assert cell["metadata"]["kernelmcp"] == {"by": "model", "execution_id": "one"}
+    assert cell["metadata"]["kernelmcp"].keys() == {"by", "execution_id", "sum"}
     assert [cell["metadata"][name] for name in ("trusted", "editable", "deletable")] == [False] * 3
     assert cell["outputs"] == [
         {"output_type": "stream", "name": "stdout", "text": "ab"},
@@ -100,6 +133,9 @@ def test_an_execution_becomes_a_cell_with_its_outputs_in_order(opened: Opened) -
         {"output_type": "execute_result", "data": {"text/plain": "f"}, "metadata": {}, "execution_count": 1},
         {"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["t", "u"]},
     ]
+    assert [one | {"execution_count": 1} for one in while_it_ran] == [
+        one | {"execution_count": 1} for one in cell["outputs"]
+    ]
     opened.check()
 
 
@@ -108,7 +144,7 @@ def test_a_cell_says_that_it_runs_until_it_has_ended(opened: Opened) -> None:
     ycell = opened.notebook.ycells[0]
     assert (ycell["execution_state"], ycell["metadata"]["kernelmcp"]["running"]) == ("running", True)
     with opened.notebook.ydoc.transaction():
-        assert opened.record.end("one")
+        opened.end("one")
     ycell = opened.notebook.ycells[0]
     assert (ycell["execution_state"], "running" in ycell["metadata"]["kernelmcp"]) == ("idle", False)
 
@@ -130,31 +166,119 @@ def test_a_cell_that_a_person_has_executed_or_written_stays_before(opened: Opene
     assert opened.sources == ["one", "theirs", "a note", "two"]
 
 
+def update(text: str, display_id: str) -> tuple[str, dict[str, Any]]:
+    return "update_display_data", display({"text/plain": text}, display_id)[1]
+
+
 def test_displays_are_updated_wherever_they_are_shown(opened: Opened) -> None:
     opened.run("one", display({"text/plain": "1"}, "bar"), display({"text/plain": "other"}, "else"))
-    update = display({"text/plain": "2"}, "bar")[1]
-    opened.run("two", ("update_display_data", update), ("update_display_data", display({}, "unknown")[1]))
+    opened.run("two", display({"text/plain": "1"}, "bar"))
+    opened.run("three", update("2", "bar"), update("3", "unknown"))
     assert [output["data"]["text/plain"] for output in opened.outputs("one")] == ["2", "other"]
-    assert opened.outputs("two") == []
+    assert [output["data"]["text/plain"] for output in opened.outputs("two")] == ["2"]
+    assert opened.outputs("three") == []
     opened.check()
 
 
 def test_an_update_of_many_displays_takes_room_for_each(opened: Opened) -> None:
     shown = [display({"text/plain": "x"}, "bar")] * MAX_OUTPUTS
-    update = ("update_display_data", display({"text/plain": MAX_TEXT_CHARS * "y"}, "bar")[1])
-    opened.run("one", *shown, update, update, end=False)
+    large = update(MAX_TEXT_CHARS * "y", "bar")
+    opened.run("one", *shown, large, large, end=False)
     assert sum(len(output["data"]["text/plain"]) for output in opened.outputs("one")) <= MAX_CELL_BYTES
     assert len(opened.notebook._ydoc.get_update()) <= 2 * MAX_CELL_BYTES
-    with opened.notebook._ydoc.transaction():
-        assert not opened.record.end("one")  # the journal has it
 
 
 def test_an_update_after_a_person_has_cleared_outputs_changes_nothing_else(opened: Opened) -> None:
     opened.run("one", display({"text/plain": "1"}, "bar"), display({"text/plain": "2"}, "bar"), end=False)
     with opened.notebook._ydoc.transaction():
         opened.notebook.ycells[0]["outputs"].clear()
-        opened.feed("one", stream("text"), ("update_display_data", display({"text/plain": "3"}, "bar")[1]))
+        opened.feed("one", stream("text"), update("3", "bar"))
     assert [output.get("text") for output in opened.outputs("one")] == ["text"]
+    opened.feed("one", display({"text/plain": "4"}, "new"), update("5", "new"), update("6", "bar"))
+    assert [output["data"]["text/plain"] for output in opened.outputs("one")[1:]] == ["5"]
+
+
+def test_an_update_after_a_cleared_output_finds_its_display(opened: Opened) -> None:
+    opened.run("one", display({"text/plain": "1"}, "gone"), ("clear_output", {}), stream("a"), end=False)
+    opened.feed("one", display({"text/plain": "2"}, "bar"), update("no", "gone"), update("3", "bar"))
+    assert [output.get("data") for output in opened.outputs("one")] == [None, {"text/plain": "3"}]
+
+
+def test_an_update_finds_its_display_in_a_cell_that_lacks_others(opened: Opened) -> None:
+    outputs = [{"output_type": "display_data", "data": {"text/plain": text}} for text in "ab"]
+    facts = {"execution_id": "one", "displays": [1, 3]}
+    opened.record.put(ended_cell("one", "") | {"outputs": outputs, "metadata": {"kernelmcp": facts}})
+    opened.apply("one", *[["change", number, {"text/plain": str(number)}, {}] for number in range(4)])
+    assert [output["data"]["text/plain"] for output in opened.outputs("one")] == ["1", "3"]
+
+
+def test_an_update_finds_its_display_among_outputs_that_cannot_be_shown(opened: Opened) -> None:
+    opened.run("one", display({"text/html": "x"}, "gone"), display({"text/plain": "1"}, "bar"), end=False)
+    opened.apply("one", ["show", "display_data", {"no mime type": "x"}, {}, None])
+    opened.apply("one", ["show", "display_data", {"text/plain": "2"}, {}, None])
+    opened.apply("one", ["change", 3, {"text/plain": "3"}, {}], ["change", 2, {"text/plain": "no"}, {}])
+    assert [output["data"].get("text/plain") for output in opened.outputs("one")] == [None, "1", "3"]
+
+
+@pytest.mark.parametrize("number", [-1, 7, True, "0", None, 2**70])
+def test_a_change_of_a_display_that_is_not_there_changes_nothing(opened: Opened, number: Any) -> None:
+    opened.run("one", stream("a"), end=False)
+    opened.apply("one", ["change", number, {"text/plain": "x"}, {}])
+    assert [output.get("text") for output in opened.outputs("one")] == ["a"]
+
+
+def test_the_end_of_a_cell_touches_only_the_outputs_that_have_changed(opened: Opened) -> None:
+    opened.run("one", stream("a"), display({"text/plain": "b"}), stream("c"), end=False)
+    changes: list[Any] = []
+    youtputs = opened.notebook.ycells[0]["outputs"]
+    subscription = youtputs.observe_deep(lambda events: changes.extend(event.delta for event in events))
+    outputs = opened.folds["one"].outputs
+    outputs.apply(["text", "stdout", "d"])
+    outputs.apply(["text", "stderr", "e"])
+    with opened.notebook.ydoc.transaction():
+        opened.end("one")
+    youtputs.unobserve(subscription)
+    assert [output.get("text") for output in opened.outputs("one")] == ["a", None, "cd", "e"]
+    assert [[next(iter(change)) for change in delta] for delta in changes] == [["retain", "insert"]] * 2
+    opened.check()
+
+
+def test_outputs_of_a_cell_that_ended_with_fewer_are_gone(opened: Opened) -> None:
+    opened.run("one", stream("a"), stream("b", "stderr"), display({"text/plain": "c"}), end=False)
+    opened.record.put(ended_cell("one", "other"))
+    assert [output["text"] for output in opened.outputs("one")] == ["other"]
+
+
+def test_late_output_of_a_cell_appears_in_it(opened: Opened) -> None:
+    opened.run("one", stream("a"), display({"text/plain": "1"}, "bar"))
+    opened.run("two")
+    opened.feed("one", stream("late"), update("2", "bar"))
+    assert [output.get("text") for output in opened.outputs("one")] == ["a", None, "late"]
+    assert opened.outputs("one")[1]["data"] == {"text/plain": "2"}
+    assert opened.notebook.ycells[0]["execution_state"] == "idle"
+    opened.check()
+
+
+def test_a_display_that_came_late_is_updated(opened: Opened) -> None:
+    opened.run("one", display({"text/plain": "1"}))
+    opened.feed("one", display({"text/plain": "2"}, "bar"), update("3", "bar"))
+    assert [output["data"]["text/plain"] for output in opened.outputs("one")] == ["1", "3"]
+
+
+def test_a_cell_and_its_late_output_are_bounded_together(opened: Opened) -> None:
+    opened.run("one", *[display({"image/png": "x" * 1_000_000})] * 3)
+    opened.feed("one", *[display({"image/png": "x" * 1_000_000})] * 3)
+    assert len(opened.outputs("one")) == 4
+
+
+def test_events_that_are_read_again_are_applied_once(opened: Opened) -> None:
+    opened.run("one", stream("a"), stream("b"), end=False)
+    opened.record.submitted("one", "one")
+    opened.record.began("one", "model")
+    opened.apply("one", ["text", "stdout", "a"])
+    opened.apply("one", ["text", "stdout", "b"])
+    opened.apply("one", ["text", "stdout", "c"])
+    assert [output["text"] for output in opened.outputs("one")] == ["abc"]
 
 
 def test_cleared_output_is_gone_at_once_or_with_the_next_output(opened: Opened) -> None:
@@ -170,35 +294,51 @@ def test_a_cell_that_a_person_deleted_is_not_missed(opened: Opened) -> None:
     opened.run("one", end=False)
     del opened.notebook.ycells[0]
     opened.feed("one", stream("a"), display({"text/plain": "b"}))
-    assert opened.record.end("one")
+    opened.end("one")
+    assert opened.sources == [""]
+    assert not opened.record.unfinished
 
 
-def test_the_journal_fills_what_lab_has_not_seen_once_and_in_order(opened: Opened) -> None:
+def test_the_log_fills_what_lab_has_not_seen_once_and_in_order(opened: Opened) -> None:
     opened.run("one", stream("1"))
-    for cell in (journal_cell("one", "1"), journal_cell("two", "2"), journal_cell("three", "3")):
+    for cell in (ended_cell("one", "1"), ended_cell("two", "2"), ended_cell("three", "3")):
         opened.record.put(cell)
-    again = Record()
-    again.notebook = opened.notebook
-    again.look()
-    for cell in (journal_cell("two", "2"), journal_cell("three", "3")):
-        again.put(cell)
-    again.put(journal_cell("late", "l"), before="three")
+    opened.look_again()
+    for cell in (ended_cell("two", "2"), ended_cell("three", "3")):
+        opened.record.put(cell)
+    opened.record.put(ended_cell("late", "l"), before="three")
     assert opened.sources[:4] == ["one", "two", "late", "three"]
     assert [cell["outputs"][0]["text"] for cell in opened.cells[:4]] == ["1", "2", "l", "3"]
     opened.check()
 
 
-def test_a_cell_that_ran_when_lab_was_killed_is_as_the_journal_has_it(opened: Opened) -> None:
+def test_a_cell_that_ran_when_lab_was_killed_is_as_it_ended(opened: Opened) -> None:
     opened.run("one", stream("half"), end=False)
-    again = Record()
-    again.notebook = opened.notebook
-    again.look()
-    assert again.unfinished == {cell_id("one")}
-    again.put(journal_cell("one", "half and the rest"))
-    assert again.unfinished == set()
+    opened.look_again()
+    assert opened.record.unfinished == {cell_id("one")}
+    opened.record.put(ended_cell("one", "half and the rest"))
+    assert opened.record.unfinished == set()
     assert [output["text"] for output in opened.outputs("one")] == ["half and the rest"]
-    again.feed("one", *stream("more"))  # it comes late, and the journal had it
-    assert [output["text"] for output in opened.outputs("one")] == ["half and the rest"]
+
+
+def test_a_cell_that_runs_when_lab_was_killed_is_shown_from_its_first_event(opened: Opened) -> None:
+    opened.run("one", stream("half"), end=False)
+    opened.look_again()
+    opened.apply("one", ["text", "stdout", "not before it began"])
+    opened.record.submitted("one", "one")
+    opened.record.began("one", "model")
+    opened.apply("one", ["text", "stdout", "half"], ["text", "stdout", " and more"])
+    assert [output["text"] for output in opened.outputs("one")] == ["half and more"]
+    assert opened.sources == ["one", ""]
+
+
+def test_a_cell_whose_line_has_changed_is_known_to_be_out_of_date(opened: Opened) -> None:
+    cell = ended_cell("one", "1")
+    cell["metadata"]["kernelmcp"]["sum"] = "0123abcd"
+    opened.record.put(cell)
+    opened.look_again()
+    assert [opened.record.is_current("one", checksum) for checksum in ("0123abcd", "0123abce")] == [True, False]
+    opened.check()
 
 
 def test_a_note_is_there_once(opened: Opened) -> None:
@@ -215,14 +355,13 @@ def test_a_note_is_there_once(opened: Opened) -> None:
 def test_a_kernel_that_ends_leaves_no_cell_running(opened: Opened) -> None:
     opened.run("one", end=False)
     opened.record.abandon()
-    assert opened.record.abandoned == ["one"]
     assert opened.notebook.ycells[0]["execution_state"] == "idle"
 
 
-def test_a_cell_that_a_person_deleted_does_not_come_back_from_the_journal(opened: Opened) -> None:
+def test_a_cell_that_a_person_deleted_does_not_come_back_from_the_log(opened: Opened) -> None:
     opened.run("one", end=False)
     del opened.notebook.ycells[0]
-    opened.record.put(journal_cell("one", "1"))
+    opened.record.put(ended_cell("one", "1"))
     assert opened.sources == [""]
     assert not opened.record.unfinished
 
@@ -231,30 +370,36 @@ def test_a_cell_that_a_person_deleted_does_not_come_back_from_the_journal(opened
 
 
 def test_a_flood_of_text_is_cut_where_the_transcript_cuts_it(opened: Opened) -> None:
-    assert not opened.run("one", *[stream("x" * 1000)] * 200)
-    assert [len(output["text"]) for output in opened.outputs("one")] == [MAX_TEXT_CHARS]
-    opened.record.say_left_out("one")
-    assert "100 more outputs of this cell were left out" in opened.outputs("one")[-1]["text"]
+    opened.run("one", *[stream("x" * 100_000)] * 80, end=False)
+    assert sum(len(output["text"]) for output in opened.outputs("one")) == MAX_CELL_BYTES
+    opened.end("one")
+    [output] = opened.outputs("one")
+    assert output["text"].startswith("x" * MAX_TEXT_CHARS + "\n[")
     assert not opened.record.unfinished
 
 
 def test_large_outputs_of_one_cell_are_bounded_together(opened: Opened) -> None:
-    opened.run("one", *[display({"image/png": "x" * 1_000_000})] * 64)
+    opened.run("one", *[display({"image/png": "x" * 1_000_000})] * 64, end=False)
     assert len(opened.outputs("one")) == 4
+    opened.end("one")
+    assert [output["output_type"] for output in opened.outputs("one")] == 4 * ["display_data"] + ["stream"]
     assert sum(opened.record.sizes.values()) <= MAX_CELL_BYTES + 1000
 
 
 def test_clearing_does_not_give_the_room_back(opened: Opened) -> None:
     big = display({"image/png": "x" * 1_000_000})
-    opened.run("one", *[big, ("clear_output", {})] * 40, big)
+    opened.run("one", *[big, ("clear_output", {})] * 40, big, end=False)
     assert opened.outputs("one") == []
 
 
 def test_thousands_of_displays_and_alternating_streams_are_bounded(opened: Opened) -> None:
-    opened.run("one", *[display({"text/plain": "x"}, str(number)) for number in range(10_000)])
+    opened.run("one", *[display({"text/plain": "x"}, str(number)) for number in range(10_000)], end=False)
+    assert len(opened.outputs("one")) <= MAX_OUTPUTS
+    for _ in range(2 * MAX_OUTPUTS):
+        opened.apply("one", ["show", "display_data", {"text/plain": "x"}, {}, None])
     assert len(opened.outputs("one")) == MAX_OUTPUTS
-    assert len(opened.record._displays) <= record_module.MAX_DISPLAY_IDS
-    opened.run("two", *[stream("o"), stream("e", "stderr")] * 5000)
+    assert len(opened.record._shown[cell_id("one")].places) == MAX_OUTPUTS
+    opened.run("two", *[stream("o"), stream("e", "stderr")] * MAX_OUTPUTS, end=False)
     assert len(opened.outputs("two")) == MAX_OUTPUTS
 
 
@@ -277,9 +422,14 @@ def deep(levels: int) -> Any:
         {},
     ],
 )
-def test_what_is_no_output_is_left_out_and_counted(opened: Opened, content: dict[str, Any]) -> None:
-    assert not opened.run("one", ("display_data", content))
+def test_what_is_no_output_is_left_out(opened: Opened, content: dict[str, Any]) -> None:
+    opened.run("one", ("display_data", content), end=False)
     assert opened.outputs("one") == []
+    opened.apply("one", ["show", "display_data", content.get("data"), content.get("metadata"), None])
+    assert opened.outputs("one") == []
+    cell = ended_cell("two", "x") | {"outputs": [{"output_type": "display_data", **content}]}
+    opened.record.put(cell)
+    assert opened.outputs("two") == []
     opened.check()
 
 
@@ -297,9 +447,14 @@ def test_what_is_no_output_is_left_out_and_counted(opened: Opened, content: dict
     ],
 )
 def test_odd_outputs_become_valid_ones(opened: Opened, content: dict[str, Any]) -> None:
-    opened.run("one", ("display_data", content))
-    assert len(opened.outputs("one")) == 1
-    assert len(opened.outputs("one")[0]["data"]) <= 32
+    opened.run("one", ("display_data", content), end=False)
+    opened.run("two", ("display_data", content))
+    opened.record.put(ended_cell("three", "x") | {"outputs": [{"output_type": "display_data", **content}]})
+    opened.run("four", display({"text/plain": "x"}, "bar"))
+    opened.apply("four", ["change", 0, content["data"], content.get("metadata")])
+    for name in ("one", "two", "three", "four"):
+        [output] = opened.outputs(name)
+        assert 1 <= len(output["data"]) <= 32
     opened.check()
 
 
@@ -318,36 +473,81 @@ def test_odd_outputs_become_valid_ones(opened: Opened, content: dict[str, Any]) 
     ],
 )
 def test_odd_messages_leave_a_valid_notebook(opened: Opened, kind: str, content: dict[str, Any]) -> None:
-    opened.run("one", (kind, content))
+    opened.run("one", (kind, content), end=False)
+    opened.check()
+    opened.end("one")
     opened.check()
 
 
-def test_no_output_claims_trust_nor_another_ones_display_id(opened: Opened) -> None:
-    metadata = {"trusted": True, "a": {"trusted": True, "b": 1}, "kernelmcp_display_id": "forged"}
-    opened.run("one", ("display_data", {"data": {"text/html": "<b>"}, "metadata": metadata}))
-    assert opened.outputs("one")[0]["metadata"] == {}
+@pytest.mark.parametrize(
+    "op",
+    [
+        [],
+        [[]],
+        ["text"],
+        ["text", [], 7],
+        ["text", {}, "x"],
+        ["show", "stream", {"text/plain": "x"}, {}, None],
+        ["show", "display_data", 7, 7, 7],
+        ["show", "execute_result", {"text/plain": "\ud800"}, {"a": float("nan")}, []],
+        ["error", 7, None, "\ud800"],
+        ["error", "E", "v", ["t"]],
+        ["clear", 1],
+        ["dropped", 1, 1],
+        ["of a later version"],
+    ],
+)
+def test_odd_events_leave_a_valid_notebook(opened: Opened, op: Op) -> None:
+    opened.run("one", stream("a"), end=False)
+    opened.apply("one", op)
+    assert opened.outputs("one")[0]["text"] in ("a", "ax")
+    opened.check()
+
+
+def shown_on_every_path(opened: Opened, data: dict[str, Any], metadata: Any = None) -> list[dict[str, Any]]:
+    """What a display becomes while its cell runs, by a change, late, at the end of its cell, and from an old log."""
+    content = {"data": data, "metadata": metadata or {}}
+    event: Op = ["show", "display_data", data, metadata or {}, None]
+    opened.run("runs", ("display_data", content), end=False)
+    opened.run("forged", end=False)
+    opened.apply("forged", event)
+    opened.run("changed", display({"text/plain": "x"}), end=False)
+    opened.apply("changed", ["change", 0, data, metadata or {}])
+    opened.run("ended", ("display_data", content))
+    opened.run("late")
+    opened.apply("late", event)
+    opened.record.put(ended_cell("old", "x") | {"outputs": [{"output_type": "display_data", **content}]})
+    found = [opened.outputs(name) for name in ("runs", "forged", "changed", "ended", "late", "old")]
+    assert [len(outputs) for outputs in found] == [1] * len(found)
+    return [output for outputs in found for output in outputs]
+
+
+def test_no_output_claims_trust_or_another_way_to_be_shown(opened: Opened) -> None:
+    metadata = {"trusted": True, "a": {"trusted": True, "b": 1}, "text/html": {"isolated": True}}
+    for output in shown_on_every_path(opened, {"text/html": "<b>"}, metadata):
+        assert output["metadata"] == {}
 
 
 @pytest.mark.parametrize("mime", ["text/html", "text/markdown", "application/x-of-somebody"])
 def test_no_tag_of_an_output_leads_away(opened: Opened, mime: str) -> None:
     markup = ["<b>kept</b><ME", "TA http-equiv=refresh content='0;url=//evil'><link rel=dns-prefetch><base/><metadata>"]
-    opened.run("one", ("display_data", {"data": {mime: markup}}))
-    shown = "".join(opened.outputs("one")[0]["data"][mime])
-    assert shown.startswith("<b>kept</b>")
-    assert not re.search(r"<(meta|link|base)", shown, re.IGNORECASE)
+    for output in shown_on_every_path(opened, {mime: markup}):
+        shown = "".join(output["data"][mime])
+        assert shown.startswith("<b>kept</b>")
+        assert not re.search(r"<(meta|link|base)", shown, re.IGNORECASE)
 
 
 def test_a_chart_that_would_need_a_script_shows_as_its_picture(opened: Opened) -> None:
     chart = {"text/html": ["<div></div><scr", "ipt>draw()</script>"], "image/png": "AAAA", "text/plain": "x"}
     table = {"text/html": "<table></table>", "image/png": "AAAA"}
     only = {"text/html": "<iframe></iframe>", "text/plain": "x"}
-    opened.run("one", display(chart), display(table), display(only))
-    shown = [set(output["data"]) for output in opened.outputs("one")]
-    assert shown == [{"image/png", "text/plain"}, set(table), {"text/plain"}]
+    for given, kept in ((chart, {"image/png", "text/plain"}), (table, set(table)), (only, {"text/plain"})):
+        for output in shown_on_every_path(Opened(), given):
+            assert set(output["data"]) == kept
 
 
 def test_source_that_a_guest_cannot_bound_is_cut(opened: Opened) -> None:
-    opened.run("one", code="x" * 3_000_000)
+    opened.run("one", code="x" * 3_000_000, end=False)
     assert len(opened.sources[0]) < 1_001_000
 
 
@@ -379,5 +579,3 @@ def test_a_cell_whose_end_nobody_saw_does_not_keep_the_notebook_large(
         opened.run(str(number), stream("x" * 50_000))
         opened.record.shrink()
     assert sum(len(output["text"]) for cell in opened.cells for output in cell.get("outputs", [])) <= 400_000
-    opened.record.say_left_out("died")  # nor has the journal
-    assert not opened.record.unfinished

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from nbformat import validator
 
-from kernelmcp.notebook.cell_format import is_valid_cell
+from kernelmcp.cells.cell_format import is_valid_cell
 
 METADATA = {
     "name": "n",

@@ -81,8 +81,9 @@ def test_a_cell_is_in_the_transcript_although_its_client_left_at_once(
         assert server.execute("'first'")["status"] == "ok"
         assert server.end() == 0
     [journal] = (tmp_path / "home/sessions").glob("*/notebook.jsonl")
-    [line] = journal.read_text().splitlines()
+    line = journal.read_text().splitlines()[-1]
     cell = json.loads(line)
+    del cell["metadata"]["kernelmcp"]["sum"]  # as an older version wrote it
     with journal.open("a") as stream:
         for _ in range(OLD_CELLS):
             stream.write(json.dumps(cell | {"id": secrets.token_hex(4)}) + "\n")
@@ -112,7 +113,7 @@ def test_a_server_with_a_continued_session_imports_nothing_that_it_does_not_need
         assert not server.execute("1")["session_created"]
         assert server.end() == 0
     imported = set(re.findall(r"^import time: .*\| +([\w.]+)$", said.read_text(), re.MULTILINE))
-    assert "kernelmcp.notebook.cell_format" in imported
+    assert "kernelmcp.cells.log" in imported
     assert {name.partition(".")[0] for name in imported} & UNNEEDED == set()
 
 
@@ -127,4 +128,4 @@ def test_an_end_that_is_cut_short_is_a_success_when_everything_is_saved_and_leav
     assert set(runtime.iterdir()) - before == set()
     assert list((tmp_path / "home/sandboxes").glob(".*.lock")) == []
     [journal] = (tmp_path / "home/sessions").glob("*/notebook.jsonl")
-    assert [json.loads(line)["source"] for line in journal.read_text().splitlines()] == ["'first'"]
+    assert json.loads(journal.read_text().splitlines()[-1])["source"] == "'first'"

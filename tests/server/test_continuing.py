@@ -64,10 +64,17 @@ def kill_server() -> None:
 @asynccontextmanager
 async def killed(connect: Connect, **settings: str) -> AsyncIterator[Client]:
     """A client whose server is killed at the end."""
+    failure: BaseException | None = None
     with suppress(BaseException):  # the client's streams break with its server
         async with connect(**settings) as client:
-            yield client
+            try:
+                yield client
+            except BaseException as exc:
+                failure = exc
+                raise
             kill_server()
+    if failure is not None:
+        raise failure
 
 
 async def test_after_a_kill_the_next_call_sees_the_file_and_says_what_was_lost(connect: Connect) -> None:

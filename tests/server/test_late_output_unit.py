@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kernelmcp.output.late import MAX_CHARS, LateOutput
+from kernelmcp.cells.late import MAX_CHARS, LateOutput
 
 pytestmark = pytest.mark.anyio
 

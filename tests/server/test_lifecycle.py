@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from kernelmcp.cells.lookup import unfinished
+
 from ..starting import start_server
 from .support import DEADLINE, kernels_of, wait_until
 
@@ -22,8 +24,9 @@ INITIALIZE = {
 }  # fmt: skip
 CALL = {"jsonrpc": "2.0", "id": 2, "method": "tools/call",
         "params": {"name": "execute_code", "arguments": {"code": "1 + 1"}}}  # fmt: skip
+SPINS = "print('x' * 2_000_000)\nwhile True: pass"
 SPIN = {"jsonrpc": "2.0", "id": 3, "method": "tools/call",
-        "params": {"name": "execute_code", "arguments": {"code": "while True: pass"}}}  # fmt: skip
+        "params": {"name": "execute_code", "arguments": {"code": SPINS}}}  # fmt: skip
 
 
 pytestmark = pytest.mark.cold
@@ -150,7 +153,9 @@ def test_directories_are_private(server_process: subprocess.Popen[bytes], server
     directories += [path for path in (*home.glob("sandboxes/*"), *home.glob("sessions/*")) if path.is_dir()]
     # What holds a live guest's folders is shut for writing.
     assert {path.stat().st_mode & 0o777 for path in directories} == {0o700, 0o500}
-    assert wait_until(lambda: any(home.glob("sessions/*/running/*"))), "the output of the cell that spins"
+    logs = list(home.glob("sessions/*/notebook.jsonl"))
+    assert wait_until(lambda: any(unfinished(log.read_bytes())[0] for log in logs)), "the cell that spins"
+    assert wait_until(lambda: any(home.glob("sessions/*/outputs/*"))), "its text, which is too long for memory"
     kept = {(path.is_dir(), path.stat().st_mode & 0o777) for path in home.glob("sessions/*/**/*")}
     assert kept == {(True, 0o700), (False, 0o600)}
 

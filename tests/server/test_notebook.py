@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from mcp import Client
 
+from kernelmcp.cells.log import CellLog
 from kernelmcp.notebook.transcript import Transcript
 
 from .support import Connect, server_of_test, wait_until
@@ -144,24 +145,30 @@ WRITER = """
 import sys
 from pathlib import Path
 import structlog
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.fold import DisplayIds, Fold
+from kernelmcp.cells.log import CellLog
 from kernelmcp.config.models import Policy
+from kernelmcp.executions import recorded
 from kernelmcp.executions.execution import Execution
 from kernelmcp.notebook.transcript import Transcript
-from kernelmcp.output.outputs import Outputs
 
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 folder = Path(sys.argv[1])
-transcript = Transcript(folder / "notebook.ipynb")
-transcript.open()
+log = CellLog(folder / "notebook.jsonl")
+log.open()
+transcript = Transcript(folder / "notebook.ipynb", log)
+transcript.save()
 print("opened", flush=True)
 while True:
-    outputs = Outputs(Policy(), folder / "outputs")
+    outputs = Outputs(folder=folder / "outputs")
+    fold = Fold(outputs, Policy(), DisplayIds())
     for _ in range(int(sys.argv[2])):
-        outputs.feed("display_data", {"data": {"text/plain": "x" * 99_000}})
+        fold.hear("display_data", {"data": {"text/plain": "x" * 99_000}})
     execution = Execution("s", "local", "1", 1, outputs)
     execution.started = execution.submitted
     execution.finish("ok", None, state_lost=False)
-    transcript.append(execution)
+    log.ended(execution.id, recorded.to_line(execution))
     transcript.save()
     outputs.close()
 """
@@ -187,8 +194,9 @@ def test_a_notebook_is_valid_whenever_its_server_is_killed(tmp_path: Path, displ
         writer.kill()
         writer.communicate()
         json.loads(file.read_bytes())  # as JupyterLab would find it now
-        transcript = Transcript(file)
-        transcript.open()
+        log = CellLog(file.with_suffix(".jsonl"))
+        log.open()
+        Transcript(file, log).save()
         cells = len(valid(file).cells)
     assert cells > 8
     left = {entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")}

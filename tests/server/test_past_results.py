@@ -9,7 +9,9 @@ import nbformat
 import pytest
 from mcp import Client, MCPError
 
-from kernelmcp.notebook.cells import MAX_CELL_BYTES
+from kernelmcp.cells import event
+from kernelmcp.cells.log import MAX_EVENT_BYTES
+from kernelmcp.cells.lookup import content_of, unfinished, whole_lines
 
 from .support import DEADLINE, Connect, wait_until
 from .test_continuing import CONTINUES, fields, killed, text
@@ -92,10 +94,10 @@ async def test_an_execution_that_ran_when_the_server_was_killed_is_there_as_inte
             while "line 5" not in (await again(client, running["execution_id"]))["stdout"]:
                 pass
         with anyio.fail_after(DEADLINE):
-            [draft] = await anyio.to_thread.run_sync(drafts_with, tmp_path, "line 5")
-    assert draft.stem == running["execution_id"]
+            assert await anyio.to_thread.run_sync(wait_until, lambda: "line 5" in str(left_running(tmp_path)))
+    assert set(left_running(tmp_path)) == {running["execution_id"], waiting["execution_id"]}
     async with connect() as client:
-        for _ in range(2):  # as the draft, and as the journal that has it after the session was opened
+        for _ in range(2):  # as the session is opened, and after that
             found = await again(client, running["execution_id"])
             assert (found["status"], found["state_lost"], found["exit_code"]) == ("interrupted", True, 130)
             assert "line 5" in found["stdout"]
@@ -109,28 +111,86 @@ async def test_an_execution_that_ran_when_the_server_was_killed_is_there_as_inte
         book = nbformat.reads(await notebook(client, running["session_id"]), as_version=4)
         nbformat.validate(book)
         assert sorted(cell.source for cell in book.cells) == sorted([code, "2", *["'x' in globals()"] * 2])
-    assert not list_drafts(tmp_path)
+    assert not left_running(tmp_path)
 
 
-def drafts_with(folder: Path, words: str) -> list[Path]:
-    wait_until(lambda: any(words in draft.read_text() for draft in list_drafts(folder)))
-    return [draft for draft in list_drafts(folder) if words in draft.read_text()]
-
-
-def list_drafts(folder: Path) -> list[Path]:
-    return list(folder.glob("home/sessions/*/running/*"))
+def left_running(folder: Path) -> dict[str, list[bytes]]:
+    """The events of the cells that have not ended."""
+    logs = folder.glob("home/sessions/*/notebook.jsonl")
+    return {cell: lines for log in logs for cell, lines in unfinished(content_of(log))[0].items()}
 
 
 async def notebook(client: Client, session_id: str) -> str:
     return (await client.read_resource(f"kernelmcp://sessions/{session_id}/notebook")).contents[0].text
 
 
-async def test_a_draft_is_deleted_when_the_journal_has_the_cell(connect: Connect, tmp_path: Path) -> None:
+@pytest.mark.parametrize("output", ["1", "print('x' * 200_000)", "display({'image/png': 'x' * 1_500_000}, raw=True)"])
+async def test_a_cell_is_on_disk_when_it_is_answered_however_much_it_put_out(
+    connect: Connect, tmp_path: Path, output: str
+) -> None:
+    """Also in a continued session: nothing waits for its log to be read."""
+    for number in range(2):
+        async with killed(connect) as client:
+            ran = await run(client, output, session_id="s")
+            log = tmp_path / "home/sessions/s/notebook.jsonl"
+            ended = [event.kind_of(line)[1] for line in whole_lines(log) if event.is_whole(line)]
+            assert (len(ended), ended[-1]) == (number + 1, ran["execution_id"])
+            assert not left_running(tmp_path)
+
+
+LATER = """
+import asyncio
+from IPython.display import update_display
+done = asyncio.Event()
+async def later():
+    await asyncio.sleep(0.1)
+    print('late')
+    done.set()
+task = asyncio.ensure_future(later())
+print('own')
+display({'text/plain': 'old'}, raw=True, display_id='shown');
+"""
+UPDATE = "await done.wait()\nupdate_display({'text/plain': 'new'}, raw=True, display_id='shown')"
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["stopped", "killed"])
+async def test_what_comes_after_a_cells_end_is_in_the_cell_everywhere(
+    connect: Connect, tmp_path: Path, ended: bool
+) -> None:
+    """The output of its task, and an update of its display by a later cell."""
+    log = tmp_path / "home/sessions/s/notebook.jsonl"
+    async with killed(connect) as client:
+        ran = await run(client, LATER, session_id="s")
+        assert ran["stdout"] == "own\n"
+        assert (await run(client, UPDATE, session_id="s"))["background"] == "late"
+        assert (await again(client, ran["execution_id"]))["stdout"] == "own\nlate\n"
+        assert await anyio.to_thread.run_sync(wait_until, lambda: b'"new"' in log.read_bytes())
+        if ended:
+            await client.call_tool("stop_session", {"session_id": "s"})
+            assert shown_in(log.with_suffix(".ipynb")) == ("own\nlate\n", "new")
     async with connect() as client:
-        await run(client, "import time; print('here', flush=True); time.sleep(1.5); 'end'")
-        assert not list_drafts(tmp_path)
-        await run(client, "import time; print('x' * 200_000); time.sleep(1); 'end'")
-        assert await anyio.to_thread.run_sync(wait_until, lambda: not list_drafts(tmp_path))
+        after = await again(client, ran["execution_id"])
+        assert (after["status"], after["stdout"]) == ("ok", "own\nlate\n")
+        assert json.loads(await resource(client, ran["execution_id"], "outputs/0")) == {"text/plain": "new"}
+        await run(client, "1", session_id="s")
+    assert shown_in(log.with_suffix(".ipynb")) == ("own\nlate\n", "new")
+
+
+async def test_late_output_that_nothing_follows_is_in_the_notebook(connect: Connect, tmp_path: Path) -> None:
+    """Long after its cell was saved; the session goes on without a word."""
+    async with connect() as client:
+        body = "import asyncio\nasync def later():\n    await asyncio.sleep(2); print('late')\n"
+        await run(client, body + "task = asyncio.ensure_future(later()); print('own')", session_id="s")
+        notebook = tmp_path / "home/sessions/s/notebook.ipynb"
+        with anyio.fail_after(DEADLINE):
+            assert await anyio.to_thread.run_sync(wait_until, lambda: "late\\n" in notebook.read_text())
+
+
+def shown_in(notebook: Path) -> tuple[str, str]:
+    """The text of its first cell, and what that displays."""
+    outputs = json.loads(notebook.read_text())["cells"][0]["outputs"]
+    [shown] = [one["data"]["text/plain"] for one in outputs if "data" in one]
+    return "".join(one["text"] for one in outputs if "text" in one), shown
 
 
 async def test_a_cell_that_runs_when_the_server_ends_in_order_is_told_too(connect: Connect) -> None:
@@ -167,7 +227,7 @@ async def test_a_journal_of_an_older_version_still_answers(connect: Connect, tmp
     async with connect() as client:
         ran = await run(client, "print('old'); 5", session_id="s")
     journal = tmp_path / "home/sessions/s/notebook.jsonl"
-    cell = json.loads(journal.read_text())
+    cell = json.loads(journal.read_text().splitlines()[-1])
     cell["metadata"]["kernelmcp"] = {"execution_id": ran["execution_id"], "status": "ok"}
     journal.write_text(json.dumps(cell) + "\nnot json\n" + json.dumps({"metadata": ran["execution_id"]}) + "\n")
     async with connect() as client:
@@ -188,11 +248,10 @@ async def test_what_a_running_cell_keeps_on_disk_has_bounds(connect: Connect, tm
     )
     async with connect(SESSIONS__INLINE_WAIT_SECONDS="3") as client:
         begun = await run(client, f"import time\n{code}", session_id="s")
-        folder = tmp_path / "home/sessions/s/running"
+        log = tmp_path / "home/sessions/s/notebook.jsonl"
         sizes: list[int] = []
         for _ in range(3):
             await client.call_tool("get_execution", {"execution_id": begun["execution_id"], "wait_seconds": 1})
-            sizes += [file.stat().st_size for file in folder.glob("*.jsonl")]
-        assert sizes
-        assert max(sizes) <= MAX_CELL_BYTES
+            sizes.append(log.stat().st_size)
+        assert 0 < max(sizes) <= MAX_EVENT_BYTES
         await client.call_tool("cancel_execution", {"session_id": "s"})

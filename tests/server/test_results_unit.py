@@ -6,14 +6,15 @@ import random
 
 import pytest
 
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.fold import DisplayIds, Fold
+from kernelmcp.cells.line import NOT_KEPT
 from kernelmcp.config.models import Policy
 from kernelmcp.executions.execution import Execution
+from kernelmcp.executions.recorded import from_line, to_line
 from kernelmcp.mcp_server.results.readable import text_of_html
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, density
 from kernelmcp.mcp_server.results.view import without_overwritten
-from kernelmcp.notebook.cells import to_line
-from kernelmcp.notebook.finished import from_line
-from kernelmcp.output.outputs import Outputs
 
 pytestmark = pytest.mark.anyio
 
@@ -69,22 +70,28 @@ def test_no_html_is_an_error(html: str) -> None:
 
 def test_a_number_that_json_does_not_have_is_null() -> None:
     """A kernel of somebody else's, or a hostile one, sends NaN: Python reads it, no client does."""
-    outputs = Outputs(Policy())
-    outputs.feed("display_data", json.loads('{"data": {"application/x+json": {"a": [NaN, -Infinity, 1.5]}}}'))
+    outputs = Outputs()
+    content = json.loads('{"data": {"application/x+json": {"a": [NaN, -Infinity, 1.5]}}}')
+    Fold(outputs, Policy(), DisplayIds()).hear("display_data", content)
     assert outputs.displays[0].data == {"application/x+json": {"a": [None, None, 1.5]}}
 
 
-@pytest.mark.parametrize(("most", "large", "dropped"), [(2, 0, 2), (64, 3, 1), (64, 0, 0)])  # two large ones have room
-def test_notes_of_the_transcript_are_no_output_of_the_cell(most: int, large: int, dropped: int) -> None:
-    outputs = Outputs(Policy(max_outputs=most))
-    outputs.feed("stream", {"name": "stderr", "text": "its own"})
+@pytest.mark.parametrize(
+    ("most", "large", "dropped", "replaced"),
+    [(2, 0, 2, 0), (64, 3, 0, 1), (64, 0, 0, 0)],  # two large ones have room
+)
+def test_notes_of_the_transcript_are_no_output_of_the_cell(most: int, large: int, dropped: int, replaced: int) -> None:
+    outputs = Outputs()
+    fold = Fold(outputs, Policy(max_outputs=most), DisplayIds())
+    fold.hear("stream", {"name": "stderr", "text": "its own"})
     for size in [10] * (4 - large) + [1_900_000] * large:
-        outputs.feed("display_data", {"data": {"image/png": "x" * size}})
+        fold.hear("display_data", {"data": {"image/png": "x" * size}})
     execution = Execution("s", "local", "1", 1, outputs)
     execution.finish("ok", None, state_lost=False)
     line = to_line(execution)
-    assert (b"more outputs of this cell were left out" in line) == bool(dropped)
-    found = from_line(line, execution.id, "s", "local", Policy())
-    assert found is not None
+    assert (b"more outputs of this cell were left out" in line) == bool(dropped or replaced)
+    found = from_line(line, execution.id, "s", "local")
     assert found.outputs.stderr.read() == "its own"
     assert found.outputs.dropped_displays == dropped
+    assert len(found.outputs.displays) == min(most, 4), "each keeps its number"
+    assert [one.data.get("text/plain") for one in found.outputs.displays].count(NOT_KEPT) == replaced

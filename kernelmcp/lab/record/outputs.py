@@ -1,25 +1,23 @@
-"""Converts a kernel's outputs for a notebook: valid, harmless and bounded, whatever the guest sent.
+"""Converts the outputs of a log for a notebook: valid, harmless and bounded.
 
-The limits are those of the transcript (`notebook/cells.py`).
+They were bounded when written, and are checked again anyway. The limits are those of the log (`cells/line.py`).
 """
 
+import itertools
 import json
 from typing import Any
 
-from kernelmcp.lab.tame import tame_bundle, tame_metadata
-from kernelmcp.notebook.cells import MAX_METADATA_BYTES, bundle, size
-from kernelmcp.output.outputs import (
-    MAX_DISPLAY_ID_CHARS,
+from kernelmcp.cells.fold import (
     MAX_ERROR_NAME_CHARS,
     MAX_ERROR_VALUE_CHARS,
     MAX_MIME_TYPES,
     MAX_TRACEBACK_CHARS,
 )
+from kernelmcp.cells.line import MAX_METADATA_BYTES, bundle, size
+from kernelmcp.lab.tame import tame_bundle, tame_metadata
 from kernelmcp.output.sanitize import as_dict, as_list, clean, clean_json, cut_middle, is_mime_type, joined
 
 DISPLAYS = ("display_data", "execute_result")
-# Key in an output's metadata: the display id whose later messages update it.
-DISPLAY_ID = "kernelmcp_display_id"
 
 
 def display(kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
@@ -35,40 +33,47 @@ def display(kind: str, content: dict[str, Any]) -> dict[str, Any] | None:
         return None
     if size(metadata) > MAX_METADATA_BYTES:
         metadata = {}
-    if shown_as := display_id(content):
-        metadata[DISPLAY_ID] = shown_as
     output: dict[str, Any] = {"output_type": kind, "data": data, "metadata": metadata}
     if kind == "execute_result":
         output["execution_count"] = count(content.get("execution_count"))
     return output
 
 
-def error(content: dict[str, Any]) -> dict[str, Any]:
-    traceback = "\n".join(map(clean, as_list(content.get("traceback"))))
+def error(name: Any, value: Any, traceback: str) -> dict[str, Any]:
     return {
         "output_type": "error",
-        "ename": clean(content.get("ename", "Error"))[:MAX_ERROR_NAME_CHARS],
-        "evalue": cut_middle(clean(content.get("evalue", "")), MAX_ERROR_VALUE_CHARS),
-        "traceback": cut_middle(traceback, MAX_TRACEBACK_CHARS).split("\n"),
+        "ename": clean(name)[:MAX_ERROR_NAME_CHARS],
+        "evalue": cut_middle(clean(value), MAX_ERROR_VALUE_CHARS),
+        "traceback": cut_middle(clean(traceback), MAX_TRACEBACK_CHARS).split("\n"),
     }
 
 
 def stream(name: Any, text: str) -> dict[str, Any]:
-    return {"output_type": "stream", "name": "stderr" if name == "stderr" else "stdout", "text": text}
+    return {"output_type": "stream", "name": "stderr" if name == "stderr" else "stdout", "text": clean(text)}
 
 
-def of_cell(cell: dict[str, Any]) -> list[dict[str, Any]]:
-    """The outputs of a journal's cell. They were bounded when written, and are checked again anyway."""
+def of_cell(cell: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[int, int]]:
+    """The outputs of an ended cell, and the position of each display in them, by its number."""
     found: list[dict[str, Any]] = []
+    places: dict[int, int] = {}
+    given = as_dict(as_dict(cell.get("metadata")).get("kernelmcp")).get("displays")
+    numbers = iter(as_list(given) if isinstance(given, list) else itertools.count())
     for output in map(as_dict, as_list(cell.get("outputs"))):
+        shown = None
         kind = output.get("output_type")
+        number: Any = next(numbers, None) if kind in DISPLAYS else None
         if kind == "stream":
-            found.append(stream(output.get("name"), clean(joined(output.get("text", "")))))
+            shown = stream(output.get("name"), joined(output.get("text", "")))
         elif kind == "error":
-            found.append(error(output))
-        elif kind in DISPLAYS and (shown := display(str(kind), output)) is not None:
+            traceback = "\n".join(map(str, as_list(output.get("traceback"))))
+            shown = error(output.get("ename", "Error"), output.get("evalue", ""), traceback)
+        elif kind in DISPLAYS:
+            shown = display(str(kind), output)
+        if shown is not None and weight(shown) is not None:
+            if isinstance(number, int):
+                places[number] = len(found)
             found.append(shown)
-    return [output for output in found if weight(output) is not None]
+    return found, places
 
 
 def weight(output: dict[str, Any]) -> int | None:
@@ -77,12 +82,6 @@ def weight(output: dict[str, Any]) -> int | None:
         return len(json.dumps(output, allow_nan=False))
     except ValueError:
         return None
-
-
-def display_id(content: dict[str, Any]) -> str:
-    """The display id. Empty if there is none, or it is not a short text."""
-    found: Any = as_dict(content.get("transient")).get("display_id")
-    return clean(found) if isinstance(found, str) and len(found) <= MAX_DISPLAY_ID_CHARS else ""
 
 
 def count(found: Any) -> int | None:

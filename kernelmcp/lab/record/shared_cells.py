@@ -26,6 +26,22 @@ def shared_output(output: dict[str, Any]) -> Any:
     return Map(shared)
 
 
+def write_outputs(youtputs: Any, found: list[dict[str, Any]]) -> None:
+    """Replace a cell's outputs. Those that it has already are not touched: a tab draws a changed one again."""
+    at = 0
+    for output in found[: len(youtputs)]:
+        old, new = youtputs[at].to_py(), numbers(output)
+        if old != new:
+            if old | {"text": ""} != new | {"text": ""} or not new["text"].startswith(old["text"]):
+                break
+            shared = youtputs[at]["text"]
+            shared += new["text"].removeprefix(old["text"])
+        at += 1
+    if at < len(youtputs):
+        del youtputs[at:]
+    youtputs.extend([shared_output(output) for output in found[at:]])
+
+
 def numbers(value: Any) -> Any:
     """Convert integers to floats: in a browser, an integer of a shared document is a BigInt, which little code
     expects."""

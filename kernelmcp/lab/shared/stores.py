@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from kernelmcp.notebook.journal import put_aside
+from kernelmcp.atomic import put_aside
 from kernelmcp.notebook.transcript import MAX_FOREIGN_BYTES
 
 HISTORIES = "histories.db"

@@ -9,6 +9,7 @@ from typing import Any
 
 from mcp_types import CallToolResult, ContentBlock, TextContent
 
+from kernelmcp.cells.cell import Display
 from kernelmcp.errors import ServerError
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results import code_mode, installs
@@ -29,7 +30,6 @@ from kernelmcp.mcp_server.results.readable import is_empty, readable, says_all
 from kernelmcp.mcp_server.results.truncation import MIN_SHARE_CHARS, cut_text, cut_value, share
 from kernelmcp.mcp_server.results.view import Cursor, View
 from kernelmcp.mcp_server.schemas import ExecutionResult, OutputInfo, Truncation
-from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import cut_middle, joined
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import Pictures, pictures_of

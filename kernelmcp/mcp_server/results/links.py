@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 from mcp_types import ContentBlock, ResourceLink
 
+from kernelmcp.cells.cell import Display
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.printed import shown
 from kernelmcp.mcp_server.schemas import ChangedFile, OutputInfo, Truncation
-from kernelmcp.output.outputs import Display
 from kernelmcp.output.sanitize import clean
 from kernelmcp.pictures.headers import IMAGE_TYPES, SVG_TYPE
 

@@ -7,10 +7,10 @@ volumes.
 import posixpath
 import re
 
+from kernelmcp.cells.cell import GuestError
 from kernelmcp.files.paths import INSIDE as WORKSPACE
 from kernelmcp.files.volume_files import is_in_volume, named, names_in, resembling
 from kernelmcp.files.volumes import INSIDE
-from kernelmcp.output.outputs import GuestError
 
 # Python's FileNotFoundError, and JavaScript's ENOENT.
 _PATH = re.compile(r"(?:N|n)o such file or directory[^'\"]*?(?P<quote>['\"])(?P<path>.{1,4000}?)(?P=quote)", re.DOTALL)

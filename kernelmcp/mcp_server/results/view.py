@@ -3,13 +3,13 @@
 import re
 from dataclasses import dataclass
 
+from kernelmcp.cells.cell import Display, StreamName
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.executions.execution import Execution
 from kernelmcp.mcp_server.results.host_folders import HostFolders
 from kernelmcp.mcp_server.results.links import uri
 from kernelmcp.mcp_server.results.truncation import cut_spool, cut_text
 from kernelmcp.mcp_server.schemas import Truncation
-from kernelmcp.output.outputs import Display, StreamName
 
 # Bytes of a stream to search for progress lines or new text; of longer ones only the ends are read.
 MAX_READ_BYTES = 1 << 20

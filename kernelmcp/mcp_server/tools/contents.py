@@ -7,11 +7,11 @@ from typing import Literal
 import anyio.to_thread
 from mcp_types import CallToolResult
 
+from kernelmcp.cells.cell import Display
 from kernelmcp.errors import InvalidArgument
 from kernelmcp.files.workspace import Piece
 from kernelmcp.mcp_server import schemas
 from kernelmcp.mcp_server.tools.contract_tool import structured_result
-from kernelmcp.output.outputs import Display
 from kernelmcp.pictures import headers
 from kernelmcp.pictures.for_results import pictures_of
 

@@ -18,7 +18,7 @@ from kernelmcp.errors import InternalError, InvalidArgument, ServerError, Storag
 from kernelmcp.mcp_server.callers import REFUSED_KEY
 from kernelmcp.mcp_server.results.execution_result import error_result
 from kernelmcp.mcp_server.schemas import ContractError
-from kernelmcp.output.outputs import clean
+from kernelmcp.output.sanitize import clean
 
 log = structlog.get_logger(__name__)
 _ERROR_SCHEMA = TypeAdapter(ContractError).json_schema()

@@ -26,7 +26,7 @@ from kernelmcp.mcp_server.tools.arguments import DESTROYS, READ_ONLY, SameSessio
 from kernelmcp.mcp_server.tools.contents import Encoding, about, from_content, picture_result, to_content
 from kernelmcp.mcp_server.tools.contract_tool import ContractTool, contract_tool, structured_result
 from kernelmcp.mcp_server.tools.file_sources import FileSources, name_of
-from kernelmcp.output.outputs import clean
+from kernelmcp.output.sanitize import clean
 from kernelmcp.pictures import headers
 from kernelmcp.sessions.caller import LOCAL, Caller
 from kernelmcp.sessions.installed_packages import together

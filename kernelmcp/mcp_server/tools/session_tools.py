@@ -63,7 +63,7 @@ class SessionTools:
         result: schemas.CreateSessionResult = {
             "session_id": session.id,
             "language": session.record.language,
-            "flavor": session.flavor,
+            "flavor": session.record.flavor,
             "created": created,
             "expires_after_seconds": self._settings.config.sessions.default_timeout_seconds,
         }

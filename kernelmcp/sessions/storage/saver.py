@@ -11,13 +11,17 @@ import anyio.abc
 import anyio.to_thread
 import structlog
 
-from kernelmcp.notebook.drafts import Drafts
-from kernelmcp.notebook.transcript import Transcript
+from kernelmcp.cells.log import CellLog
+from kernelmcp.notebook.transcript import MAX_NOTEBOOK_BYTES, Transcript
 from kernelmcp.sessions import background
 from kernelmcp.sessions.storage.session_files import SessionFiles
 
 # Minimum interval between writes: a burst of cells costs few.
 APART_SECONDS = 0.5
+# The same in durations of the last write: a large log that is rewritten for each late output costs a twentieth.
+APART_SHARE = 20
+# Delay of the next attempt if the disk is full.
+RETRY_SECONDS = 5.0
 # Delay of the first write: the cell's result is sent before it.
 DELAY_SECONDS = 0.02
 
@@ -28,13 +32,16 @@ class Saver:
     """Saves one session."""
 
     def __init__(
-        self, tasks: anyio.abc.TaskGroup, directory: Path, transcript: Transcript, files: SessionFiles, drafts: Drafts
+        self, tasks: anyio.abc.TaskGroup, directory: Path, log: CellLog, transcript: Transcript, files: SessionFiles
     ) -> None:
         self._tasks = tasks
         self._directory = directory
         self._transcript = transcript
         self._files = files
-        self._drafts = drafts
+        self._log = log
+        self._is_rewriting = False
+        self._took = 0.0
+        """The duration of the last write, seconds."""
         self._timer: asyncio.TimerHandle | None = None
         self._last = -math.inf
         """When it was last saved, by the loop's clock."""
@@ -42,16 +49,21 @@ class Saver:
     @property
     def is_done(self) -> bool:
         """True if everything is on disk."""
-        return self._timer is None and not self._transcript.changed
+        return self._timer is None and not self._is_rewriting and not self._transcript.changed
 
     def save_soon(self) -> None:
         """Save shortly, together with the changes until then."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(
-                max(loop.time() + DELAY_SECONDS, self._last + APART_SECONDS),
+                max(loop.time() + DELAY_SECONDS, self._last + self._apart),
                 lambda: background.start(self._tasks, "saving a session", self.save),
             )
+
+    @property
+    def _apart(self) -> float:
+        is_large = self._log.size > 2 * MAX_NOTEBOOK_BYTES  # to be rewritten before it is too large to be read
+        return APART_SECONDS if is_large else max(APART_SECONDS, APART_SHARE * self._took)
 
     def cancel(self) -> None:
         """Cancel a scheduled save."""
@@ -66,10 +78,33 @@ class Saver:
         if not self._directory.exists():
             return  # the session was destroyed meanwhile
         if self._transcript.changed:
+            began = asyncio.get_running_loop().time()
             try:
-                await anyio.to_thread.run_sync(self._transcript.save, abandon_on_cancel=True)
-                if not self._transcript.changed:
-                    self._drafts.delete_ended()
+                await self._write()
             except OSError as exc:
                 log.error("the transcript could not be written", directory=self._directory.name, error=str(exc))
+            self._took = asyncio.get_running_loop().time() - began
         self._files.save_record()
+        if not self._log.is_written:
+            self._last += RETRY_SECONDS
+            self.save_soon()
+
+    async def _write(self) -> None:
+        if not self._log.is_written:
+            self._log.flush()
+        await anyio.to_thread.run_sync(self._transcript.save, abandon_on_cancel=True)
+        if self._transcript.wants_rewrite and not self._is_rewriting:
+            self._log.flush()  # what came late is in this rewriting
+            self._is_rewriting, upto = True, self._log.size
+            had_late, self._log.has_late = self._log.has_late, not self._log.is_written
+            try:
+                new = await anyio.to_thread.run_sync(self._transcript.compact, upto, abandon_on_cancel=True)
+                self._transcript.put(new, upto)
+            except BaseException:
+                self._log.has_late = self._log.has_late or had_late
+                raise
+            finally:
+                self._is_rewriting = False
+            await anyio.to_thread.run_sync(self._transcript.save, abandon_on_cancel=True)
+            if self._log.has_late:
+                self.save_soon()  # a save in the meantime could not rewrite it

@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelmcp.config.models import Policy
+from kernelmcp.cells import event, line
+from kernelmcp.cells.lookup import LOG, find
 from kernelmcp.errors import SessionDamaged
+from kernelmcp.executions import recorded
 from kernelmcp.executions.execution import Execution
-from kernelmcp.executions.ids import MARK_CHARS, mark_of
+from kernelmcp.executions.ids import MARK_CHARS, is_id, mark_of
 from kernelmcp.files.home import RECORD_FILES, Home
-from kernelmcp.notebook.drafts import DRAFTS
-from kernelmcp.notebook.finished import from_draft, from_journal, is_id
-from kernelmcp.notebook.transcript import JOURNAL
 from kernelmcp.sessions.caller import LOCAL, Caller, Origin, check_name, is_name, mint_handle
 from kernelmcp.sessions.storage.record import Record, read_record
 
@@ -86,9 +85,9 @@ class StoredSessions:
             if record is not None and record.default_of == origin:
                 yield directory.name, record
 
-    def find_execution(self, caller: Caller, execution_id: str, policy: Policy) -> Execution | Record | None:
-        """An execution that has ended, from the journals of the caller's sessions; or the session where it was still
-        running, according to its draft. Raises `OSError` and `StorageFailed`."""
+    def find_execution(self, caller: Caller, execution_id: str) -> Execution | Record | None:
+        """An execution that has ended, from the logs of the caller's sessions; or the session where it was still
+        running. Raises `OSError` and `StorageFailed`."""
         if not is_id(execution_id):
             return None
         for directory in list(self._home.sessions.iterdir()):
@@ -101,17 +100,14 @@ class StoredSessions:
                 continue
             if record is None:
                 continue
-            past = from_journal(directory / JOURNAL, execution_id, handle, caller.principal, policy)
-            if past is not None:
-                return past
-            if (directory / DRAFTS / f"{execution_id}.jsonl").exists():
+            ended, events = find(directory / LOG, execution_id)
+            if ended is not None:
+                if events:
+                    ended = line.with_changes(ended, [op for one in events for op in event.ops_of(one)])
+                return recorded.from_line(ended, execution_id, handle, caller.principal)
+            if events and event.kind_of(events[-1])[0] != "cancelled":
                 return record
         return None
-
-    def draft(self, record: Record, execution_id: str, policy: Policy) -> Execution | None:
-        """An execution that an earlier server left running. Raises `OSError`."""
-        file = self.directory(record.principal, record.session_id) / DRAFTS / f"{execution_id}.jsonl"
-        return from_draft(file, record.session_id, record.principal, policy)
 
     def workspaces(self, record: Record) -> list[Path]:
         """The directories that may have the files of a session."""

@@ -5,7 +5,7 @@ The text is bounded, whatever a guest sends: the newest text is kept, and droppe
 
 from typing import Any
 
-from kernelmcp.output.outputs import guest_error
+from kernelmcp.cells.fold import guest_error
 from kernelmcp.output.sanitize import as_dict, clean, without_colour
 
 # A result shows a thousand characters of it.

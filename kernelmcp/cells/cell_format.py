@@ -1,7 +1,7 @@
 """nbformat 4.5's own schema of a cell, as a check that does not import nbformat.
 
 nbformat imports jsonschema and, with that, 38 parsers that rfc3987_syntax builds if JupyterLab is installed: up to 2 s
-of CPU before the first line of a journal is read. fastjsonschema, which nbformat can use as well, takes 40 ms. A test
+of CPU before the first line of an old log is read. fastjsonschema, which nbformat can use as well, takes 40 ms. A test
 compares the two.
 """
 

@@ -1,0 +1,120 @@
+"""Look-ups in a session's log, which another process or thread may be writing. Blocking; nothing is parsed that is not
+asked for."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelmcp.cells import event
+from kernelmcp.output.sanitize import as_dict
+
+# Beside the notebook, in the directory of a session.
+LOG = "notebook.jsonl"
+# A larger file is not ours.
+MAX_LOG_BYTES = 128 * 1024 * 1024
+# The beginning of a line that has its kind and, of an ended cell, its status.
+HEAD_BYTES = 400
+# Where `recorded` writes it: a guest's return value may have the same words.
+_STOPPED = re.compile(rb'"queued_ms": [0-9.e+-]+, "stopped": true')
+
+
+def content_of(file: Path) -> bytes:
+    """The whole file; empty if there is none. Not mapped: a map of a file that its writer shortens ends the process.
+    Raises `OSError`."""
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return b""
+    with os.fdopen(fd, "rb") as stream:
+        return stream.read(MAX_LOG_BYTES)
+
+
+def whole_lines(file: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """The lines between two positions, without their newlines; the last one only if it is complete."""
+    try:
+        stream = file.open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        stream.seek(start)
+        at = start
+        for line in stream:
+            at += len(line)
+            if not line.endswith(b"\n") or (end is not None and at > end):
+                return
+            yield line[:-1]
+
+
+def unfinished(data: bytes) -> tuple[dict[str, list[bytes]], bool]:
+    """The events of each cell without a line of its end, oldest first; and whether ended cells have changed since."""
+    found: dict[str, list[bytes]] = {}
+    has_late = False
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        kind, cell = event.kind_of(data[at : min(end, at + HEAD_BYTES)])
+        if kind == "submitted":
+            found[cell] = [data[at:end]]
+        elif kind in ("cell", "cancelled"):
+            found.pop(cell, None)
+        elif kind == "late":
+            has_late = True
+        elif cell in found:
+            found[cell].append(data[at:end])
+        at = end + 1
+    return found, has_late
+
+
+def stopped(data: bytes) -> list[str]:
+    """The ids of the last cells, as far back as they ended with their server."""
+    found: list[str] = []
+    end = data.rfind(b"\n")
+    while end > 0:
+        start = data.rfind(b"\n", 0, end) + 1
+        kind, cell = event.kind_of(head := data[start : min(end, start + HEAD_BYTES)])
+        if kind == "cell":
+            if _STOPPED.search(head) is None:
+                break
+            found.append(cell)
+        end = start - 1
+    return found[::-1]
+
+
+def find(file: Path, cell: str) -> tuple[bytes | None, list[bytes]]:
+    """The line of a cell, if it has ended, and its events that the line does not have. Raises `OSError`."""
+    data = content_of(file)
+    ended = _end_of(data, cell)
+    events: list[bytes] = []
+    wanted = b'", "c": "%b"' % cell.encode()
+    at = data.find(wanted, 0 if ended is None else ended[1])
+    while at >= 0:
+        start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+        if end < 0:
+            break
+        if event.kind_of(line := data[start:end])[1] == cell:
+            events.append(line)
+        at = data.find(wanted, end)
+    return (None if ended is None else data[ended[0] : ended[1]]), events
+
+
+def _end_of(data: bytes, cell: str) -> tuple[int, int] | None:
+    """The position of the newest line of an ended cell. A guest can print any id, but not at the beginning of a
+    line."""
+    wanted = b'"execution_id": "%b"' % cell.encode()
+    before = len(data)
+    while (at := data.rfind(wanted, 0, before)) >= 0:
+        start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        line = data[start:end]
+        if event.kind_of(line) == ("cell", cell) or _is_old(line, cell):
+            return start, end
+        before = start
+    return None
+
+
+def _is_old(line: bytes, cell: str) -> bool:
+    """True for a cell of an older version, which has no checksum."""
+    if event.kind_of(line)[0] or not line.startswith(b'{"cell_type"'):
+        return False
+    facts = as_dict(as_dict(event.parsed(line).get("metadata")).get("kernelmcp"))
+    return facts.get("execution_id") == cell

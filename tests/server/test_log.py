@@ -1,0 +1,594 @@
+"""A cell's record: what the fold makes of messages, what is written when, and what a reader finds after a kill."""
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from kernelmcp.cells import event, line
+from kernelmcp.cells.cell import Outputs
+from kernelmcp.cells.fold import DisplayIds, Fold
+from kernelmcp.cells.line import MAX_CELL_BYTES
+from kernelmcp.cells.log import MAX_EVENT_BYTES, CellLog
+from kernelmcp.cells.lookup import LOG, find, unfinished, whole_lines
+from kernelmcp.cells.tail import Tail
+from kernelmcp.config.models import Policy
+from kernelmcp.notebook.transcript import Transcript
+
+ONE, TWO = "o" * 22, "t" * 22
+Messages = list[tuple[str, dict[str, Any]]]
+
+
+class Session:
+    """A log and its cells, without a kernel."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = CellLog(folder / LOG)
+        self.left = self.log.open()
+        self.ids = DisplayIds()
+        self.folds: dict[str, Fold] = {}
+
+    def begin(self, cell: str, code: str = "code") -> Fold:
+        recorder = self.log.submitted(cell, event.now(), code)
+        self.log.began(cell)
+        self.folds[cell] = Fold(Outputs(), Policy(), self.ids, recorder.add)
+        return self.folds[cell]
+
+    def end(self, cell: str, **facts: Any) -> None:
+        fold = self.folds[cell]
+        fold.is_late = True
+        self.log.ended(cell, line.to_line(cell, "code", {"status": "ok", **facts}, fold.outputs))
+
+    def lines(self) -> list[bytes]:
+        return list(whole_lines(self.log.file))
+
+    def kinds(self) -> list[tuple[str, str]]:
+        return [event.kind_of(one) for one in self.lines()]
+
+
+def run(folder: Path, steps: Callable[[Session], Any]) -> Session:
+    async def go() -> Session:
+        session = Session(folder)
+        result = steps(session)
+        if asyncio.iscoroutine(result):
+            await result
+        return session
+
+    return asyncio.run(go())
+
+
+def text(words: str, name: str = "stdout") -> tuple[str, dict[str, Any]]:
+    return "stream", {"name": name, "text": words}
+
+
+def display(data: Any, display_id: str = "") -> tuple[str, dict[str, Any]]:
+    return "display_data", {"data": data, "metadata": {}, "transient": {"display_id": display_id}}
+
+
+def update(data: Any, display_id: str) -> tuple[str, dict[str, Any]]:
+    return "update_display_data", display(data, display_id)[1]
+
+
+def rebuilt(lines: list[bytes]) -> Outputs:
+    """The outputs as a follower has them, from events alone."""
+    outputs = Outputs()
+    for one in lines:
+        for op in event.ops_of(one):
+            outputs.apply(op)
+    return outputs
+
+
+def state(outputs: Outputs) -> Any:
+    shown = [(one.kind, one.data, one.metadata) for one in outputs.displays]
+    order = [(one.name, one.start, one.end) for one in outputs.segments]
+    return outputs.stdout.read(), outputs.stderr.read(), shown, order, outputs.result, outputs.dropped_displays
+
+
+def test_a_short_cell_is_one_line(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE).hear(*text("hello"))
+        session.end(ONE)
+
+    session = run(tmp_path, steps)
+    assert session.kinds() == [("cell", ONE)]
+    nbformat.validate({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [json.loads(session.lines()[0])]})
+
+
+CASES: dict[str, Messages] = {
+    "streams are joined": [text("a"), text("b"), text("c", "stderr"), text("d")],
+    "clear": [text("old"), ("clear_output", {"wait": False}), text("new")],
+    "clear that waits": [text("old"), ("clear_output", {"wait": True}), text("new")],
+    "clear that waits for ever": [text("old"), ("clear_output", {"wait": True})],
+    "clear of displays": [display({"a/b": "1"}, "x"), ("clear_output", {}), update({"a/b": "2"}, "x"), text("t")],
+    "updates": [display({"a/b": "1"}, "x"), text("t"), *[update({"a/b": str(n)}, "x") for n in range(5)]],
+    "two of an id": [display({"a/b": "1"}, "x"), display({"a/b": "2"}, "x"), update({"a/b": "3"}, "x")],
+    "result": [("execute_result", {"data": {"text/plain": ["a", "b"]}, "metadata": {}})],
+    "NaN": [display({"application/json": {"a": [float("nan"), 1.5]}})],
+    "surrogate": [text("\udc00"), display({"text/plain": "\udc00"})],
+    "no mime type": [display({"nothing": 1})],
+    "unread": [("display_data", {"unread": True})],
+    "trusted": [("display_data", {"data": {"a/b": "1"}, "metadata": {"trusted": True}})],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("each", [True, False])
+def test_events_make_the_same_cell_everywhere(tmp_path: Path, name: str, each: bool) -> None:
+    """Flushed after each message, or all at once."""
+
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        for kind, content in CASES[name]:
+            fold.hear(kind, content)
+            if each:
+                session.log.flush()
+        session.log.flush()
+
+    session = run(tmp_path, steps)
+    own = session.folds[ONE].outputs
+    expected, found = state(own), state(rebuilt(session.lines()))
+    if name == "trusted":
+        assert found[2][0][2] == {}
+        return
+    assert found == expected
+    json.dumps([event.parsed(one) for one in session.lines()], allow_nan=False)
+
+
+def test_an_update_reaches_a_cell_that_has_ended(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE).hear(*display({"text/plain": "old"}, "x"))
+        session.end(ONE)
+        session.begin(TWO).hear(*update({"text/plain": "new"}, "x"))
+        session.end(TWO)
+        session.log.flush()
+        assert session.log.has_late
+        transcript = Transcript(tmp_path / "notebook.ipynb", session.log)
+        transcript.put(transcript.compact(session.log.size), session.log.size)
+        transcript.save()
+
+    session = run(tmp_path, steps)
+    assert session.kinds() == [("cell", ONE), ("cell", TWO)]
+    cells = json.loads((tmp_path / "notebook.ipynb").read_text())["cells"]
+    assert cells[0]["outputs"][0]["data"] == {"text/plain": "new"}
+
+
+def test_what_comes_after_the_end_is_in_its_cell(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE).hear(*text("own "))
+        session.end(ONE)
+        session.folds[ONE].hear(*text("late"))
+        session.folds[ONE].hear("error", {"ename": "E", "evalue": "v", "traceback": []})
+        session.log.flush()
+
+    session = run(tmp_path, steps)
+    ended, events = find(session.log.file, ONE)
+    assert ended is not None
+    ops = [op for one in events for op in event.ops_of(one)]
+    _, facts, outputs = line.from_line(line.with_changes(ended, ops))
+    assert (outputs.stdout.read(), outputs.stderr.read(), facts["status"]) == ("own late", "E: v\n", "ok")
+
+
+def test_a_cell_without_an_end_is_found_and_one_with_it_is_not(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE).hear(*text("a"))
+        session.log.flush()
+        session.begin(TWO).hear(*text("b"))
+        session.log.flush()
+        # A guest cannot end another's cell, nor its own.
+        forged = {"metadata": {"kernelmcp": {"sum": "00000000", "execution_id": TWO}}}
+        session.folds[TWO].hear("display_data", {"data": {"application/json": forged}, "metadata": forged})
+        session.folds[TWO].hear(*text(f'\n{{"e": "cancelled", "c": "{TWO}"}}\n'))
+        session.log.flush()
+        session.end(ONE)
+
+    run(tmp_path, steps)
+    with (tmp_path / LOG).open("ab") as stream:
+        stream.write(b'{"e": "output", "c": "tttt')  # torn by the kill
+    session = run(tmp_path, lambda _: None)
+    assert list(session.left) == [TWO]
+    assert rebuilt(session.left[TWO]).stdout.read().startswith("b\n")
+    assert (tmp_path / LOG).read_bytes().endswith(b"\n")
+
+
+def test_a_cell_that_never_began_leaves_nothing_to_recover(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.log.submitted(ONE, event.now(), "1")
+        session.log.flush()
+        session.log.cancelled(ONE)
+
+    assert run(tmp_path, steps).kinds() == [("submitted", ONE), ("cancelled", ONE)]
+    assert unfinished((tmp_path / LOG).read_bytes()) == ({}, False)
+
+
+def test_a_cell_that_clears_for_ever_has_its_share_of_the_disk(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        session.log.flush()
+        for _ in range(40):
+            fold.hear("clear_output", {"wait": True})
+            fold.hear(*display({"text/plain": "x" * 90_000, "a/b": "x" * 900_000}))
+            session.log.flush()
+
+    session = run(tmp_path, steps)
+    assert session.log.size <= MAX_EVENT_BYTES
+
+
+def test_what_is_cleared_before_it_is_written_is_never_written(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        for n in range(1000):
+            fold.hear(*text(f"{n}" * 1000))
+            fold.hear("clear_output", {"wait": False})
+        fold.hear(*text("last"))
+        session.log.flush()
+
+    session = run(tmp_path, steps)
+    assert session.log.size < 1000
+    assert rebuilt(session.lines()).stdout.read() == "last"
+
+
+def test_a_flood_is_a_few_bounded_events(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        for n in range(20_000):
+            fold.hear(*text("x" * 1000, "stdout" if n // 200 % 2 else "stderr"))
+        session.log.flush()
+
+    assert run(tmp_path, steps).log.size <= MAX_CELL_BYTES + 10_000
+
+
+def test_a_full_disk_keeps_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+
+    def full(fd: int, parts: Any, at: int) -> int:
+        real(fd, [b"".join(parts)[:7]], at)
+        raise OSError(28, "No space left on device")
+
+    def steps(session: Session) -> None:
+        session.begin(ONE)
+        session.end(ONE)
+        monkeypatch.setattr(os, "pwritev", full)
+        session.begin(TWO)
+        session.end(TWO)
+        assert not session.log.is_written
+        assert [kind for kind, _ in session.kinds()] == ["cell"]
+        monkeypatch.setattr(os, "pwritev", real)
+        session.log.flush()
+
+    assert run(tmp_path, steps).kinds() == [("cell", ONE), ("cell", TWO)]
+
+
+def test_a_follower_gets_each_line_once_and_all_after_a_rewrite(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / LOG)
+
+    def steps(session: Session) -> None:
+        session.begin(ONE)
+        session.log.flush()
+        assert [entry.kind for entry in tail.new()] == ["submitted", "began"]
+        assert not tail.has_news()
+        session.end(ONE)
+        assert tail.has_news()
+        [entry] = tail.new()
+        assert (entry.kind, event.is_whole(tail.lines([entry])[0])) == ("cell", True)
+        transcript = Transcript(tmp_path / "notebook.ipynb", session.log)
+        transcript.put(transcript.compact(session.log.size), session.log.size)
+        assert [entry.kind for entry in tail.new()] == ["cell"]
+        assert tail.is_anew
+
+    run(tmp_path, steps)
+
+
+def test_lines_of_an_older_version_are_read_and_converted(tmp_path: Path) -> None:
+    old = {
+        "cell_type": "code",
+        "id": "0123abcd",
+        "metadata": {"trusted": False, "kernelmcp": {"execution_id": ONE, "status": "ok"}},
+        "execution_count": 1,
+        "source": "1",
+        "outputs": [{"output_type": "stream", "name": "stdout", "text": "old"}],
+    }
+    (tmp_path / LOG).write_text(json.dumps(old) + "\nnot json\n")
+
+    def steps(session: Session) -> None:
+        found, _ = find(session.log.file, ONE)
+        assert found is not None
+        assert line.from_line(found)[2].stdout.read() == "old"
+        transcript = Transcript(tmp_path / "notebook.ipynb", session.log)
+        transcript.save()
+        assert transcript.wants_rewrite
+        transcript.put(transcript.compact(session.log.size), session.log.size)
+        transcript.save()
+        assert not transcript.wants_rewrite
+
+    session = run(tmp_path, steps)
+    assert session.kinds() == [("cell", ONE)]
+    assert [event.is_whole(one) for one in session.lines()] == [True]
+    assert (tmp_path / "notebook.damaged.jsonl").read_text() == "not json\n"
+
+
+def test_any_messages_make_the_same_cell_whenever_they_are_written(tmp_path: Path) -> None:
+    """Any order of messages, flushed at any moments: who reads the events has what the server has."""
+    kinds: list[Callable[[int], tuple[str, dict[str, Any]]]] = [
+        lambda n: text(f"{n} "),
+        lambda n: text(f"{n}\n", "stderr"),
+        lambda n: display({"text/plain": str(n)}, f"id{n % 3}"),
+        lambda n: update({"text/plain": f"new {n}"}, f"id{n % 3}"),
+        lambda _: ("clear_output", {"wait": True}),
+        lambda _: ("clear_output", {"wait": False}),
+        lambda n: ("execute_result", {"data": {"text/plain": f"r{n}"}, "metadata": {}}),
+        lambda _: ("display_data", {"unread": True}),
+    ]
+    for seed in range(60):
+        draw = random.Random(seed)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+
+        def steps(session: Session, draw: random.Random = draw) -> None:
+            folds = [session.begin(ONE), session.begin(TWO)]
+            for n in range(draw.randrange(40)):
+                draw.choice(folds).hear(*draw.choice(kinds)(n))
+                if draw.random() < 0.2:
+                    session.log.flush()
+            session.log.flush()
+
+        session = run(folder, steps)
+        for cell in (ONE, TWO):
+            own = session.folds[cell].outputs
+            events = [one for one in session.lines() if event.kind_of(one) == ("output", cell)]
+            assert state(rebuilt(events)) == state(own), seed
+            ended = line.to_line(cell, "code", {}, own)
+            assert state(line.from_line(ended)[2])[:3] == state(own)[:3], seed
+
+
+def test_a_log_that_is_cut_anywhere_opens_with_all_whole_lines(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE).hear(*text("a"))
+        session.end(ONE)
+        session.begin(TWO).hear(*text("b"))
+        session.log.flush()
+        session.folds[ONE].hear(*text("late"))
+        session.log.flush()
+
+    whole = run(tmp_path, steps).log.file.read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / LOG).write_bytes(whole[:length])
+        session = run(tmp_path, lambda _: None)
+        assert (tmp_path / LOG).read_bytes() == whole[: whole.rfind(b"\n", 0, length) + 1]
+        assert set(session.left) <= {TWO}
+        assert session.log.has_late == (b'"late": true' in (tmp_path / LOG).read_bytes())
+
+
+def test_what_came_late_before_a_kill_is_put_into_its_cell_by_the_next_server(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE).hear(*text("own "))
+        session.log.flush()
+        session.end(ONE)
+        session.folds[ONE].hear(*text("late"))
+        session.log.flush()
+
+    run(tmp_path, steps)
+
+    def again(session: Session) -> None:
+        assert not session.left
+        transcript = Transcript(tmp_path / "notebook.ipynb", session.log)
+        assert transcript.wants_rewrite
+        transcript.put(transcript.compact(session.log.size), session.log.size)
+        transcript.save()
+
+    run(tmp_path, again)
+    [cell] = json.loads((tmp_path / "notebook.ipynb").read_text())["cells"]
+    assert cell["outputs"][0]["text"] == "own late"
+
+
+def test_a_notebook_without_a_log_becomes_one(tmp_path: Path) -> None:
+    cell = {"cell_type": "code", "metadata": {}, "execution_count": 1, "source": "1", "outputs": []}
+    book = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell, {**cell, "id": "kept"}]}
+    (tmp_path / "notebook.ipynb").write_text(json.dumps(book))
+
+    def steps(session: Session) -> None:
+        transcript = Transcript(tmp_path / "notebook.ipynb", session.log)
+        session.begin(ONE)
+        session.end(ONE)
+        transcript.save()
+        assert len(json.loads(transcript.to_json())["cells"]) == 3
+        transcript.put(transcript.compact(session.log.size), session.log.size)
+        transcript.save()
+        assert not transcript.changed
+
+    session = run(tmp_path, steps)
+    assert [json.loads(one)["source"] for one in session.lines()] == ["1", "1", "code"]
+    assert json.loads(session.lines()[1])["id"] == "kept"
+    cells = json.loads((tmp_path / "notebook.ipynb").read_text())["cells"]
+    assert [one["source"] for one in cells] == ["1", "1", "code"]
+
+
+def rewrite(session: Session) -> None:
+    """As the server does, at once."""
+    session.log.flush()
+    session.log.has_late = False
+    transcript = Transcript(session.log.file.with_suffix(".ipynb"), session.log)
+    transcript.put(transcript.compact(session.log.size), session.log.size)
+
+
+def test_updates_of_ended_cells_have_one_budget_until_the_log_is_rewritten(tmp_path: Path) -> None:
+    """Each update is written for each cell that shows the display."""
+
+    def steps(session: Session) -> None:
+        cells = [f"{number:022}" for number in range(40)]
+        for cell in cells:
+            session.begin(cell).hear(*display({"a/b": "x" * 100_000}, "shown"))
+            session.end(cell)
+        fold = session.begin(ONE)
+        for number in range(30):
+            fold.hear(*update({"a/b": f"{number}" * 50_000}, "shown"))
+            session.log.flush()
+        assert session.log.size < 2 * MAX_EVENT_BYTES
+        for _ in range(2):  # the second has what waited for the first
+            rewrite(session)
+        for cell in cells:
+            ended, events = find(session.log.file, cell)
+            assert ended is not None
+            assert line.from_line(line.with_changes(ended, [op for one in events for op in event.ops_of(one)]))[
+                2
+            ].displays[0].data == {"a/b": "29" * 50_000}
+
+    run(tmp_path, steps)
+
+
+def test_what_is_not_kept_of_late_output_costs_nothing(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE)
+        session.end(ONE)
+        for _ in range(100):
+            session.folds[ONE].hear(*text("x" * 99_999))
+        session.log.flush()
+        noted: list[int] = []
+        session.log.on_late = lambda: noted.append(1)
+        for _ in range(10):
+            session.folds[ONE].hear(*text("more"))
+        assert not noted
+
+    run(tmp_path, steps)
+
+
+def test_a_rewriting_that_fails_leaves_the_log_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path, __: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    def steps(session: Session) -> None:
+        session.begin(ONE).hear(*text("own"))
+        session.end(ONE)
+        before = session.log.file.read_bytes()
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "replace", full)
+            with pytest.raises(OSError, match="No space"):
+                rewrite(session)
+        assert [one.name for one in tmp_path.iterdir()] == [LOG]
+        with pytest.raises(FileNotFoundError):
+            session.log.put(tmp_path / "never written", session.log.size)
+        assert session.log.file.read_bytes() == before
+
+    run(tmp_path, steps)
+
+
+def test_what_a_killed_rewriting_leaves_is_deleted(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        session.begin(ONE)
+        session.end(ONE)
+        session.log.rewrite(lambda lines: lines, session.log.size)
+
+    run(tmp_path, steps)
+    assert len(list(tmp_path.iterdir())) == 2
+    run(tmp_path, lambda _: None)
+    assert [one.name for one in tmp_path.iterdir()] == [LOG]
+
+
+def test_displays_keep_their_numbers_when_the_last_ones_did_not_fit(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        for number in range(3):  # two have room in a line
+            fold.hear(*display({"a/b": f"{number}" * 1_900_000}))
+        session.end(ONE)
+        fold.hear(*display({"text/plain": "late"}, "d"))
+        fold.hear(*update({"text/plain": "new"}, "d"))
+        rewrite(session)
+
+    session = run(tmp_path, steps)
+    ended, _ = find(session.log.file, ONE)
+    assert ended is not None
+    shown = line.from_line(ended)[2].displays
+    assert [one.data.get("text/plain") for one in shown] == [None, None, line.NOT_KEPT, "new"]
+
+
+def test_a_value_of_the_guests_does_not_make_a_cell_one_that_a_server_stopped(tmp_path: Path) -> None:
+    facts = {"status": "ok", "ms": 1.0, "queued_ms": 0.5}
+    good = line.to_line(
+        ONE, "1", {**facts, "return_value": {"stopped": True, "x": '"queued_ms": 1, "stopped": true'}}, Outputs()
+    )
+    (tmp_path / LOG).write_bytes(good + b"\n")
+    assert run(tmp_path, lambda _: None).log.stopped == []
+    (tmp_path / LOG).write_bytes(good + b"\n" + line.to_line(TWO, "2", {**facts, "stopped": True}, Outputs()) + b"\n")
+    assert run(tmp_path, lambda _: None).log.stopped == [TWO]
+
+
+def test_a_text_that_was_cut_is_not_cut_again(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE, "# " * 1_000_000)
+        fold.hear(*text("x" * 5_000_000))
+        fold.hear("execute_result", {"data": {"text/plain": "y" * 150_000}, "metadata": {}})
+        session.end(ONE)
+        fold.hear(*text("late", "stderr"))
+        rewrite(session)
+
+    first = run(tmp_path, steps)
+    [ended] = first.lines()
+    assert (ended.count(b"4,900,000 more bytes"), ended.count(b"50,000 more characters")) == (1, 1)
+
+
+def test_a_cell_keeps_its_id_in_the_notebook(tmp_path: Path) -> None:
+    ids: list[str] = []
+
+    def steps(session: Session) -> None:
+        session.begin(ONE)
+        session.end(ONE)
+        for _ in range(2):
+            ids.append(json.loads(session.lines()[0])["id"])
+            session.folds[ONE].hear(*text("late"))
+            rewrite(session)
+
+    run(tmp_path, steps)
+    assert ids[0] == ids[1]
+
+
+def test_a_flood_of_dropped_displays_is_one_event(tmp_path: Path) -> None:
+    def steps(session: Session) -> None:
+        fold = session.begin(ONE)
+        for _ in range(50_000):
+            fold.hear("display_data", {"unread": True})
+        session.log.flush()
+
+    session = run(tmp_path, steps)
+    assert session.log.size < 1000
+    assert rebuilt(session.lines()).dropped_displays == 50_000
+
+
+def test_an_event_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+    later = b'{"e": "paused", "c": "' + ONE.encode() + b'"}\n'
+
+    def steps(session: Session) -> None:
+        session.begin(ONE)
+        session.end(ONE)
+        with session.log.file.open("ab") as stream:
+            stream.write(later)
+        session.log.size += len(later)
+        rewrite(session)
+
+    assert run(tmp_path, steps).log.file.read_bytes().endswith(later)
+    assert not (tmp_path / "notebook.damaged.jsonl").exists()
+
+
+def test_a_full_disk_costs_outputs_before_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    def steps(session: Session) -> None:
+        monkeypatch.setattr(os, "pwritev", full)
+        for number in range(12):  # 3.8 MB each: eight fit
+            cell = f"{number:022}"
+            fold = session.begin(cell)
+            for _ in range(2):
+                fold.hear(*display({"a/b": "x" * 1_900_000}))
+            session.end(cell)
+            session.log.flush()
+        monkeypatch.setattr(os, "pwritev", real)
+        session.log.flush()
+
+    assert [kind for kind, _ in run(tmp_path, steps).kinds()] == ["cell"] * 12
