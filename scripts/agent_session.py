@@ -26,7 +26,7 @@ NOTEBOOK = HERE.parent / "notebooks" / "agent_session.ipynb"
 BLOCK = re.compile(r"^```(python|csv)(?: (\S+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 SESSION = "heat"
 # Of a transcript's cell: different in each run.
-TIMES = ("created_at", "ms", "queued_ms")
+VARYING = ("created_at", "ms", "queued_ms", "sum")
 
 
 def steps(conversation: str) -> list[tuple[str, dict[str, str]]]:
@@ -66,7 +66,7 @@ async def held(calls: list[tuple[str, dict[str, str]]]) -> list[Any]:
 def stable(cell: Any, number: int) -> Any:
     """A cell of the transcript, without what is different in each run; nbclient goes on after one that failed."""
     facts = cell.metadata.kernelmcp
-    for name in TIMES:
+    for name in VARYING:
         del facts[name]
     facts.execution_id = f"execution-{number}"
     if facts.status == "error":
