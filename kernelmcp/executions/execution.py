@@ -39,6 +39,8 @@ EXIT_CODES: dict[Status, int | None] = {
     "dead": 137,
     "running": None,
 }
+# The error of a cell that ended with its server.
+STOPPED = "ServerStopped"
 # The error of a failed shell cell: "exit status 3", or that plus bashkit's message.
 COMMAND_FAILED = "CalledProcessError"
 _EXIT_STATUS = re.compile(r"exit status (\d{1,3})(?::|$)")
@@ -249,7 +251,7 @@ class Execution:
 
     def finish_with_server(self) -> None:
         """The server ended during the execution."""
-        error = GuestError("ServerStopped", f"The server ended while the cell ran. {GONE}", "")
+        error = GuestError(STOPPED, f"The server ended while the cell ran. {GONE}", "")
         self.finish(self.interruption or "interrupted", error, state_lost=True)
 
     def finish_unstarted(self, error: GuestError | None = None) -> None:

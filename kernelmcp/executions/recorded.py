@@ -5,12 +5,10 @@ from typing import Any
 
 from kernelmcp.cells import event, line
 from kernelmcp.cells.cell import GuestError, Outputs
-from kernelmcp.executions.execution import EXIT_CODES, GONE, Execution
+from kernelmcp.executions.execution import EXIT_CODES, GONE, STOPPED, Execution
 from kernelmcp.executions.handler_call import HandlerCall
 from kernelmcp.files.workspace import Entry
 from kernelmcp.output.sanitize import as_list, clean
-
-STOPPED = "ServerStopped"
 
 
 def to_line(execution: Execution) -> bytes:
